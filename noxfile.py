@@ -85,8 +85,9 @@ for session_name, session_row in tomllib.loads(SESSIONS.read_text(encoding="utf-
 
 @nox.session(tags=["tests"], python=CELLS.get("tests"))
 def tests(session: nox.Session) -> None:
-    """Run the unit tests."""
-    tool(session, "requirements/test.txt", "pytest", "--numprocesses=auto", *session.posargs)
+    """Run the unit tests, but for those that start processes."""
+    chosen = ("-m", "not processes", "--numprocesses=auto")
+    tool(session, "requirements/test.txt", "pytest", *chosen, *session.posargs)
 
 
 @nox.session(tags=["checks"])
@@ -103,9 +104,10 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Run the tests of real parts on this machine: git, compilers, pip, uv, nox, invoke."""
+    """Run the tests that start processes: git, compilers, pip, uv, nox, invoke, on this machine."""
+    chosen = ("tests/unit", "tests/integration", "-m", "processes")
     parallel = ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")
-    tool(session, "requirements/test.txt", "pytest", "tests/integration", *parallel, *session.posargs)
+    tool(session, "requirements/test.txt", "pytest", *chosen, *parallel, *session.posargs)
 
 
 @nox.session

@@ -1,12 +1,13 @@
-"""GitHub's REST API, as far as this project uses it: a thin edge over urllib3.
+"""GitHub's REST API, as far as this project uses it: a thin edge over urllib3, and the search for a run.
 
 API version 2022-11-28; https://docs.github.com/rest/actions/workflow-runs.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlsplit
@@ -14,16 +15,15 @@ from urllib.parse import quote, urlsplit
 import urllib3
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from ci.plan.runs import Run
 from core import console
-from core.errors import MissingInputError, ServiceError
+from core.errors import MissingInputError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ci.plan.runs import RunQuery
 
 API = "https://api.github.com"
+MOST_RUNS = 200
 _PAGE = 100
 _FAILED = ("failure", "timed_out", "startup_failure")
 _LONGEST_LINE = 300
@@ -36,6 +36,51 @@ _ONLY_REDIRECTS = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE, _TOO_MANY, _SERVER = 401, 403, 404, 422, 429, 500
 _OK = 200
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_WHOLE = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a workflow."""
+
+    run_id: str
+    commit: str
+    status: str
+    conclusion: str
+    created: str
+    url: str
+    fork: bool
+    workflow: str = ""
+
+    @property
+    def successful(self) -> bool:
+        """Whether it succeeded."""
+        return self.status == "completed" and self.conclusion == "success"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunQuery:
+    """Which runs count."""
+
+    repository: str
+    workflow: str
+    commit: str = ""
+    branch: str = ""
+    require_successful: bool = True
+
+    def __post_init__(self) -> None:
+        if self.commit and not _COMMIT.fullmatch(self.commit):
+            raise UsageError(
+                f"--commit {self.commit!r} is not a commit.", hint="Give 7 to 40 hexadecimal digits."
+            )
+
+    @property
+    def what(self) -> str:
+        """The runs, in words."""
+        kind = "successful run" if self.require_successful else "run"
+        where = f"commit {self.commit}" if self.commit else f"branch {self.branch}"
+        return f"{kind} of {self.workflow} for {where} in {self.repository}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +109,6 @@ class _Repository(_Answer):
 class _Run(_Answer):
     id: int
     head_sha: str
-    head_branch: str | None = None
     status: str | None = None
     conclusion: str | None = None
     created_at: str
@@ -112,7 +156,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, kw_only=True)
 class GitHub:
-    """The API; a `RunSource`."""
+    """The API."""
 
     pool: urllib3.PoolManager
     address: str = API
@@ -268,13 +312,33 @@ def _as_run(run: _Run, repository: str) -> Run:
     return Run(
         run_id=str(run.id),
         commit=run.head_sha,
-        branch=run.head_branch or "",
         status=run.status or "",
         conclusion=run.conclusion or "",
         created=run.created_at,
         url=run.html_url,
         fork=head is None or head.full_name.casefold() != repository.casefold(),
         workflow=run.path.partition("@")[0].rpartition("/")[2],
+    )
+
+
+def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:
+    """Find the newest run that counts and has artifacts."""
+    if query.commit and len(query.commit) < _WHOLE:
+        query = replace(query, commit=hub.whole_commit(query.repository, query.commit))
+    looked_at = 0
+    for run in islice(hub.runs(query), MOST_RUNS):
+        if query.require_successful and not run.successful:
+            continue
+        looked_at += 1
+        if holds_artifacts(run):
+            console.say(f"run {run.run_id} of {run.created}: commit {run.commit[:12]}  {run.url}")
+            return run
+    if not looked_at:
+        hint = "Wait for it to end, or take another one with --no-require-successful."
+        raise MissingInputError(f"There is no {query.what}.", hint=hint if query.require_successful else "")
+    raise MissingInputError(
+        f"The store has artifacts of none of the newest {looked_at}: no {query.what} counts.",
+        hint="Their artifacts may be gone: name a newer run, or another store with --from.",
     )
 
 

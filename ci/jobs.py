@@ -1,6 +1,7 @@
-"""A run's jobs as calls of nox: pure functions from a plan to the graph that one machine runs.
+"""The pipeline's order, and a run's jobs as calls of nox: pure functions of a plan.
 
-A job is one of the workflows': the same sessions, in the same order, with the same options.
+The plan's cells, `MATRIX`, invoke's flows, the order of `nox -l` and the workflows' tests follow `JOBS`.
+A job is one of the workflows': the same sessions, in the same order, with the same options;
 `tests/unit/ci/test_workflows.py` compares the two.
 """
 
@@ -9,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.pipeline import BUILDS, JOBS, SESSIONS
 from core.cli.options import DEFAULT_STORE
 from core.errors import UsageError
 from core.run.outputs import PLAIN, this_platform
 from core.run.plan import FETCH, promotions
+from pytorch_build.refs.torch_refs import PROJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
     from core.run.outputs import Platform
     from core.run.plan import Cell, Plan
     from pytorch_build.context import Context
+
+
+BUILDS = {name: f"build_{name}" for name in PROJECTS}
+JOBS = {
+    "setup": ("configure", "find_rocm", "resolve"),
+    "build_rocm": ("fetch_artifacts", "build_rocm"),
+    "test_rocm": ("test_rocm",),
+    "build_pytorch": ("checkout", *BUILDS.values(), "check_wheels"),
+    "upload": ("upload", "provenance"),  # the last steps of both builds
+    "test_pytorch": ("test_smoke",),
+    "test_torch": ("test_torch",),
+    "test_report": ("test_report",),
+    "promote": ("stage", "promote"),
+    "summary": ("report",),
+}
+SESSIONS = tuple(session for sessions in JOBS.values() for session in sessions)
+# one for each Python, torch ref and GPU family, which `MATRIX` makes cells of
+MATRIX_SESSIONS = (*BUILDS.values(), *JOBS["test_pytorch"], *JOBS["test_torch"])
+
 
 TEST_REPORT = "test_report"
 PLAN_FILE = ".cache/plan.json"

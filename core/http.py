@@ -1,30 +1,39 @@
-"""HTTP: the one way to request an address, read a page, and download a file."""
+"""HTTP: the one way to request an address, read a page's links, download a file, and serve files."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
+import shutil
 import ssl
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from html.parser import HTMLParser
+from http import HTTPStatus
 from http.client import HTTPException
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
+from threading import Thread
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
-from core import files
+from core import console, files
 from core.console import transfer
-from core.errors import ServiceError
+from core.errors import FatalError, ServiceError
+from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from http.client import HTTPResponse
     from pathlib import Path
 
 _SECONDS = 60
 _PARTIAL_CONTENT = 206
+_AHEAD = 1 << 18  # the directory at a wheel's end and its METADATA beside it fit into one request
 _MIRROR = "Try again, or name a mirror."
 
 
@@ -53,7 +62,6 @@ def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
 
     Raises:
         OSError: It cannot be reached, or answers with an error (`urllib.error.HTTPError`).
-        HTTPException: The answer breaks off.
         ValueError: It is not an HTTP address.
     """
     parts = urlsplit(url)
@@ -91,23 +99,13 @@ def fetch(url: str, *, cert: str = "") -> Answer:
 
 
 def digest_of(url: str, *, cert: str = "") -> str:
-    """Return the hex SHA-256 of a file, which is read for it.
-
-    Raises:
-        ServiceError: The address does not answer.
-    """
+    """Return the hex SHA-256 of a file, which is read for it."""
     with reachable(url), open_url(url, cert=cert) as answer:
         return hashlib.file_digest(answer, "sha256").hexdigest()
 
 
 def download(url: str, path: Path, *, sha256: str) -> None:
-    """Download a file; it appears under its name only if it has the digest.
-
-    A file with the digest that is there already is left alone.
-
-    Raises:
-        ServiceError: The address does not answer, or answers with other bytes.
-    """
+    """Download a file that has to have a digest; one that is there already is left alone."""
     if path.is_file() and files.sha256(path) == sha256:
         return
     with reachable(url, hint=_MIRROR):
@@ -131,11 +129,13 @@ def _chunk(answer: HTTPResponse, url: str) -> bytes:
         return answer.read(files.CHUNK)
 
 
-class RemoteFile(io.RawIOBase):
-    """A remote file that is read where it is wanted; whole, if its server does not support ranges."""
+def remote_file(url: str, *, cert: str = "") -> BinaryIO:
+    """Open a file that is read where it is wanted; whole, if its server does not support ranges."""
+    return io.BufferedReader(_RemoteFile(url, cert), _AHEAD)
 
+
+class _RemoteFile(io.RawIOBase):
     def __init__(self, url: str, cert: str) -> None:
-        """Find out its size."""
         self._url, self._cert, self._at = url, cert, 0
         with open_url(url, cert=cert, Range="bytes=0-0") as answer:
             self._whole = None if answer.status == _PARTIAL_CONTENT else bytes(answer.read())
@@ -143,24 +143,16 @@ class RemoteFile(io.RawIOBase):
             self._size = len(self._whole) if self._whole is not None else int(said)
 
     def seekable(self) -> bool:
-        """Return true, as the base class does not."""
         return True
 
     def readable(self) -> bool:
-        """Return true, as the base class does not."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read what comes next."""
         end = min(self._at + len(buffer), self._size)
         if end <= self._at:
             return 0
@@ -172,3 +164,137 @@ class RemoteFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A file that a page lists (PEP 503): its name, its SHA-256 ("" where the page gives none), and more."""
+
+    name: str
+    sha256: str = ""
+    requires_python: str = ""
+    yanked: bool = False
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, Link] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        href = said.get("href") if tag == "a" else None
+        if href:
+            parts = urlsplit(href)
+            self.found[href.partition("#")[0]] = Link(
+                name=PurePosixPath(unquote(parts.path)).name,
+                sha256=parse_qs(parts.fragment).get("sha256", [""])[0],
+                requires_python=said.get("data-requires-python") or "",
+                yanked="data-yanked" in said,
+            )
+
+
+def links(page: str) -> Mapping[str, Link]:
+    """Read the links of a page (PEP 503), by address."""
+    parser = _Links()
+    parser.feed(page)
+    parser.close()
+    return parser.found
+
+
+class _Readable(Protocol):
+    def find(self, key: str) -> Stored | None: ...
+
+    def open(self, key: str) -> BinaryIO: ...
+
+
+class RemoteFiles:
+    """Files by name behind addresses with a password, which this process keeps to itself."""
+
+    def __init__(self, urls: Mapping[str, str], *, cert: str) -> None:
+        """Request nothing yet."""
+        self._urls, self._cert = urls, cert
+
+    def find(self, key: str) -> Stored | None:
+        """Look a file up."""
+        if key not in self._urls:
+            return None
+        with self._opened(key) as answer:
+            return Stored(key=key, size=int(answer.headers["Content-Length"]), etag="", modified=0)
+
+    def open(self, key: str) -> BinaryIO:
+        """Open a file."""
+        return cast("BinaryIO", self._opened(key))
+
+    def _opened(self, key: str) -> HTTPResponse:
+        with reachable(self._urls[key]):
+            return open_url(self._urls[key], cert=self._cert)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, *arguments: Any, store: _Readable, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
+        self._store, self._pages = store, pages
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Print nothing: the installer shows what it fetches."""
+
+    def _answer(self, *, with_body: bool) -> None:
+        key = unquote(urlsplit(self.path).path).lstrip("/")
+        key += "index.html" if key.endswith("/") else ""
+        try:
+            size = self._size(key)
+            if size is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", headers_for(key).content_type)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            if with_body:
+                page = self._pages.get(key)
+                with self._store.open(key) if page is None else io.BytesIO(page) as stream:
+                    shutil.copyfileobj(stream, self.wfile)
+        except FatalError as problem:
+            # what was promised cannot be kept: the client sees that the answer broke off
+            console.error(problem.message)
+            self.close_connection = True
+        except ConnectionError:
+            self.close_connection = True
+
+    def _size(self, key: str) -> int | None:
+        if key in self._pages:
+            return len(self._pages[key])
+        with suppress(FatalError):  # an invalid key is not there
+            found = self._store.find(key)
+            return found.size if found else None
+        return None
+
+
+@contextmanager
+def served_store(store: _Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
+    """Serve a store's keys, with `pages` before its own, to this machine with this process's rights."""
+    with answering(partial(_Handler, store=store, pages=pages or {})) as address:
+        yield address
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

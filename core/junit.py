@@ -107,12 +107,10 @@ class Suite:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The content of one report.
+    """The content of one report: a result per test, in its order.
 
     Attributes:
-        cases: One result per test, in the order of the report.
         suites: By test file (or the name that the report gives a suite).
-        properties: Of the whole report.
         problems: Why the report cannot be trusted as it is: cut off, empty, invalid.
         timestamp: When its first suite began, as written there.
     """
@@ -304,19 +302,15 @@ class _Reader:
     def __init__(self) -> None:
         self.path: list[str] = []
         self.cases: dict[str, list[Case]] = {}
-        self.found = 0
         self.suites: dict[str, Suite] = {}
         self.properties: dict[str, str] = {}
         self.problems: list[str] = []
-        self.timestamp = ""
-        self.claimed_tests = self.claimed_failures = 0
-        self.suite_name = ""
         self.suite_properties: dict[str, str] = {}
         self.case: Mapping[str, str] = {}
         self.case_properties: dict[str, str] = {}
         self.verdicts: list[_Verdict] = []
-        self.head = self.tail = ""
-        self.size = 0
+        self.head = self.tail = self.timestamp = self.suite_name = ""
+        self.size = self.found = self.claimed_tests = self.claimed_failures = 0
 
     def doctype(self, *_: object) -> NoReturn:
         raise _Refused("it declares a document type")
@@ -361,8 +355,7 @@ class _Reader:
         self.timestamp = self.timestamp or attributes.get("timestamp", "")[:64]
         self.suite_name = attributes.get("name", "")[:_NAME_LIMIT]
         self.suite_properties = {}
-        before = self.suites.get(self.suite_name, Suite()).seconds
-        seconds = before + _seconds(attributes.get("time", ""))
+        seconds = self.suites.get(self.suite_name, Suite()).seconds + _seconds(attributes.get("time", ""))
         self.suites[self.suite_name] = Suite(seconds=seconds, properties=self.suite_properties)
         self.claimed_tests += _count(attributes, "tests")
         self.claimed_failures += _count(attributes, "failures") + _count(attributes, "errors")
@@ -406,7 +399,6 @@ class _Reader:
         self.cases.setdefault(test, []).append(made)
 
     def document(self, problem: str) -> Document:
-        """Put together what was read, and compare it with the suites' own totals."""
         cases = tuple(map(worst, self.cases.values()))
         tests, problems = self.claimed_tests, [*([problem] if problem else []), *self.problems]
         if not problem and not cases:

@@ -126,9 +126,12 @@ def output_table() -> str:
     return "\n".join([*table(("output", "JSON"), rows), "", named])
 
 
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
 def plan_schema() -> str:
     """Write the JSON schema of plans."""
-    return json.dumps(plans.schema(), indent=2) + "\n"
+    return json.dumps({"$schema": _DRAFT, **plans.Plan.model_json_schema()}, indent=2) + "\n"
 
 
 def _fields(model: type[Model], *without: str) -> str:

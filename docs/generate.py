@@ -76,7 +76,7 @@ def exit_codes() -> str:
 
 def record_schema() -> str:
     """Write the JSON schema of records."""
-    return json.dumps(records.schema(), indent=2) + "\n"
+    return json.dumps(records.Record.model_json_schema(), indent=2) + "\n"
 
 
 PARTS: Mapping[str, Callable[[], str]] = {

@@ -33,12 +33,8 @@ class Platform:
         return f"--enable-pytorch-flash-attention-{self.name}"
 
     def compiler_settings(self, env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:
-        """Return the variables that choose and steer the compilers, on top of `env`.
-
-        On Linux hipcc compiles device code, and `env` chooses the host's compiler. On Windows ROCm's clang-cl
-        compiles both; without ROCm, what `env` names does (else MSVC).
-        """
-        if not self.windows:
+        """Return the variables that choose and steer the compilers, on top of `env`."""
+        if not self.windows:  # hipcc compiles device code, and `env` chooses the host's compiler
             kept = {name: env.get(name, "").strip() for name in ("CXXFLAGS", "CPPFLAGS")}
             return {name: " ".join(filter(None, (flags, *_QUIET))) for name, flags in kept.items()}
         if rocm_root is None:

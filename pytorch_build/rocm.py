@@ -112,11 +112,7 @@ def rocm_options_from(
 
 
 def find_version(context: Context, options: RocmOptions) -> str:
-    """Find the ROCm version that wheels are built against: "" for family ``cpu``.
-
-    The one given, the ref's own, the newest of the named sources, of the run's outputs, or of the
-    family's release index.
-    """
+    """Find the ROCm version: the one given, the ref's own, or the newest there is; "" for family ``cpu``."""
     if not context.gpu:
         return ""
     if options.source.no_install:
@@ -210,17 +206,14 @@ def link(target: Interpreter) -> None:
 
 def ask(
     target: Interpreter,
+    source: RocmSource,
     *,
-    version: str,
-    layout: Layout,
     family: str,
     targets: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> RocmSdk:
-    """Query an installed ``rocm_sdk`` for its facts, and refuse empty or other ones.
-
-    Of `libraries`, the result names those that the SDK has.
-    """
+    """Query an installed ``rocm_sdk`` for its facts, `libraries` among them; refuse empty or other ones."""
+    version, layout = source.version, source.layout
     env = process.inherited(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None, PYTHONPATH=None)
     said = _python(target, env, "-c", _QUERY, *libraries)
     try:
@@ -237,8 +230,7 @@ def ask(
             f"{where} is for {facts['family']!r}, not {family!r}.",
             hint="A cached build of another family was installed: run the stage again with --force.",
         )
-    absent = [one for one in targets if layout == "split" and one not in facts["available"]]
-    if absent:
+    if absent := [one for one in targets if layout == "split" and one not in facts["available"]]:
         raise RocmError(
             f"ROCm {version} has no device code for {', '.join(absent)}, "
             f"only for {', '.join(facts['available'])}.",

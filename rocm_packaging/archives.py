@@ -119,15 +119,10 @@ def extract(
     policy: Policy | None = None,
     on_bytes: Callable[[int], object] | None = None,
 ) -> Path:
-    """Extract an archive as it arrives, hashing the same bytes; replace and return the artifact's folder.
+    """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
 
-    Args:
-        stream: The compressed bytes, from their beginning.
-        archive: The archive's name.
-        directory: The artifact directory; the artifact's folder appears in it when it is whole.
-        sha256: The digest that the bytes must have; "" takes any.
-        policy: How much the archive may ask for.
-        on_bytes: Called with each number of compressed bytes read.
+    The folder appears, or is replaced, when it is whole. `sha256` may be "", for any; `on_bytes` is called
+    with each number of compressed bytes read.
 
     Raises:
         ArtifactError: The archive is hostile, malformed, truncated, or of another digest.

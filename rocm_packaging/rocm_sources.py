@@ -16,7 +16,7 @@ from core import console
 from core.cli.options import DEFAULT_STORE, environment, placed
 from core.data import Dated, Model, load_toml
 from core.errors import MissingInputError, RocmError, UsageError, nearest
-from core.packages.offers import RunGroup, find_group, fits
+from core.packages import RunGroup, find_group, fits
 from core.packages.resolution import choose, pinned_call
 from core.packages.sources import PackageSource, below
 from core.parallel import each
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.env import Interpreter
     from core.env.installer import Install
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.resolution import SdistRequires
     from core.packages.sources import SourceOptions
     from core.run.outputs import Platform
@@ -72,14 +72,12 @@ class RocmSource:
     def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:
         """Plan the installation of the files, from an address that lives as long as the context.
 
-        Args:
-            folder: Where the requirements file is written.
-            family: The GPU family that unsplit packages are for.
-            targets: The gfx targets whose device packages are among the files.
+        The requirements file is written into the folder; unsplit packages are for the family, and split
+        ones have device packages of the targets.
         """
         files = each(self.packages.sealed, self.files)
         with self.packages.opened(files) as sources:
-            yield pinned_call(folder, files, sources, told=sdk_target(self.layout, family, targets))
+            yield pinned_call(folder, files, sources, family=sdk_target(self.layout, family, targets))
 
 
 class _Index(Model):
@@ -171,13 +169,9 @@ def require_devices(targets: Sequence[str], names: Collection[str], *, where: st
 def with_layout(
     packages: PackageSource, version: str, family: str, targets: Sequence[str] = ()
 ) -> RocmSource:
-    """Query one source for the layout of its packages of a version.
+    """Query one source for the layout of its packages for a family, or several joined by ``;``.
 
-    Args:
-        packages: The source.
-        version: The version.
-        family: The GPU family, or several joined by ``;``.
-        targets: The gfx targets that split packages must have device code of.
+    Split packages must have device code of the targets.
     """
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
     wanted = [*names, *map(device_package, targets)]
@@ -205,12 +199,9 @@ def _is_version(one: Offer, version: str) -> bool:
 
 
 def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) -> tuple[str, ...]:
-    """Pin every ROCm package of a build; of split packages no device code is needed.
+    """Pin every ROCm package of a build; more extras of ``rocm`` are ``profiler`` or ``device-gfx942``.
 
-    Args:
-        source: The version and its layout.
-        family: The GPU family; of split packages it may be several, joined by ``;``.
-        extras: More extras of ``rocm``, such as ``profiler`` or ``device-gfx942``.
+    Of split packages no device code is needed, and the family may be several, joined by ``;``.
     """
     names = ["rocm", "rocm-sdk-core", libraries_package(source.layout, family), "rocm-sdk-devel"]
     return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
@@ -251,16 +242,8 @@ def for_tests(
 ) -> RocmSource:
     """Choose the files that are tested: of a run all there are of a version, else ``rocm`` with extras.
 
-    Device packages are named themselves, as the extra of a single target is missing in upstream's ``rocm``.
-
-    Args:
-        packages: The source.
-        version: The version.
-        families: GPU families: the first is the one that unsplit extras are for.
-        targets: The gfx targets whose device packages are installed, of split packages.
-        extras: Extras of ``rocm``.
-        python: The interpreter that they are for.
-        platform: The platform that they are for.
+    Unsplit extras are those of the first family. Device packages, of split ones, are named themselves, as
+    the extra of a single target is missing in upstream's ``rocm``.
     """
     versions.parse(version)
     libraries = "libraries" in extras
@@ -291,13 +274,7 @@ def for_tests(
 
 
 def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequires:
-    """Return what the sdist of `rocm` requires, which it decides on the machine that installs it.
-
-    Args:
-        packages: The source that has it.
-        family: The GPU family that unsplit libraries are for.
-        targets: The gfx targets of split packages.
-    """
+    """Return what the sdist of `rocm` requires, which it decides on the machine that installs it."""
 
     def required(one: Offer, extras: frozenset[str]) -> Sequence[str]:
         if one.distribution != "rocm":

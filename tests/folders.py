@@ -7,7 +7,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from typing import TYPE_CHECKING
 
-from core.packages.pages import answering
+from core.http import answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

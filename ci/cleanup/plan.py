@@ -1,8 +1,8 @@
 """What goes from a store and what stays, and why; and its deletion.
 
 The plan is a pure function of a listing, pages, policy and the day. Deletion takes pages first, then
-sidecars, then wheels, so that no page lists what is not there. Any step may be the last one before it
-is killed: run again, the rest is as old as before, so the new plan completes what this one began.
+sidecars, then wheels, so that no page lists what is not there. The process may be killed after any step: run
+again, the rest is as old as before, so the new plan completes what this one began.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic import Field, field_validator, model_validator
 
 from ci.cleanup import units
-from ci.cleanup.units import DISTRIBUTIONS, SIDECAR, is_page, listed
+from ci.cleanup.units import is_page, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
+from ci.publish.index.pages import FILES as DISTRIBUTIONS
+from ci.publish.index.pages import SIDECAR
 from core import console, parallel
 from core.data import Model, load_toml
 from core.errors import StoreError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from ci.cleanup.units import Unit
     from core.stores import Store, Stored
-
-    Rewrite = Callable[[Store, str, frozenset[str]], object]
-    InUse = Callable[[], frozenset[str]]
 
 RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
 _BUCKET_SCHEME = "s3://"
@@ -260,20 +259,18 @@ class _Without:
         return getattr(self.store, name)
 
 
-def rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
+def _rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
     """Write a staging folder's pages as if these keys were gone; what stays is listed as it was."""
     seen = cast("Store", _Without(store=store, going=going))
     family = folder.removeprefix(f"{documents.STAGING}/")
     documents.write_pages(seen, documents.STAGING, family, expected=())
 
 
-def carry_out(
-    store: Store, plan: Plan, *, rewrite: Rewrite, in_use: InUse, patience: float = _PATIENCE
-) -> int:
+def carry_out(store: Store, plan: Plan) -> int:
     """Delete what goes."""
     sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
     keys, folders = list(sizes), _by_folder(plan)
-    _require_unused(keys, in_use)
+    _require_unused(store, keys)
     with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
 
         def delete(found: Iterable[str]) -> None:
@@ -285,18 +282,18 @@ def carry_out(
 
         delete(key for key in keys if is_page(key))
         for folder, going in folders.items():
-            rewrite(store, folder, going)
-        _require_unused(keys, in_use)
+            _rewrite(store, folder, going)
+        _require_unused(store, keys)
         delete(key for key in keys if key.endswith(SIDECAR))
         for folder, going in folders.items():
-            _await_unlisted(store, folder, going, patience)
+            _await_unlisted(store, folder, going)
         delete(key for key in keys if key.endswith(DISTRIBUTIONS))
         delete(key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS))))
     return len(keys)
 
 
-def _require_unused(keys: Sequence[str], in_use: InUse) -> None:
-    used = sorted(in_use().intersection(keys))
+def _require_unused(store: Store, keys: Sequence[str]) -> None:
+    used = sorted(in_promotion(store).intersection(keys))
     if used:
         raise StoreError(
             f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
@@ -311,8 +308,8 @@ def _by_folder(plan: Plan) -> Mapping[str, frozenset[str]]:
     return going
 
 
-def _await_unlisted(store: Store, folder: str, going: frozenset[str], patience: float) -> None:
-    end = time.monotonic() + patience
+def _await_unlisted(store: Store, folder: str, going: frozenset[str]) -> None:
+    end = time.monotonic() + _PATIENCE
     while still := _still_listed(store, folder, going):
         if time.monotonic() >= end:
             raise StoreError(

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from email import message_from_bytes
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -15,9 +14,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from ci.promote import documents
-from ci.publish.index.pages import FILES as DISTRIBUTIONS
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError
+from core.http import links
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from core.stores import Stored
-
-__all__ = ["DISTRIBUTIONS", "RELEASE_INDEX", "SIDECAR", "Unit", "is_page", "listed", "required", "units"]
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
@@ -131,29 +128,18 @@ def _staged(key: str) -> tuple[str, str, Version] | None:
     return folder, name, version
 
 
-class _Links(HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
-
-
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
     """Return the keys that a page links to."""
     try:
         text = page.decode()
-        links = _of_json(text) if page_key.endswith(".json") else _Links(text).found
+        found = _of_json(text) if page_key.endswith(".json") else list(links(text))
     except (UnicodeDecodeError, ValueError, TypeError, KeyError) as problem:
         raise DataError(
             f"{page_key} is not a page of an index: {problem}.",
             hint="Write the pages again with nox -s index, then run retention again.",
         ) from problem
     base = f"https://{_HERE if own else _ELSEWHERE}/{quote(page_key)}"
-    keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in links)
+    keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in found)
     return frozenset(key for key in keys if key)
 
 

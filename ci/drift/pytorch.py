@@ -19,7 +19,6 @@ from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_review import entries
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _skips(checkout: Tree) -> tuple[Facts, Facts]:
         if not (torch or name == "generic.py"):
             continue
         for where, files in Python(checkout, f"{_SKIPS}/{name}").constant("skip_tests").items():
-            known = [entry for rule in rules if _holds(rule, where, torch) for entry in entries(rule)]
+            known = [entry for rule in rules if _holds(rule, where, torch) for entry in rule.entries]
             lasts = [entry.rpartition("::")[2] for entry in known]
             for file, tests in files.items():
                 key = f"{name.removesuffix('.py')}, {where}: {file}"

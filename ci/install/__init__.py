@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from core.env import Interpreter
     from core.env.installer import Backend
-    from core.packages.offers import Offer, RunGroup
+    from core.packages import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.run.outputs import Platform
 
@@ -154,7 +154,7 @@ def install_chosen(
         calls.append(pinned_call(wanted.locks, chosen.theirs, theirs))
     if chosen.ours:
         family = wanted.devices.sdk_family(wanted.offers)
-        calls.append(pinned_call(wanted.locks, chosen.ours, ours, told=family))
+        calls.append(pinned_call(wanted.locks, chosen.ours, ours, family=family))
     for call in calls:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})

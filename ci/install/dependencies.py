@@ -19,16 +19,15 @@ from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages.offers import fits, required_by
+from core.packages import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
-from core.run.records import FileRecord
 from core.wheel.distributions import SIDECAR, describe, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.packages.offers import Offer, RunGroup
+    from core.packages import Offer, RunGroup
     from core.packages.resolution import Resolved
     from core.run.records import FileRecord
     from core.stores import Store

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from core.env import Interpreter
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.sources import PackageSource
 
 _EXTRA = "device-"

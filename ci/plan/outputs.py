@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from core import console
 from core.run.job_files import job_files, table, text
-from core.run.plan import PLATFORMS, matrices, refuse_outputs, views
+from core.run.plan import PLATFORMS, matrices, refuse_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ def outputs(plan: Plan) -> Mapping[str, str]:
             one.model_dump(mode="json", exclude={"platform"}) for one in entries
         ]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
-    values |= {**matrices(plan), **views(plan)}
+    values |= matrices(plan)
     written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
     return refuse_outputs(written)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.pipeline import BUILDS
+from ci.jobs import BUILDS
 from ci.plan import decisions, families
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest
@@ -161,7 +161,7 @@ class _Jobs:
             self._leave(f"build_rocm, {build.where}", f"the PyTorch jobs build it: {self.upload.reason}")
         else:
             sessions, runner = self._rocm_sessions, build.entry.build_runner
-            self.cells.append(self._cell(build, "build_rocm", sessions, runner, torch_ref=self.own_rocm))
+            self.cells.append(self._cell(build, "build_rocm", sessions, runner, "", self.own_rocm))
         self.cells.extend(wheels)
         if build.has_rocm:
             self._rocm_test(build)
@@ -209,9 +209,7 @@ class _Jobs:
                     continue
                 first = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
                 sessions = (*first, *(BUILDS[one] for one in components), *_CHECKS)
-                yield self._cell(
-                    build, "build_pytorch", sessions, entry.build_runner, python=python, torch_ref=name
-                )
+                yield self._cell(build, "build_pytorch", sessions, entry.build_runner, python, name)
 
     def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:
         named = self.question.inputs.pytorch_components
@@ -241,8 +239,7 @@ class _Jobs:
         label, reason = families.rocm_machine(self.question, build.chosen)
         sessions = self._sessions("test_rocm", build.entry.platform)
         if not self._untested(build, f"test_rocm, {build.where}", label, reason, sessions):
-            python, ref = self._pythons[0], self.own_rocm
-            cell = self._cell(build, "test_rocm", sessions, label, python=python, torch_ref=ref)
+            cell = self._cell(build, "test_rocm", sessions, label, self._pythons[0], self.own_rocm)
             because = "; ".join(filter(None, (cell.reason, reason)))
             self.cells.append(cell.model_copy(update={"reason": because}))
 
@@ -255,9 +252,7 @@ class _Jobs:
             self._leave(what, "its build is expected to fail")
         elif not self._untested(build, what, label, reason, sessions):
             python, ref = wheel.python, wheel.torch_ref
-            self.cells.append(
-                self._cell(build, "test_pytorch", sessions, label, python=python, torch_ref=ref)
-            )
+            self.cells.append(self._cell(build, "test_pytorch", sessions, label, python, ref))
 
     def _torch_test(self, build: Build, wheels: Sequence[Cell], name: str, test: Test) -> None:
         """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
@@ -293,7 +288,7 @@ class _Jobs:
             job = f"test_torch {wheel.torch_ref} {wheel.python} {test.config} {shard}"
             label, _ = families.machine(self.question, build.chosen, job, several_gpus=test.several_gpus)
             python, ref = wheel.python, wheel.torch_ref
-            cell = self._cell(build, "test_torch", (test.session,), label, python=python, torch_ref=ref)
+            cell = self._cell(build, "test_torch", (test.session,), label, python, ref)
             part = {"config": test.config, "shard": shard, "minutes": test.minutes}
             name = f"{cell.name}, {test.config} {shard}"
             self.cells.append(cell.model_copy(update={"name": name, **part}))
@@ -336,14 +331,7 @@ class _Jobs:
         return f"test:{name}" in labels if labels else not test.types or self.test_type in test.types
 
     def _cell(
-        self,
-        build: Build,
-        stage: Stage,
-        sessions: tuple[str, ...],
-        runner: str,
-        *,
-        python: str = "",
-        torch_ref: str = "",
+        self, build: Build, stage: Stage, sessions: tuple[str, ...], runner: str, python: str, torch_ref: str
     ) -> Cell:
         entry = build.entry
         named = (entry.artifact_group, torch_ref, python and f"Python {python}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from ci.github import RunQuery, find_run
 from ci.plan import artifacts
-from ci.plan.runs import RunQuery, find_run
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.packages.sources import PackageSource
@@ -23,9 +23,9 @@ from rocm_packaging.rocm_sources import for_build, release_index_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ci.github import GitHub, Run
     from ci.plan.artifacts import Place
     from ci.plan.data import ArtifactRuns, RocmData
-    from ci.plan.runs import Run, RunSource
     from core.run.outputs import Platform
     from core.run.plan import Cell, Plan, RocmPackages
     from rocm_packaging.rocm_sources import RocmSource
@@ -99,7 +99,7 @@ class Search:
     repository: str
     release_type: str
     data: RocmData
-    source: RunSource
+    github: GitHub
     place: Callable[[str, str, bool, Platform, str], Place]
     notes: list[str]
 
@@ -128,7 +128,7 @@ class Search:
         if self.requested.artifact_store:
             return None, alone
         try:
-            run = self.source.run(self._repository, self.requested.artifact_run_id)
+            run = self.github.run(self._repository, self.requested.artifact_run_id)
         except MissingInputError as problem:
             raise self._refusal(problem, alone, wanted[alone]) from problem
         built = next((name for name, file in self._runs.workflows.items() if file == run.workflow), alone)
@@ -200,7 +200,7 @@ class Search:
             branch=self._runs.branch,
             require_successful=self.data.require_successful,
         )
-        return found[find_run(self.source, query, holds).run_id]
+        return found[find_run(self.github, query, holds).run_id]
 
     def _pinned(
         self, run_id: str, needs: Sequence[Need], *, fork: bool, reason: str

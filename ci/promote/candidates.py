@@ -19,12 +19,11 @@ from packaging.version import Version
 
 from ci.promote import documents
 from ci.promote.edits import MemberEdits, requirement
-from ci.promote.promotion import Local
+from ci.promote.promotion import rewritten_here
 from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
 from core.wheel import read_metadata
-from core.wheel.distributions import SIDECAR
 from core.wheel.editor import edit_sdist, edit_wheel
 from core.wheel.record import Tap, verify_record
 from core.wheel.writer import WrittenFile
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
+    from ci.promote.promotion import Origin
     from core.stores import Store
 
     Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
@@ -87,10 +87,11 @@ def rewritten(
     change: RocmChange,
     scratch: Path,
     expected: Promised | None = None,
-) -> tuple[tuple[PromotedFile, ...], Local]:
+) -> tuple[tuple[PromotedFile, ...], Origin]:
     """Fetch a candidate's files and write them again as the release's; return these, and where they are."""
     released: list[PromotedFile] = []
-    local = Local(paths={}, sidecars={})
+    paths: dict[str, Path] = {}
+    sidecars: dict[str, bytes] = {}
     for family, found in _by_family(candidates):
         wanted = (expected or {}).get(family, {})
         absent = sorted(wanted.keys() - {one.distribution for one in found.values()})
@@ -104,15 +105,15 @@ def rewritten(
             results = rewrite_set(fetched, scratch / family / change.new, change, expected=wanted)
         for result in results:
             target = _target(found[result.plan.source], result.plan)
-            local.paths[target.key] = path = result.file.path
+            paths[target.key] = path = result.file.path
             said = {"size": result.file.size, "sha256": result.file.sha256, "metadata_sha256": ""}
             if path.suffix == ".whl":
                 metadata = read_metadata(path)
-                local.sidecars[f"{target.key}{SIDECAR}"] = metadata.raw
+                sidecars[target.key] = metadata.raw
                 digest = hashlib.sha256(metadata.raw).hexdigest()
                 said |= {"requires_python": metadata.requires_python, "metadata_sha256": digest}
             released.append(target.model_copy(update=said))
-    return tuple(sorted(released, key=lambda one: one.key)), local
+    return tuple(sorted(released, key=lambda one: one.key)), rewritten_here(paths, sidecars)
 
 
 def _by_family(candidates: Sequence[PromotedFile]) -> Sequence[tuple[str, Mapping[str, PromotedFile]]]:
@@ -199,8 +200,7 @@ def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> R
     edits = MemberEdits(plan, change)
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
     edited = edit_file(source, folder, version=plan.new, edit=edits)
-    edits.see_paths(edited.members)
-    edits.require_done()
+    edits.require_done(edited.members)
     if edited.file.path.name != plan.target:
         raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")
     return Rewritten(plan=plan, file=edited.file, changed=edited.changed)

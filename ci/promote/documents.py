@@ -130,6 +130,7 @@ class PromotedFile(FileRecord):
     family: str
     staged_key: str
     staged_sha256: str = Digest
+    license: str = Field(default="", exclude=True)  # the staging record has it
 
 
 class Decision(Model):

@@ -73,14 +73,6 @@ class MemberEdits:
             line = content.count(b"\n", 0, found.start()) + 1
             self._problems.append(f"{member}: line {line} still holds {found[0].decode()}.")
 
-    def see_paths(self, members: Iterable[str]) -> None:
-        """Look for the old version in paths, which only ``.dist-info`` and ``.data`` carry."""
-        self._problems += [
-            f"{member}: its path still holds the old version."
-            for member in members
-            if self._mention.search(member.encode())
-        ]
-
     def see_tar(self, member: str, path: Path) -> None:
         """Look into a tar: its text files are content, and must not hold the old version either."""
         try:
@@ -94,8 +86,13 @@ class MemberEdits:
         except (tarfile.TarError, EOFError, OSError) as problem:
             self._problems.append(f"{member}: it cannot be read as a tar: {problem}.")
 
-    def require_done(self) -> None:
-        """Raise if a place was missing, or anything else was wrong."""
+    def require_done(self, members: Iterable[str]) -> None:
+        """Raise if a place was missing, a new path holds the old version, or anything else was wrong."""
+        self._problems += [
+            f"{member}: its path still holds the old version."
+            for member in members
+            if self._mention.search(member.encode())
+        ]
         self._problems += [
             f"{place.members}: there is no such file."
             for place, seen in self._places.items()

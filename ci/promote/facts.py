@@ -44,12 +44,12 @@ class Wheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailedBuild:
-    """A build of the set's that failed after its last success, or never had one."""
+class Reason:
+    """Why a set is not promoted."""
 
     cell: Cell
-    stage: str
-    error: str
+    message: str
+    overridable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,11 @@ class Facts:
     set_name: str
     wheels: tuple[Wheel, ...]
     tests: tuple[Test, ...] = ()
-    failed_builds: tuple[FailedBuild, ...] = ()
     promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
     commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
     released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     staging: tuple[Document, ...] = ()
-    troubles: tuple[tuple[Cell, str], ...] = ()
+    troubles: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +96,9 @@ class _Member:
         return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
 
 
-def staged_versions(bucket: Store, distribution: str) -> frozenset[str]:
-    """List the versions of a distribution that are staged."""
-    return _versions([record for record, _ in documents.staging_records(bucket)], distribution)
+def staged_versions(bucket: Store) -> frozenset[str]:
+    """List the versions of torch that are staged."""
+    return _versions([record for record, _ in documents.staging_records(bucket)], "torch")
 
 
 def _versions(records: Sequence[StagingRecord], distribution: str) -> frozenset[str]:
@@ -133,7 +132,6 @@ def gather(
         set_name=f"{request.distribution}-{request.version}",
         wheels=_wheels(bucket, members, jobs),
         tests=tuple(test for one in members for test in one.group.tests),
-        failed_builds=tuple(failure for one in members for failure in _failures(one, request)),
         promised={
             cell: lock.promised
             for one in members
@@ -144,7 +142,10 @@ def gather(
         commits={one.cell(): lock.commits if lock else {} for one in members for lock in one.locks.values()},
         released={family: _released(bucket, family) for family in {one.record.family for one in members}},
         staging=tuple(one.document for one in members),
-        troubles=tuple(_troubles(members, request)),
+        troubles=(
+            *(failure for one in members for failure in _failures(one, request)),
+            *(Reason(cell=cell, message=said) for cell, said in _troubles(members, request)),
+        ),
     )
 
 
@@ -202,13 +203,20 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
     return tuple(parallel.each(looked_up, [chosen[key] for key in sorted(chosen)], jobs=jobs))
 
 
-def _failures(member: _Member, request: SetRequest) -> Iterator[FailedBuild]:
+def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:
+    """Find builds of the set's that failed after their last success, or never had one."""
     for record in (one.record for one in member.group.records):
         python = record.cell.python
         of_set = record.stage == "build_rocm" or record.cell.torch_ref in member.torch_refs
         wanted = not (python and request.pythons) or python in request.pythons
         if record.status == "failed" and record.stage.startswith("build_") and of_set and wanted:
-            yield FailedBuild(cell=member.cell(python), stage=record.stage, error=record.error)
+            said = f"{record.stage} failed: {first_line(record.error)}"
+            yield Reason(cell=member.cell(python), message=said)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of an error's text."""
+    return text.strip().partition("\n")[0]
 
 
 def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[Cell]:

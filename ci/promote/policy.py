@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 from pydantic import model_validator
 
 from ci.promote.documents import Cell, Override, Ruling
-from ci.promote.staging_area import is_sample
+from ci.promote.facts import Reason, first_line
+from ci.promote.runs import is_sample
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest
@@ -122,19 +123,6 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
-    """Why a set is not promoted."""
-
-    cell: Cell
-    kind: str
-    message: str
-    overridable: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.cell}: {self.message}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What was decided."""
 
@@ -150,23 +138,13 @@ class Verdict:
 
 def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
     """Decide on a set."""
-    firm = [
-        *_absent(facts),
-        *_incomplete(facts),
-        *_unsatisfied(facts),
-        *_mixed(facts),
-        *(Reason(cell=cell, kind="unknown", message=said) for cell, said in facts.troubles),
-        *(
-            Reason(cell=one.cell, kind="build", message=f"{one.stage} failed: {_line(one.error)}")
-            for one in facts.failed_builds
-        ),
-    ]
+    firm = [*_absent(facts), *_incomplete(facts), *_unsatisfied(facts), *_mixed(facts), *facts.troubles]
     ruled = [_rule(cell, facts, rules, override) for cell in sorted({wheel.cell for wheel in facts.wheels})]
     rulings = tuple(ruling for ruling, _ in ruled if ruling)
-    reasons = {*firm, *(reason for _, untested in ruled for reason in untested)}
+    reasons = dict.fromkeys((*firm, *(reason for _, untested in ruled for reason in untested)))
     return Verdict(
         rulings=rulings,
-        reasons=tuple(sorted(reasons, key=lambda one: (one.cell, one.kind, one.message))),
+        reasons=tuple(sorted(reasons, key=lambda one: one.cell)),
         override=override if any(ruling.rule == "override" for ruling in rulings) else None,
     )
 
@@ -174,20 +152,20 @@ def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verd
 def _absent(facts: Facts) -> Iterator[Reason]:
     """Find what is not there as it was staged and built, and what is never published."""
     if not facts.wheels:
-        yield Reason(cell=Cell(family="", platform=""), kind="missing", message="Nothing is staged of it.")
+        yield Reason(cell=Cell(family="", platform=""), message="Nothing is staged of it.")
     for wheel in facts.wheels:
         file = wheel.file
         if is_sample(file.version):
-            yield _reason(wheel, "sample", "is a wheel of the sample")
+            yield _reason(wheel, "is a wheel of the sample")
         if not wheel.found:
-            yield _reason(wheel, "missing", "was staged and is gone")
+            yield _reason(wheel, "was staged and is gone")
         elif wheel.found != file.sha256:
-            yield _reason(wheel, "changed", "was replaced after it was staged")
+            yield _reason(wheel, "was replaced after it was staged")
         if file.sha256 not in wheel.built:
-            yield _reason(wheel, "changed", "is not what the run's records name")
+            yield _reason(wheel, "is not what the run's records name")
         if file.name.endswith(".whl") and (not wheel.sidecar or wheel.sidecar != file.metadata_sha256):
             what = "was replaced after it was staged" if wheel.sidecar else "is missing"
-            yield _reason(wheel, "changed" if wheel.sidecar else "missing", f"has a sidecar that {what}")
+            yield _reason(wheel, f"has a sidecar that {what}")
 
 
 def _incomplete(facts: Facts) -> Iterator[Reason]:
@@ -201,7 +179,7 @@ def _incomplete(facts: Facts) -> Iterator[Reason]:
         }
         for distribution, version in sorted(promised.items()):
             if (distribution, version) not in staged:
-                yield Reason(cell=cell, kind="missing", message=f"{distribution} {version} is not staged")
+                yield Reason(cell=cell, message=f"{distribution} {version} is not staged")
 
 
 def _unsatisfied(facts: Facts) -> Iterator[Reason]:
@@ -215,7 +193,7 @@ def _unsatisfied(facts: Facts) -> Iterator[Reason]:
         } | facts.released.get(family, frozenset())
         for text in wheel.requires:
             if not _satisfied(text, wheel.cell.platform, there, ours):
-                yield _reason(wheel, "missing", f"requires {text}, which the index would not have")
+                yield _reason(wheel, f"requires {text}, which the index would not have")
 
 
 def _satisfied(text: str, platform: str, there: AbstractSet[tuple[str, str]], ours: AbstractSet[str]) -> bool:
@@ -241,7 +219,7 @@ def _mixed(facts: Facts) -> Iterator[Reason]:
             first, other = known.setdefault(project, (cell, commit))
             if other != commit:
                 said = f"{project} was built from {commit[:12]}, for {first} from {other[:12]}"
-                yield Reason(cell=cell, kind="mixed", message=said)
+                yield Reason(cell=cell, message=said)
 
 
 def _rule(
@@ -267,10 +245,7 @@ def _rule(
             rule, against = "bypass", []
         else:
             against.append("no machine tests this family, and its data allows no release without")
-    reasons = [
-        Reason(cell=cell, kind="failing" if said in failed else "untested", message=said, overridable=True)
-        for said in against
-    ]
+    reasons = [Reason(cell=cell, message=said, overridable=True) for said in against]
     if reasons and override is None:
         return None, reasons
     ruling = Ruling(
@@ -335,7 +310,7 @@ def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test]) -> str:
 
 
 def _failure(test: Test, cell: Cell) -> str:
-    return f"{test.evidence.stage} failed{_under(test, cell)}: {_line(test.why)}"
+    return f"{test.evidence.stage} failed{_under(test, cell)}: {first_line(test.why)}"
 
 
 def _under(test: Test, cell: Cell) -> str:
@@ -343,12 +318,8 @@ def _under(test: Test, cell: Cell) -> str:
     return f" under {test.cell.python}" if test.cell.python and not cell.python else ""
 
 
-def _reason(wheel: Wheel, kind: str, said: str) -> Reason:
-    return Reason(cell=wheel.cell, kind=kind, message=f"{wheel.file.name} {said}")
-
-
-def _line(text: str) -> str:
-    return text.strip().partition("\n")[0]
+def _reason(wheel: Wheel, said: str) -> Reason:
+    return Reason(cell=wheel.cell, message=f"{wheel.file.name} {said}")
 
 
 def by_cell(reasons: Sequence[Reason]) -> Mapping[Cell, Sequence[Reason]]:

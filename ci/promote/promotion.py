@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
@@ -19,11 +19,14 @@ from core.errors import ConflictError, MissingInputError, StoreError
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ci.promote.facts import Facts
     from core.stores import Outcome, Store
+
+    # puts a file into the release bucket, or with a suffix its sidecar
+    Origin = Callable[[Store, PromotedFile, str], Outcome]
 
 _IDENTITY_DIGITS = 16
 
@@ -48,49 +51,26 @@ def identity_of(promoted: Sequence[PromotedFile]) -> str:
     return files.digest_of(pairs)[:_IDENTITY_DIGITS]
 
 
-class Origin(Protocol):
-    """Where the files of a release come from."""
+def staged_in(store: Store) -> Origin:
+    """Release files as they were staged: copied on the server."""
 
-    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
-        """Put a wheel or sdist into the release bucket."""
-        ...
+    def put(bucket: Store, one: PromotedFile, suffix: str) -> Outcome:
+        key, source_key = f"{one.key}{suffix}", f"{one.staged_key}{suffix}"
+        sha256 = one.metadata_sha256 if suffix else one.sha256
+        return bucket.copy(key, store, source_key, sha256=sha256, replace=False)
 
-    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
-        """Put a wheel's sidecar into the release bucket."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Staged:
-    """Files that are released as they were staged: copied on the server."""
-
-    store: Store
-
-    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
-        """Copy a wheel."""
-        return bucket.copy(one.key, self.store, one.staged_key, sha256=one.sha256, replace=False)
-
-    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
-        """Copy a sidecar."""
-        key, source_key = f"{one.key}{SIDECAR}", f"{one.staged_key}{SIDECAR}"
-        return bucket.copy(key, self.store, source_key, sha256=one.metadata_sha256, replace=False)
+    return put
 
 
-@dataclass(frozen=True, kw_only=True)
-class Local:
-    """Files that were rewritten on this machine."""
+def rewritten_here(paths: Mapping[str, Path], sidecars: Mapping[str, bytes]) -> Origin:
+    """Release files that were rewritten on this machine, by their keys."""
 
-    paths: dict[str, Path]
-    sidecars: dict[str, bytes]
+    def put(bucket: Store, one: PromotedFile, suffix: str) -> Outcome:
+        if suffix:
+            return bucket.put_bytes(f"{one.key}{suffix}", sidecars[one.key], replace=False)
+        return bucket.put_file(one.key, paths[one.key], sha256=one.sha256, replace=False)
 
-    def put_wheel(self, bucket: Store, one: PromotedFile) -> Outcome:
-        """Upload a wheel."""
-        return bucket.put_file(one.key, self.paths[one.key], sha256=one.sha256, replace=False)
-
-    def put_sidecar(self, bucket: Store, one: PromotedFile) -> Outcome:
-        """Upload a sidecar."""
-        key = f"{one.key}{SIDECAR}"
-        return bucket.put_bytes(key, self.sidecars[key], replace=False)
+    return put
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +94,9 @@ def carry_out(
         return Done(decision=before, outcome="already")
     # the same files stand in it, and the grounds that were good when it began
     claimed = before or _first(bucket, decision.intent_key, decision)
-    outcomes = parallel.each(lambda one: origin.put_wheel(bucket, one), decision.files, jobs=jobs)
+    outcomes = parallel.each(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
     with_sidecar = [one for one in decision.files if one.metadata_sha256]
-    parallel.each(lambda one: origin.put_sidecar(bucket, one), with_sidecar, jobs=jobs)
+    parallel.each(lambda one: origin(bucket, one, SIDECAR), with_sidecar, jobs=jobs)
     # whatever the copies said: nothing is listed that did not arrive
     if absent := missing(bucket, decision):
         raise StoreError(

@@ -38,14 +38,6 @@ Kind = Literal["rocm", "pytorch", "constant"]
 _EXTRA = re.compile(r"""extra *== *["']device-(gfx[0-9a-z_-]+)["']""")
 
 
-class Distributions(Model):
-    """Which distributions take part, as globs of normalized names."""
-
-    rocm: tuple[str, ...]
-    pytorch: tuple[str, ...]
-    constant: tuple[str, ...] = ()
-
-
 class Place(Model):
     """A member that holds a version between quotes."""
 
@@ -65,17 +57,15 @@ class Mention(Model):
 
 
 class Rules(Model):
-    """The contents of `rewriting.toml`; distributions are looked up by their normalized names."""
+    """The contents of `rewriting.toml`; distributions are globs of normalized names."""
 
-    distributions: Distributions
+    distributions: dict[Kind, tuple[str, ...]]
     places: tuple[Place, ...]
     mentions: tuple[Mention, ...] = ()
 
     def kind_of(self, distribution: str) -> Kind | None:
         """Return how a distribution carries ROCm's version; None for others."""
-        of = self.distributions
-        kinds: dict[Kind, tuple[str, ...]] = {"rocm": of.rocm, "pytorch": of.pytorch, "constant": of.constant}
-        return next((kind for kind, globs in kinds.items() if _any(distribution, globs)), None)
+        return next((kind for kind, globs in self.distributions.items() if _any(distribution, globs)), None)
 
     def places_of(self, distribution: str) -> tuple[Place, ...]:
         """Return the places where a distribution holds a version."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ConfigDict, Field
@@ -19,6 +19,7 @@ from ci.promote.runs import Recorded, recorded
 from core import data, parallel
 from core.data import Model, load_toml, validated
 from core.errors import DataError, MissingInputError
+from core.http import without_secret
 from core.run.outputs import is_record
 from core.run.stage import BUILDER
 from pytorch_build.lock.source_lock import SourceLock
@@ -39,20 +40,12 @@ SOURCE, ROCM_SOURCE = "source", "rocm"
 _BUILD, _LOCK = "build_", "source-lock-"
 
 
-class _Builders(Model):
-    local: str
-
-
-class _Sources(Model):
-    rocm: str
-
-
 class Names(Model):
     """The contents of `provenance.toml`: what provenance calls builds, builders and sources."""
 
     build_types: Mapping[str, str]
-    builders: _Builders
-    sources: _Sources
+    builders: Mapping[Literal["local"], str]
+    sources: Mapping[Literal["rocm"], str]
 
 
 @functools.cache
@@ -80,9 +73,7 @@ def commit_uri(origin: str, commit: str) -> str:
     address are left out.
     """
     if "://" in origin:
-        parts = urlsplit(origin)
-        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-        return f"git+{bare}@{commit}"
+        return f"git+{without_secret(origin)}@{commit}"
     if origin.startswith("/"):
         return f"git+{Path(origin).as_uri()}@{commit}"
     return f"{quote(origin, safe=':/@')}@{commit}"
@@ -286,7 +277,7 @@ def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material
             yield Material(name=run.path(held.document.key), digest={"sha256": held.document.sha256})
     commit = record.details.get("commit")
     if record.stage == BUILD_ROCM and isinstance(commit, str) and commit:
-        yield _commit(ROCM_SOURCE, names().sources.rocm, commit, role=SOURCE)
+        yield _commit(ROCM_SOURCE, names().sources["rocm"], commit, role=SOURCE)
     builder = builder_of(record)
     if builder.get("commit"):
         yield _commit("build system", builder["source"], builder["commit"])

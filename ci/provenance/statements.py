@@ -98,7 +98,7 @@ def _details(run: RunRecords, made: MadeFile) -> dict[str, Any]:
         sidecar = f"{run.path(made.file.key)}{SIDECAR}"
         byproducts.append({"name": sidecar, "digest": {"sha256": made.file.metadata_sha256}})
     return {
-        "builder": {"id": builder.get("id") or names().builders.local},
+        "builder": {"id": builder.get("id") or names().builders["local"]},
         "metadata": {
             "invocationId": builder.get("invocation") or f"{run.prefix}/{record}@{began}",
             "startedOn": began,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
 import json
 import os
 import shutil
@@ -12,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from core import console, files
 from core.errors import MissingInputError
@@ -20,8 +18,7 @@ from core.parallel import each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from _typeshed import ReadableBuffer
+    from typing import BinaryIO
 
 # a file written in the very moment it was hashed may be written again without looking changed
 _SETTLED = 2_000_000_000
@@ -95,27 +92,14 @@ class Digests:
         return Content(size, sha256, status.st_mtime_ns)
 
 
-class _Hashing(io.RawIOBase):
-    def __init__(self) -> None:
-        super().__init__()
-        self.digest = hashlib.sha256()
-        self.size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        view = memoryview(data)
-        self.digest.update(view)
-        self.size += view.nbytes
-        return view.nbytes
-
-
 def packed_content(path: Path) -> tuple[int, str]:
-    """Return the size and digest of a file's gzip form without writing it."""
-    sink = _Hashing()
-    _pack(path, sink)
-    return sink.size, sink.digest.hexdigest()
+    """Return the size and digest of a file's gzip form without keeping it."""
+    from core.archive.zip_writer import HashingStream  # few uploads hold a large log
+
+    with Path(os.devnull).open("wb") as nothing:
+        sink = HashingStream(nothing)
+        _pack(path, cast("BinaryIO", sink))
+    return sink.size, sink.sha256
 
 
 def _name(path: Path, *, packed: bool) -> str:
@@ -132,7 +116,7 @@ def pack(path: Path, target: Path) -> None:
         _pack(path, stream)
 
 
-def _pack(path: Path, stream: io.RawIOBase | io.BufferedWriter) -> None:
+def _pack(path: Path, stream: BinaryIO) -> None:
     with (
         path.open("rb") as source,
         gzip.GzipFile(filename="", fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed,

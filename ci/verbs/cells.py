@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ci.pipeline import BUILDS, JOBS, MATRIX_SESSIONS
+from ci.jobs import BUILDS, JOBS, MATRIX_SESSIONS
 from ci.plan.data import MATRIX_FILE, Matrix, MatrixFile, load, of_tier
 from core import console
 from core.cli.options import common_from

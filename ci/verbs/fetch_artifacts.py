@@ -20,9 +20,9 @@ from core.run.records import Cell
 from core.run.stage import Made, Stage
 
 if TYPE_CHECKING:
+    from ci.github import Run
     from ci.plan.artifacts import Fetched, Place
     from ci.plan.data import RocmData
-    from ci.plan.runs import Run
     from core.cli.options import Common
     from core.families import Family
 
@@ -160,8 +160,7 @@ def _found(
     if common.run_id != LOCAL_RUN or arguments.artifact_run_id:
         named = "--artifact-run-id" if arguments.artifact_run_id else "--run-id"
         raise UsageError(f"{named} names the run already.", hint="Leave --commit and --latest out.")
-    from ci.github import from_environment
-    from ci.plan.runs import RunQuery, find_run
+    from ci.github import RunQuery, find_run, from_environment
 
     workflow = arguments.workflow or runs.workflows.get(common.build_variant or PLAIN, "")
     if not workflow:

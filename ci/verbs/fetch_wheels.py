@@ -20,7 +20,7 @@ from core.cli.options import add_group, add_platform, common_from
 from core.console import transfer
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
-from core.packages.offers import find_group, fits, offer_of, offered, required_by
+from core.packages import find_group, fits, offer_of, offered, required_by
 from core.packages.resolution import parsed_requirement
 from core.parallel import each
 from core.run import records
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ci.install.devices import Devices
     from core.console import Transfer
-    from core.packages.offers import Offer, RunGroup
+    from core.packages import Offer, RunGroup
 
 _LOCK = ".fetch.lock"
 _TRIES = 4

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
             repository=plan.event.repository,
             release_type=plan.release_type,
             data=data.load(data.own_file(arguments.config, common.root, env)).rocm,
-            source=from_environment(env),
+            github=from_environment(env),
             place=place,
             notes=[],
         )

@@ -13,7 +13,7 @@ from ci.publish.index import Records, write_index
 from core import console, files
 from core.cli.options import add_group, common_from
 from core.errors import StoreError
-from core.packages.offers import RunGroup, find_group, offered
+from core.packages import RunGroup, find_group, offered
 from core.run import records
 from core.run.outputs import artifact_groups
 from core.run.records import Record

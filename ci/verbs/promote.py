@@ -45,53 +45,40 @@ if TYPE_CHECKING:
 _EVERY_CELL = TESTS[0]
 
 
+_OPTIONS = {
+    "the set": (
+        ("--torch-version", "V", "torch's whole version (default: the only one that is staged)"),
+        ("--rocm-version", "V", "ROCm's own packages alone, of this version"),
+        ("--pythons", "A,B", "Pythons each family must have (default: any has)"),
+        ("--matrix", "NAME", "a matrix whose cells must all be there: release, ci, FILE"),
+    ),
+    "the decision": (
+        ("--override-by", "NAME", "who overrides the tests"),
+        ("--override-reason", "TEXT", "why"),
+        ("--config", "FILE", f"data of your own over CI's: runners, gates (default: {data.CONFIG}'s)"),
+        ("--by", "NAME", "who promotes (default: this job's actor)"),
+    ),
+    "a release of a release candidate": (
+        ("--from-version", "V", "ROCm's version of it, like 7.10.0rc2"),
+        ("--version", "V", "ROCm's version of the release, like 7.10.0"),
+        ("--from-release-type", "TYPE", "whose bucket has it staged (default: prerelease)"),
+        (
+            "--gpu-targets",
+            "A,B",
+            "gfx targets that the release has device code for (default: the candidate's)",
+        ),
+        ("--from-store", "STORE", "the store that has it staged"),
+    ),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_distribution_store(parser)
-    chosen = parser.add_argument_group("the set")
-    chosen.add_argument(
-        "--torch-version",
-        default="",
-        metavar="V",
-        help="torch's whole version (default: the only one that is staged)",
-    )
-    chosen.add_argument(
-        "--rocm-version", default="", metavar="V", help="ROCm's own packages alone, of this version"
-    )
-    chosen.add_argument(
-        "--pythons", default="", metavar="A,B", help="Pythons each family must have (default: any has)"
-    )
-    chosen.add_argument(
-        "--matrix",
-        default="",
-        metavar="NAME",
-        help="a matrix whose cells must all be there: release, ci, FILE",
-    )
-    decided = parser.add_argument_group("the decision")
-    decided.add_argument("--override-by", default="", metavar="NAME", help="who overrides the tests")
-    decided.add_argument("--override-reason", default="", metavar="TEXT", help="why")
-    decided.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help=f"data of your own over CI's: runners, gates (default: {data.CONFIG}'s)",
-    )
-    decided.add_argument("--by", default="", metavar="NAME", help="who promotes (default: this job's actor)")
-    final = parser.add_argument_group("a release of a release candidate")
-    final.add_argument("--from-version", default="", metavar="V", help="ROCm's version of it, like 7.10.0rc2")
-    final.add_argument(
-        "--version", default="", metavar="V", help="ROCm's version of the release, like 7.10.0"
-    )
-    final.add_argument(
-        "--from-release-type", default="prerelease", help="whose bucket has it staged (default: prerelease)"
-    )
-    final.add_argument(
-        "--gpu-targets",
-        default="",
-        metavar="A,B",
-        help="gfx targets that the release has device code for, of the candidate's (default: all)",
-    )
-    final.add_argument("--from-store", default="", metavar="STORE", help="the store that has it staged")
+    for title, options in _OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for name, metavar, text in options:
+            group.add_argument(name, default="", metavar=metavar, help=text)
     parser.epilog = "--gpu-family takes a list (a;b): families that the set must have, and no other."
 
 
@@ -106,16 +93,12 @@ def run(arguments: argparse.Namespace) -> None:
     request = _request(arguments, common, source, change)
     facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
-    known = data.load(data.own_file(arguments.config, common.root, environment()))
+    own = Path(arguments.config) if arguments.config else None
+    known = data.load(data.own_file(own, common.root, environment()))
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
     _require(facts, verdict)
-    for one in promotion.unfinished(bucket):
-        again = "; this promotion continues it" if one.set_name == facts.set_name else ""
-        console.warn(
-            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
-        )
     staged = promotion.promoted_files(facts)
     files = renamed(staged, change) if change else staged
     new = change and new_version(request.distribution, request.version, change)
@@ -134,11 +117,12 @@ def run(arguments: argparse.Namespace) -> None:
         override=verdict.override,
         files=files,
     )
+    _show_unfinished(bucket, decision)
     promotion.require_same_targets(bucket, decision)
     if common.dry_run:
         _show_plan(bucket, decision)
         return
-    origin: promotion.Origin = promotion.Staged(store=source)
+    origin = promotion.staged_in(source)
     if change is not None and not promotion.is_done(bucket, decision):
         scratch = made(common.cache / "promotion" / decision.identity)
         files, origin = rewritten(source, staged, change, scratch, promised(facts, change))
@@ -176,6 +160,16 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
     return change
 
 
+def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
+    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type or "prerelease")
+    return open_store(named, root=common.root)
+
+
+def _open_run(common: Common, address: str) -> Store:
+    """Open a run's store: where it was staged from, unless another one is named."""
+    return open_store(common.store if common.store != DEFAULT_STORE else address, root=common.root)
+
+
 def _override(arguments: argparse.Namespace) -> Override | None:
     by, reason = arguments.override_by.strip(), arguments.override_reason.strip()
     if bool(by) != bool(reason):
@@ -184,18 +178,6 @@ def _override(arguments: argparse.Namespace) -> Override | None:
             hint="Give both: --override-by NAME --override-reason TEXT.",
         )
     return Override(by=by, reason=reason) if by else None
-
-
-def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
-    """Open the store that has the release candidate staged."""
-    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type)
-    return open_store(named, root=common.root)
-
-
-def _open_run(common: Common, address: str) -> Store:
-    """Open a run's store: where it was staged from, unless another one is named."""
-    named = common.store if common.store != DEFAULT_STORE else address
-    return open_store(named, root=common.root)
 
 
 def _request(
@@ -215,7 +197,7 @@ def _request(
 
 
 def _only_version(source: Store, change: RocmChange | None) -> str:
-    staged = staged_versions(source, "torch")
+    staged = staged_versions(source)
     known = {one for one in staged if change is None or one.endswith(change.old_local)}
     if len(known) != 1:
         of = f" of ROCm {change.old}" if change else ""
@@ -285,6 +267,14 @@ def _require(facts: Facts, verdict: Verdict) -> None:
         + "\n".join(lines),
         hint=hint,
     )
+
+
+def _show_unfinished(bucket: Store, decision: Decision) -> None:
+    for one in promotion.unfinished(bucket):
+        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
+        console.warn(
+            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
+        )
 
 
 def _show_plan(bucket: Store, decision: Decision) -> None:

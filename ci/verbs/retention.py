@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ci.cleanup.plan import Rules, carry_out, in_promotion, planned, require_modest, retention, rewrite
+from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
 from ci.publish.buckets import buckets, distribution_store
 from core import console
 from core.cli.options import add_store_names, common_from
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     else:
         require_modest(plan, percent=arguments.at_most or data.at_most_percent)
-        count = carry_out(store, plan, rewrite=rewrite, in_use=lambda: in_promotion(store))
+        count = carry_out(store, plan)
         console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
 
 

@@ -21,7 +21,7 @@ from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables
 from core.errors import MissingInputError, UsageError
-from core.packages.offers import find_group, fits
+from core.packages import find_group, fits
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
 from rocm_packaging.rocm_sources import named_source

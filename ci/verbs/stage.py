@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.promote import documents
-from ci.promote.runs import read_group, read_locks
-from ci.promote.staging_area import chosen_files, planned_record, stage_group
+from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from ci.publish.buckets import buckets, distribution_store
 from core import console
 from core.cli.options import add_group, common_from

@@ -177,8 +177,8 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
 
 def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from core.http import Answer
-    from core.packages.offers import Offer
-    from core.packages.pages import wait_for
+    from core.packages import offer_of
+    from core.packages.sources import wait_for
 
     store, outputs = common.open_store(), common.outputs
 
@@ -188,10 +188,7 @@ def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> Non
         return Answer(text=store.read(key).decode()) if found else Answer(problem="it is not there")
 
     pages = {
-        f"{outputs.python_prefix(group)}/index.html": [
-            Offer(name=one.name, distribution=one.distribution, version=one.version, sha256=one.sha256)
-            for one in found
-        ]
+        f"{outputs.python_prefix(group)}/index.html": [offer_of(one) for one in found]
         for group, found in put.items()
     }
     wait_for(pages, seconds=_SERVER_SECONDS, read=read, named=store.url_of)

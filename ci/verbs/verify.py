@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from ci.promote.runs import Recorded
-    from ci.provenance.evidence import Statement
-    from ci.provenance.places import Located
+    from ci.provenance.evidence import Located, Statement
     from core.run.records import FileRecord
 
 
@@ -39,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Verify files, one after the other; the first that is not right ends it."""
-    from ci.provenance.places import locate
+    from ci.provenance.evidence import locate
     from core.env.installer import configured
     from core.run.outputs import LOCAL_RUN
 

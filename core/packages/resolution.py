@@ -25,13 +25,13 @@ from core.data import parse_toml
 from core.env import installer, locks
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
-from core.packages.offers import fits
+from core.packages import fits
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.installer import Sources
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.sources import PackageSource
     from core.run.outputs import Platform
     from core.run.records import FileRecord
@@ -99,15 +99,14 @@ class _Search:
         exact = any(one.operator in {"==", "==="} for one in wanted.specifier)
         for one in self.source.offers(canonicalize_name(wanted.name)):
             version = Version(one.version)
+            # a wheel before an sdist; else the first source's
+            better = version not in best or (one.name.endswith(".whl") and best[version].name.endswith(".gz"))
             if (
-                wanted.specifier.contains(version, prereleases=True)
+                better
+                and wanted.specifier.contains(version, prereleases=True)
                 and fits(one, self.python.tag, self.platform)
                 and _runs(one, self.python)
                 and (exact or not one.yanked)
-                # a wheel before an sdist; else who was named first
-                and (
-                    version not in best or (one.name.endswith(".whl") and best[version].name.endswith(".gz"))
-                )
             ):
                 best[version] = one
         return [best[version] for version in sorted(best, reverse=True)]
@@ -139,11 +138,7 @@ class _Search:
 
 
 def parsed_requirement(line: str, where: str) -> Requirement:
-    """Read a requirement of a distribution.
-
-    Raises:
-        WheelError: It is invalid.
-    """
+    """Read a requirement of a distribution; an invalid one is a `WheelError`."""
     try:
         return Requirement(line)
     except InvalidRequirement as problem:
@@ -177,12 +172,7 @@ def choose(
 ) -> Chosen:
     """Choose files of ours from a source alone, and gather what they require of others.
 
-    Args:
-        source: The source.
-        requirements: Requirements; those of others' distributions are passed on.
-        python: The interpreter that they are for.
-        platform: The platform that they are for.
-        sdist_requires: Returns what an sdist requires with extras.
+    `sdist_requires` returns what an sdist requires with extras.
 
     Raises:
         EnvironmentSetupError: The source has nothing that would do.
@@ -193,13 +183,10 @@ def choose(
     found = search.solve(roots, {})
     if found is None:
         raise search.problems[0]
-    lines = [one for one, _ in roots]
-    for one, extras in found.values():
-        lines += [wanted for wanted, _ in search.required(one, frozenset())]
-        lines += [wanted for wanted, _ in search.required(one, extras)]
-    others = sorted({str(one) for one in lines if not is_ours(one.name)})
+    lines = [*roots, *(line for one, extras in found.values() for line in search.required(one, extras))]
     sealed = (source.sealed(one) for one, _ in found.values())
-    return Chosen(files=tuple(sorted(sealed, key=lambda one: one.name)), others=tuple(others))
+    files_of_ours = tuple(sorted(sealed, key=lambda one: one.name))
+    return Chosen(files=files_of_ours, others=_others(wanted for wanted, _ in lines))
 
 
 def required_by_files(
@@ -207,19 +194,17 @@ def required_by_files(
 ) -> tuple[str, ...]:
     """Gather what files that are chosen already require of others."""
     search = _Search(source, python, platform, lambda _one, _extras: ())
-    lines = [wanted for one in files for wanted, _ in search.required(one, frozenset())]
+    return _others(wanted for one in files for wanted, _ in search.required(one, frozenset()))
+
+
+def _others(lines: Iterable[Requirement]) -> tuple[str, ...]:
     return tuple(sorted({str(one) for one in lines if not is_ours(one.name)}))
 
 
 def others_of(lines: Iterable[str], *, where: str) -> tuple[str, ...]:
-    """Keep requirements of others' distributions that no extra makes optional, with their markers.
-
-    Raises:
-        WheelError: A line is not a requirement.
-    """
+    """Keep requirements of others' distributions that no extra makes optional, with their markers."""
     kept = (parsed_requirement(line, where) for line in lines)
-    found = {str(one) for one in kept if "extra" not in str(one.marker or "") and not is_ours(one.name)}
-    return tuple(sorted(found))
+    return _others(one for one in kept if "extra" not in str(one.marker or ""))
 
 
 def resolve_others(
@@ -227,14 +212,8 @@ def resolve_others(
 ) -> tuple[Resolved, ...]:
     """Resolve what ours require of others, from the question's sources alone.
 
-    Args:
-        requirements: The requirements.
-        ours: Names that were chosen already, and that no index may be queried for.
-        question: For whom, and from where.
-        allowed: A name of ours may come from there: of a torch that is installed instead of a build.
-
-    Raises:
-        EnvironmentSetupError: They cannot be resolved, or require a distribution of our names.
+    No index is queried for `ours`, the names that were chosen already. With `allowed`, a name of ours may
+    come from there, as that of a torch that is installed instead of a build.
     """
     if not requirements:
         return ()
@@ -256,16 +235,13 @@ def others_question(python: Path, sources: Sources | None, **more: Any) -> Quest
 
 
 def pinned_call(
-    folder: Path, pins: Sequence[Offer | FileRecord | Resolved], sources: Sources | None, *, told: str = ""
+    folder: Path,
+    pins: Sequence[Offer | FileRecord | Resolved],
+    sources: Sources | None,
+    *,
+    family: str = "",
 ) -> Install:
-    """Plan the installation of exact files by digest.
-
-    Args:
-        folder: Where the requirements file is written.
-        pins: The files, or what uv resolved.
-        sources: Where they are; None for the machine's own configuration.
-        told: The GPU family that the sdist of `rocm` is built for.
-    """
+    """Plan the installation of exact files by digest; the sdist of `rocm` is built for a GPU family."""
     lines = sorted(
         one.pinned
         if isinstance(one, Resolved)
@@ -273,7 +249,7 @@ def pinned_call(
         for one in pins
     )
     text = "".join(f"{line}\n" for line in lines)
-    return installer.pinned(locks.kept(folder, "pinned", text), sources, gpu_family=told)
+    return installer.pinned(locks.kept(folder, "pinned", text), sources, gpu_family=family)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,16 +257,12 @@ class Question:
     """A query to the resolver.
 
     Attributes:
-        requirements: PEP 508 requirements.
         constraints: Versions that hold where a name is required at all.
-        excludes: Names that are never resolved, whoever requires them.
-        sources: Where packages come from.
+        excludes: Names that are never resolved.
         exact: No variable of the environment may add a source.
         python: The interpreter to resolve for, and to build sdists with.
         python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
         platform: uv's name of the platform to resolve for; "" for this one.
-        pre: Allow pre-releases everywhere.
-        only_wheels: Take no sdist.
         cache_dir: uv's cache; None for its default.
     """
 
@@ -337,7 +309,6 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
 
     Raises:
         EnvironmentSetupError: They cannot be satisfied; the message ends with uv's own words.
-        DataError: uv's answer is not a lock.
     """
     env = installer.environment_for(exact=question.exact)
     if question.sources.cert:

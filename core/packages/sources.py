@@ -7,20 +7,22 @@ and nothing else, so that no other package of those names can win.
 from __future__ import annotations
 
 import functools
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from packaging.version import Version
 
-from core import files, http
+from core import console, files, http
 from core.env.installer import Sources, configured
 from core.errors import MissingInputError, ServiceError
-from core.http import fetch, has_secret, without_secret
-from core.packages.offers import (
+from core.http import RemoteFiles, fetch, has_secret, links, served_store, without_secret
+from core.packages import (
     Offer,
     fits,
     offered,
@@ -30,20 +32,21 @@ from core.packages.offers import (
     required_by,
     requirements_in,
 )
-from core.packages.pages import RemoteFiles, flat_page, served_store, unlisted, wait_for
 from core.run.outputs import LOCAL_RUN
 from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from core.http import Answer
-    from core.packages.offers import RunGroup
+    from core.packages import RunGroup
     from core.stores import Store
 
-_REFUSED = frozenset({401, 403, 404, 410})  # how servers say that there is nothing for whoever asks
+_REFUSED = frozenset({401, 403, 404, 410})  # how servers say that they have nothing for this client
 _FAILED = 500
+_FIRST_PAUSE, _LONGEST_PAUSE, _PAUSE_GROWTH = 1.0, 15.0, 1.5
+_NAMED = 8  # nobody reads a longer list
 _ROCM = "rocm-"
 _INDEX, _LINKS, _VERSION, _NO_INSTALL = (
     f"ROCM_PACKAGE_{name}" for name in ("INDEX_URL", "FIND_LINKS_URL", "VERSION", "NO_INSTALL")
@@ -58,10 +61,6 @@ class SourceOptions:
         version: The exact version; "" for the one that another document says, or the newest.
         run_id: A run other than the stage's own; "" for none.
         store: Where that run lives; "" for where runs of CI do.
-        artifact_group: The run's group; "" for the GPU family.
-        index_name: A release index by name.
-        index_urls: Indexes.
-        index_subdir: A folder below each index.
         find_links: Folders, absolute, and flat pages.
         no_install: They are installed already, in the Python that the environment is made from.
         prefix: How the options begin: ``--``, or ``--rocm-``.
@@ -90,55 +89,33 @@ def add_package_source(
 ) -> argparse._ArgumentGroup:
     """Declare the options of a source, the same words for every stage.
 
-    Args:
-        parser: The verb's parser.
-        title: What comes from there, and what the default is.
-        prefixes: ``""`` and ``rocm-``: each option is spelled with each of them; the first one names it.
+    Each option is spelled with each of `prefixes` (``""``, ``rocm-``); the first one names it.
     """
-    group, first = parser.add_argument_group(title), prefixes[0]
+    group, first, rocm = parser.add_argument_group(title), prefixes[0], _ROCM in prefixes
 
-    def add(name: str, *other_spellings: str, **settings: object) -> None:
-        spelled = [f"--{prefix}{name}" for prefix in prefixes]
-        dest = f"{first}{name}".replace("-", "_")
-        group.add_argument(*spelled, *other_spellings, dest=dest, **settings)  # type: ignore[arg-type]
+    def add(name: str, metavar: str, about: str, *more: str, many: bool = False) -> None:
+        settings: Any = {"action": "append", "default": []} if many else {"default": ""}
+        settings |= {"dest": f"{first}{name}".replace("-", "_"), "metavar": metavar, "help": about}
+        group.add_argument(*(more or [f"--{prefix}{name}" for prefix in prefixes]), **settings)
 
-    add(
-        "find-links", action="append", default=[], metavar="URL|DIR", help="a folder or flat page; repeatable"
-    )
-    add("index-url", action="append", default=[], metavar="URL", help="an index; repeatable")
-    add(
-        "index-name",
-        *(["--rocm-index"] if _ROCM in prefixes else []),
-        default="",
-        metavar="NAME",
-        help="a release index by name: nightly, dev, …",
-    )
-    add(
-        "index-subdir",
-        default="",
-        metavar="DIR",
-        help="folder below each index, such as gfx110X-all (without --index-url: of the release index)",
-    )
-    if _ROCM in prefixes:
-        group.add_argument(
-            *("--rocm-version", *([] if first else ["--version"])),
-            dest=f"{first}version".replace("-", "_"),
-            default="",
-            metavar="V",
-            help="exact version of the rocm packages",
-        )
+    add("find-links", "URL|DIR", "a folder or flat page; repeatable", many=True)
+    add("index-url", "URL", "an index; repeatable", many=True)
+    names = [f"--{prefix}index-name" for prefix in prefixes]
+    add("index-name", "NAME", "a release index by name: nightly, dev, …", *names, *(["--rocm-index"] * rocm))
+    about = "folder below each index, such as gfx110X-all (without --index-url: of the release index)"
+    add("index-subdir", "DIR", about)
+    if rocm:
+        names = ["--rocm-version", *([] if first else ["--version"])]
+        add("version", "V", "exact version of the rocm packages", *names)
     if first == _ROCM:
         group.add_argument(
             "--rocm-no-install",
             action="store_true",
             help="take what the Python has installed that the environment is made from: an image's ROCm",
         )
-        for name, metavar, about in (
-            ("run-id", "ID", "another run that has them"),
-            ("store", "STORE", "where that run lives"),
-            ("artifact-group", "GROUP", "that run's group (default: the GPU family)"),
-        ):
-            group.add_argument(f"--{first}{name}", default="", metavar=metavar, help=about)
+        add("run-id", "ID", "another run that has them", "--rocm-run-id")
+        add("store", "STORE", "where that run lives", "--rocm-store")
+        add("artifact-group", "GROUP", "that run's group (default: the GPU family)", "--rocm-artifact-group")
     return group
 
 
@@ -147,10 +124,7 @@ def source_options(
 ) -> SourceOptions:
     """Turn parsed arguments into the value that stages get.
 
-    Args:
-        arguments: The options; an empty one was not given.
-        prefix: The prefix that names them.
-        env: Where a workflow's inputs say it for several sessions at once, unless options do.
+    `env` is where a workflow's inputs say it for several sessions at once, unless options do.
     """
     key = prefix.replace("-", "_")
 
@@ -189,14 +163,9 @@ def below(url: str, folder: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSource:
-    """Where packages come from.
+    """Where packages come from: a run's group, indexes, folders and pages, or an interpreter that has them.
 
-    Attributes:
-        group: A run's artifact group; None for none.
-        index_urls: Indexes.
-        find_links: Folders and flat pages.
-        installed: The interpreter that has them installed already; None for none.
-        prefix: How the options begin that name it: ``--``, or ``--rocm-``.
+    `prefix` is how the options begin that name it: ``--``, or ``--rocm-``.
     """
 
     group: RunGroup | None = None
@@ -229,12 +198,7 @@ class PackageSource:
 
     @functools.cached_property
     def listed(self) -> tuple[Offer, ...]:
-        """What the run, the flat pages and the folders offer of our names.
-
-        Raises:
-            MissingInputError: One of them is not there, or may not be read.
-            ServiceError: A page does not answer.
-        """
+        """What the run, the flat pages and the folders offer of our names."""
         own = offered(self.group) if self.group else ()
         return (*own, *(one for link in self.find_links for one in self._linked(link)))
 
@@ -290,15 +254,8 @@ class PackageSource:
         """Let installers reach chosen files without a password, as long as the context lives.
 
         Pages of a run are read over HTTP where everybody may read its files, else through the store with
-        this process's rights. The local run's page is made of its records.
-
-        Args:
-            wanted: The files.
-            wait: Seconds to wait until the run's page lists what its records promise; None where the page
-                need not be written yet.
-
-        Raises:
-            MissingInputError: The page does not list them in time.
+        this process's rights. The local run's page is made of its records. `wait` is how many seconds the
+        run's page has to list what its records promise; None if it need not be written yet.
         """
         own = [one for one in wanted if one.key]
         secret = [one for one in wanted if has_secret(one.url)]
@@ -382,3 +339,68 @@ def _run_page(group: RunGroup, offers: Sequence[Offer], wait: float | None) -> I
             named=lambda one: one.replace(base, group.store.url),
         )
         yield url
+
+
+def flat_page(offers: Sequence[Offer]) -> bytes:
+    """Write a flat page of files that lie beside it."""
+    lines = [
+        f'<a href="{quote(one.name)}#sha256={one.sha256}"'
+        + (f' data-requires-python="{escape(one.requires_python)}"' if one.requires_python else "")
+        + f">{escape(one.name)}</a><br>"
+        for one in offers
+    ]
+    return ("<!DOCTYPE html>\n" + "\n".join(lines) + "\n").encode()
+
+
+def unlisted(page: str | None, wanted: Sequence[Offer]) -> Sequence[str]:
+    """Return what a page lacks of recorded files, one phrase each."""
+    found = {one.name: one.sha256 for one in links(page or "").values()}
+    absent = [one.name for one in wanted if one.name not in found]
+    # a page without digests promises the name alone
+    other = [one.name for one in wanted if found.get(one.name, "") not in {"", one.sha256}]
+    return [*absent, *(f"{name} (listed with another digest)" for name in other)]
+
+
+def wait_for(
+    pages: Mapping[str, Sequence[Offer]],
+    *,
+    seconds: float,
+    read: Callable[[str], Answer],
+    named: Callable[[str], str] = str,
+) -> None:
+    """Read pages again, at growing intervals, until each lists its files (by address) with their digests.
+
+    Raises:
+        MissingInputError: The time in seconds is up; the message names what is still missing.
+    """
+    started, pause, said = time.monotonic(), _FIRST_PAUSE, ""
+    while True:
+        missing: dict[str, str] = {}
+        for url, wanted in pages.items():
+            answer = read(url)
+            if absent := unlisted(answer.text, wanted):
+                missing[url] = _sentence(named(url), absent, answer)
+        pages = {url: pages[url] for url in missing}
+        if not missing:
+            return
+        left = seconds - (time.monotonic() - started)
+        text = "\n".join(missing.values())
+        if left <= 0:
+            raise MissingInputError(
+                f"After {seconds:.0f} s the index does not list what the run's records promise:\n{text}",
+                hint="Write the pages (nox -s index, with the same --run-id and --store) or see why the "
+                "server does not, or wait longer: --wait SECONDS.",
+            )
+        if text != said:
+            console.say(f"Waiting, {left:.0f} s at most (--wait):\n{text}")
+            said = text
+        time.sleep(min(pause, left))
+        pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE)
+
+
+def _sentence(url: str, absent: Sequence[str], answer: Answer) -> str:
+    more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+    named = ", ".join(absent[:_NAMED])
+    if answer.text is None:
+        return f"{without_secret(url)}: {answer.problem}; it should list {named}{more}."
+    return f"{url} lacks {named}{more}."

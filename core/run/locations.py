@@ -85,11 +85,7 @@ def is_own(data: RunBuckets, origin: Origin) -> bool:
 
 
 def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
-    """Return where the outputs of a repository's run lie.
-
-    Raises:
-        UsageError: The repository is not ``{owner}/{name}``, or no bucket holds such runs.
-    """
+    """Return where the outputs of a repository's run lie."""
     match = _REPOSITORY.fullmatch(repository)
     if match is None:
         raise UsageError(f"{repository!r} is not a repository.", hint="Write it as owner/name.")
@@ -109,9 +105,6 @@ def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
     """Return whose run this process belongs to by GitHub's variables; outside CI the main repository's.
 
     A pull request is a fork's where its head lies in another repository, or in one that is gone.
-
-    Raises:
-        DataError: The event's file is not an event.
     """
     repository = env.get("GITHUB_REPOSITORY") or data.repository
     path = env.get("GITHUB_EVENT_PATH", "")

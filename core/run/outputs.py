@@ -55,10 +55,7 @@ def is_record(key: str) -> bool:
 
 
 def group_name(gpu_family: str, build_variant: str = "") -> str:
-    """Return the group of a GPU family in a build variant: ``gfx94X-dcgpu``, ``gfx94X-dcgpu-asan``.
-
-    A list of families shares one folder (``gfx942-gfx1100``); no family has none.
-    """
+    """Return the group of GPU families in a build variant: ``gfx94X-dcgpu-asan``, ``gfx942-gfx1100``."""
     parts = [part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip()]
     return "-".join([*parts, build_variant] if parts and build_variant not in {"", PLAIN} else parts)
 
@@ -69,11 +66,9 @@ class RunOutputs:
 
     Attributes:
         run_id: The CI run's id, or ``local``.
-        platform: ``linux`` or ``windows``.
         external_repo: ``{owner}-{repo}/`` in the bucket that forks and other repositories share, else empty.
         bucket: The S3 bucket, for the addresses; empty for a directory store.
-        address: Where clients read the store's keys (`core.stores.Store.url_of`), without a slash at its
-            end; empty for the bucket's own address at Amazon.
+        address: Where clients read the store's keys (`Store.url_of`); empty for the bucket's own at Amazon.
     """
 
     run_id: str
@@ -154,11 +149,7 @@ class RunOutputs:
 
 
 def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:
-    """List the groups that hold wheels: all, or the one of the chosen GPU family.
-
-    Raises:
-        MissingInputError: The run holds none, or not the chosen one.
-    """
+    """List the groups that hold wheels: all, or the one of the chosen GPU family; none is an error."""
     prefix = f"{outputs.prefix}/python"
     found = sorted({stored.key.removeprefix(f"{prefix}/").split("/")[0] for stored in store.list(prefix)})
     if not found:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
@@ -201,10 +200,10 @@ class Plan(Model):
         promote: Whether the wheels go on to the release index of `release_type`.
         release_type: ``ci``, ``dev``, ``nightly``, ``prerelease``.
         test_type: ``quick``, ``standard``, ``comprehensive`` or ``full``.
-        test_labels: Which tests are asked for, by platform; none stands for all of the type.
+        test_labels: Which tests are requested, by platform; none stands for all of the type.
         rocm: What ROCm's packages are made of.
         left_out: What could be and is not in the plan.
-        notes: What people must know: defaults that were taken because something could not be asked.
+        notes: Defaults that were taken because something could not be looked up.
         locks: Digests of source locks, by platform and torch ref; `resolve` fills them in.
     """
 
@@ -274,26 +273,25 @@ class Plan(Model):
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read a plan that `write` wrote.
-
-        Raises:
-            MissingInputError: There is no such file.
-            DataError: It is no plan.
-        """
+        """Read a plan that `write` wrote."""
         return data.parse_json(data.read_text(path), cls, where=path)
 
 
-def matrices(plan: Plan) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return every matrix for GitHub: ``{platform}_{stage}_matrix`` to its jobs.
+def matrices(plan: Plan) -> Mapping[str, object]:
+    """Return what a workflow's jobs are made of, as job outputs name it.
 
-    Raises:
-        DataError: One has more jobs than GitHub takes.
+    ``{platform}_{stage}_matrix`` is a list of jobs, ``{platform}_cells`` the same jobs by artifact group and
+    stage, ``{platform}_promote_matrix`` a list of what is to be promoted. A matrix with more jobs than GitHub
+    takes is a `DataError`.
     """
-    written = {}
-    for platform, stage in itertools.product(PLATFORMS, STAGES):
-        cells = plan.matrix(platform, stage)
-        refuse_size(len(cells), f"{stage} on {platform}")
-        written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
+    written: dict[str, object] = {}
+    for platform in PLATFORMS:
+        for stage in STAGES:
+            cells = plan.matrix(platform, stage)
+            refuse_size(len(cells), f"{stage} on {platform}")
+            written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
+        written[f"{platform}_cells"] = grouped(plan, platform)
+        written[f"{platform}_promote_matrix"] = promotions(plan, platform)
     return written
 
 
@@ -307,11 +305,7 @@ def refuse_size(count: int, what: str) -> None:
 
 
 def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a job's outputs, unless GitHub would not take them.
-
-    Raises:
-        DataError: They are too long together.
-    """
+    """Return a job's outputs; a `DataError` if GitHub would not take them."""
     size = 2 * sum(map(len, values.values()))
     if size > MAX_OUTPUTS:
         raise DataError(
@@ -319,20 +313,6 @@ def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
             hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
         )
     return values
-
-
-def schema() -> Mapping[str, Any]:
-    """Return the JSON schema of plans."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
-
-
-def views(plan: Plan) -> Mapping[str, object]:
-    """Return ``{platform}_cells`` and ``{platform}_promote_matrix``, as job outputs name them."""
-    found: dict[str, object] = {}
-    for platform in PLATFORMS:
-        found[f"{platform}_cells"] = grouped(plan, platform)
-        found[f"{platform}_promote_matrix"] = promotions(plan, platform)
-    return found
 
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:

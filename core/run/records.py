@@ -1,6 +1,6 @@
 """Records: one JSON document a stage and cell says what was made, from what, with digests.
 
-`schema()` gives the JSON schema; `docs/records.md` shows an example.
+`docs/record.schema.json` is their schema.
 """
 
 from __future__ import annotations
@@ -26,12 +26,8 @@ class FileRecord(Model):
     """A file that a stage made.
 
     Attributes:
-        name: File name.
         key: Key in the store ("" where the file is not a run output).
-        size: Bytes.
-        sha256: Hex SHA-256.
         distribution: Normalised distribution name, for wheels and sdists.
-        version: Version, for wheels and sdists.
         requires_python: A wheel's Requires-Python; "" for none.
         metadata_sha256: Hex SHA-256 of a wheel's METADATA, which is its sidecar; "" where there is none.
         license: The licence that a wheel names, an SPDX expression or words; "" where it names none.
@@ -53,8 +49,6 @@ class Cell(Model):
 
     Attributes:
         python: ``cp312``.
-        torch_ref: Torch ref.
-        gpu_family: GPU family, or several joined by ``;``.
         build_variant: Build variant; "" for the release build.
         group: The artifact group of several families that a test of one took its wheels from.
     """
@@ -70,18 +64,12 @@ class Record(Model):
     """What a stage made, from what.
 
     Attributes:
-        stage: The session's name.
         status: ``ok`` or ``failed``.
         exit_code: The front door's exit code: 0, or the error class's.
         error: The error's sentence, for a failed stage.
-        run_id: The run.
-        platform: ``linux`` or ``windows``.
-        cell: What it ran on.
         started: ISO 8601, UTC.
-        seconds: Wall-clock seconds.
         inputs: What it was made from: digests, commits, versions, settings.
         input_digest: SHA-256 over `inputs` in canonical form: equal inputs need no new run.
-        files: What it made.
         details: What a stage has to say beyond that (cache statistics, findings, test totals).
     """
 
@@ -118,11 +106,7 @@ def now() -> str:
 
 
 def parse(text: str | bytes, *, where: str) -> Record:
-    """Read a record.
-
-    Raises:
-        DataError: It is not a record, or of another schema.
-    """
+    """Read a record; anything else, and another schema, is a `DataError`."""
     try:
         return Record.model_validate_json(text)
     except ValidationError as problem:
@@ -142,11 +126,6 @@ def parse(text: str | bytes, *, where: str) -> Record:
 def serialize(record: Record) -> bytes:
     """Write a record as the JSON that the store keeps."""
     return (json.dumps(record.model_dump(mode="json"), indent=2) + "\n").encode()
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of records."""
-    return Record.model_json_schema()
 
 
 def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> Record | None:

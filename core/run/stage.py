@@ -36,8 +36,6 @@ class Stage:
     """One stage on one cell.
 
     Attributes:
-        name: The session's name.
-        common: The common options.
         artifact_group: The folder name under ``python/``.
         cell: What the record names.
         output_dir: A folder that also gets the files.
@@ -70,7 +68,8 @@ def perform(
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
     The record may be this cell's or another's of the same stage and group, and lie here or where CI
-    left the run: another attempt of a job takes what the one before has uploaded.
+    left the run: another attempt of a job takes what the one before has uploaded. What ends the work early is
+    recorded first.
 
     Args:
         stage: The stage and its cell.
@@ -80,10 +79,6 @@ def perform(
 
     Returns:
         The record; None where a dry run leaves work undone.
-
-    Raises:
-        FatalError: The work failed; a record of the failure is written first, as of anything else
-            that ends it.
     """
     store, name = stage.store, records.record_name(stage.name, stage.cell)
     before = records.read(store, stage.outputs, stage.artifact_group, name)

@@ -80,8 +80,7 @@ class Store(Protocol):
     def keeps_folder_pages(self, prefix: str) -> bool:
         """Return whether objects below `prefix` may have keys that end with a slash.
 
-        A client that requests such a folder, as installers do for ``simple/{name}/``, gets that object; a
-        bucket knows no ``index.html``.
+        Installers get such an object for ``simple/{name}/``; a bucket knows no ``index.html``.
         """
         ...
 
@@ -106,11 +105,7 @@ class Store(Protocol):
         ...
 
     def open(self, key: str) -> BinaryIO:
-        """Open an object for reading it once, from its beginning; the caller closes it.
-
-        Raises:
-            StoreError: Reading broke off (raised by the stream's methods, too).
-        """
+        """Open an object for reading it once; its methods raise a `StoreError` if reading breaks off."""
         ...
 
     def fetch(self, key: str, folder: Path) -> Path:
@@ -120,15 +115,10 @@ class Store(Protocol):
     def put_file(
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
     ) -> Outcome:
-        """Put a file under `key`.
+        """Put a file of that hex SHA-256 under `key`; other bytes there are only replaced with `replace`.
 
-        Args:
-            key: Where it goes.
-            source: The file.
-            sha256: Its hex SHA-256.
-            replace: Whether other bytes under `key` may be replaced.
-            absent: Whether a listing has just said that nothing is there, so that it is not looked
-                for again where the write itself shows it, or does not care.
+        `absent` says that a listing has just shown nothing there, so that it is not looked for again where
+        the write itself shows it, or does not care.
         """
         ...
 
@@ -143,8 +133,7 @@ class Store(Protocol):
     ) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
 
-        Raises:
-            ConflictError: Another process wrote in between.
+        A race that was lost is a `ConflictError`.
         """
         ...
 
@@ -182,10 +171,10 @@ def conflict(key: str, url: str) -> ConflictError:
 
 
 def require_digest(source: Store, source_key: str, sha256: str, *, found: str = "") -> None:
-    """Refuse to copy an object that is not the one that was meant; `found` is its digest, if it is known."""
+    """Refuse to copy an object that has another digest than `sha256`; `found` is its digest, if known."""
     found = found or source.digest(source_key)
     if found != sha256:
         raise StoreError(
             f"{source_key} in {source.url} has the digest {found}, and {sha256} was to be copied.",
-            hint="Somebody replaced it; find out who, then test and copy again.",
+            hint="Another process replaced it; find out which, then test and copy again.",
         )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -27,7 +26,7 @@ from core.stores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
 _DIGESTS = ".digests"
@@ -161,9 +160,12 @@ class DirectoryStore:
         self._path(key).unlink(missing_ok=True)
         (self.root / _DIGESTS / key).unlink(missing_ok=True)
 
-    def _writing(self, key: str) -> AbstractContextManager[None]:
+    def _writing(self, key: str) -> AbstractContextManager[object]:
+        from filelock import FileLock
+
         path = self.root / _DIGESTS / f"{key}.lock"
-        return files.locked(path, what=key) if sys.platform == "win32" else _locked(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path, poll_interval=0.005)
 
     def _existing(self, key: str) -> Path:
         path = self._path(key)
@@ -198,20 +200,6 @@ def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> No
                 found.append(_stored(key, status))
             elif recursive and entry.is_dir(follow_symlinks=False):
                 _scan(root, f"{key}/", found, recursive=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock while one object is written: no time to say so, and two hundred pages have one each."""
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(number)
 
 
 def _remembered(path: str) -> str:

@@ -30,17 +30,9 @@ Found = TypeVar("Found")
 
 
 def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
-    """Open a store by what ``--store`` says: a folder, ``s3://bucket`` or ``s3://bucket/prefix``.
+    """Open a store by what ``--store`` says: a folder (from `root`), ``s3://bucket`` or ``s3://bucket/prefix``.
 
-    Args:
-        location: A path (relative to `root`) or an ``s3://`` URI; its endpoint, profile, region and
-            credentials come from the usual AWS settings.
-        root: The checkout.
-        dry_run: Plan writes and print them instead.
-
-    Raises:
-        UsageError: The location has another form.
-        StoreError: The AWS settings are invalid.
+    The usual AWS settings give endpoint, profile, region and credentials.
     """
     store: Store
     if location.startswith("s3://"):
@@ -70,8 +62,7 @@ class _Planned:
 class DryRunStore:
     """Reads from another store, called `named` if not by its own name, and prints what it would write.
 
-    What it would have written is there for later reads, so that one dry run plans all of a stage's steps: the
-    pages of files that are not uploaded yet.
+    What it would have written is there for later reads, so that one dry run plans all of a stage's steps.
     """
 
     store: Store
@@ -154,7 +145,7 @@ class DryRunStore:
         key: str,
         data: bytes,
         *,
-        if_match: str | None = None,  # noqa: ARG002 - nothing is written, so nobody can be first
+        if_match: str | None = None,  # noqa: ARG002 - nothing is written
         replace: bool = True,
         absent: bool = False,
     ) -> Outcome:

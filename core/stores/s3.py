@@ -11,7 +11,8 @@ import hashlib
 import tempfile
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
@@ -25,13 +26,17 @@ from core.stores import s3_transfer as transfer
 from core.stores.s3_client import (
     ABSENT,
     LOST,
+    PROBE,
     Connection,
     code_of,
+    conditions_of,
     explained,
+    keeps_folders,
+    known_conditions,
+    machine_lock,
     no_credentials,
     shared_connection,
 )
-from core.stores.s3_conditions import PROBE, conditions_of, keeps_folders, known_conditions, machine_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,12 +52,7 @@ _PERHAPS_DONE = frozenset({*LOST, *ABSENT, "NoSuchUpload"})
 
 
 def open_bucket(location: str) -> S3Store:
-    """Open ``s3://bucket`` or ``s3://bucket/prefix``.
-
-    Raises:
-        UsageError: It names no bucket, or its prefix is invalid.
-        StoreError: The AWS settings are invalid.
-    """
+    """Open ``s3://bucket`` or ``s3://bucket/prefix``."""
     bucket, _, prefix = location.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
     if not bucket or (prefix and any(part in {"", ".", ".."} for part in prefix.split("/"))):
@@ -72,16 +72,11 @@ class _Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Store:
-    """Run outputs in a bucket, below a prefix.
-
-    Conditional writes hold as `core.stores.s3_conditions` says: by S3 itself where it can, else by
-    comparing before and verifying after.
-    """
+    """Run outputs in a bucket, below a prefix; `conditions_of` says which conditions hold."""
 
     connection: Connection
     bucket: str
     prefix: str = ""
-    sizes: transfer.Sizes = field(default_factory=transfer.Sizes)
 
     @property
     def url(self) -> str:
@@ -170,15 +165,8 @@ class S3Store:
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
     ) -> Outcome:
         """Upload a file, in parts where it is large."""
-        size = source.stat().st_size
-        whole = size <= self.sizes.part
-
-        def send(target: transfer.Target) -> None:
-            if whole:
-                transfer.put_file(target, source, sha256)
-            else:
-                transfer.put_parts(target, source, sha256, part=self.sizes.part)
-
+        size, send = source.stat().st_size, partial(transfer.put_file, source=source, sha256=sha256)
+        whole = size <= transfer.PART
         return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
 
     def put_bytes(
@@ -190,12 +178,8 @@ class S3Store:
         replace: bool = True,
         absent: bool = False,
     ) -> Outcome:
-        """Upload a small object, on the condition that nobody else wrote it meanwhile."""
-
-        def send(target: transfer.Target) -> None:
-            transfer.put(target, data)
-
-        sha256 = hashlib.sha256(data).hexdigest()
+        """Upload a small object, on the condition that no other process wrote it meanwhile."""
+        sha256, send = hashlib.sha256(data).hexdigest(), partial(transfer.put, data=data)
         return self._write(key, sha256, len(data), send, replace=replace, if_match=if_match, absent=absent)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
@@ -207,16 +191,13 @@ class S3Store:
                 return self.put_file(key, path, sha256=sha256, replace=replace)
         seen = source._existing(source_key)  # noqa: SLF001 - of this class
         stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
-
-        def send(target: transfer.Target) -> None:
-            self._copy(target, source, seen.stored)
-
+        send = partial(self._copy, source=source, seen=seen.stored)
         return self._write(key, sha256, seen.stored.size, send, replace=replace, whole=False)
 
     def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:
         """Copy the very object that was seen within a service."""
         try:
-            copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size, self.sizes)
+            copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size)
         except ClientError as problem:
             if code_of(problem) in LOST:
                 source._require_unchanged(seen)

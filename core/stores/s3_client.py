@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import hashlib
+import os
 import random
 import re
-from contextlib import contextmanager
+import tempfile
+import uuid
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -21,12 +27,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from core import process
+from core import files, process
 from core.errors import FatalError, ServiceError, StoreError
 from core.stores import absent_error
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from types_boto3_s3 import S3Client
 
@@ -100,7 +107,13 @@ _REFUSALS: tuple[tuple[Container[str], str, str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Which conditional writes a service supports."""
+    """Which conditional writes a service supports: Amazon's all, others ignore them, or refuse right ones.
+
+    Where they hold, S3 itself lets one of several racing writers win. Where they do not, a writer
+    compares before and verifies after its write, and the writers of one machine take turns. That is less:
+    of writers on different machines, one whose object was overwritten before it verified learns it, and
+    one whose object was overwritten later does not.
+    """
 
     if_none_match: bool = False
     if_match: bool = False
@@ -109,6 +122,12 @@ class Conditions:
     def hold(self, etag: str, *, whole: bool) -> bool:
         """Return whether it checks a write over that ETag ("" for over nothing), in one PUT or in parts."""
         return (self.if_match if etag else self.if_none_match) and (whole or self.completion)
+
+
+AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
+# the name of the small objects that find it out; listings leave them out
+PROBE = "conditional-write-probe-"
+_UNKNOWN = frozenset({"NotImplemented", "501", "InvalidArgument", "InvalidRequest"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,11 +172,7 @@ def moment(value: str | float) -> datetime:
 
 
 def shared_connection() -> Connection:
-    """Connect by the usual settings, once for the same ones.
-
-    Raises:
-        StoreError: The profile does not exist, or a setting is invalid.
-    """
+    """Connect by the usual settings, once for the same ones."""
     return _connected(
         tuple(sorted(one for one in process.inherited().items() if one[0].startswith(_SETTINGS)))
     )
@@ -207,6 +222,86 @@ def connect(*, endpoint: str | None = None) -> Connection:
     return Connection(client=client, signed=credentials is not None, identity=identity)
 
 
+def known_conditions(connection: Connection, bucket: str) -> Conditions | None:
+    """Return what a service supports as far as that is known without a request."""
+    return AMAZON if connection.is_amazon else connection.conditions.get(bucket)
+
+
+def conditions_of(connection: Connection, bucket: str, folder: str) -> Conditions:
+    """Find out what a service supports; one that is not Amazon's is tried, once a bucket and process."""
+    with connection.lock:
+        known = known_conditions(connection, bucket)
+        if known is None:
+            place = {"Bucket": bucket, "Key": f"{folder}{PROBE}{uuid.uuid4().hex}"}
+            known = connection.conditions[bucket] = _try_conditions(connection.client, place)
+    return known
+
+
+def _try_conditions(client: S3Client, place: dict[str, Any]) -> Conditions:
+    def writes(**condition: str) -> bool:
+        try:
+            client.put_object(**place, Body=b"1", **condition)  # type: ignore[arg-type]
+        except ClientError as problem:
+            if code_of(problem) in LOST:
+                return False
+            raise
+        return True
+
+    first = client.put_object(**place, Body=b"1")
+    try:
+        if_none_match = not writes(IfNoneMatch="*")
+        # one that refuses what holds, too, is as useless as one that does not look
+        if_match = not writes(IfMatch='"0"') and writes(IfMatch=first["ETag"])
+    except ClientError as problem:
+        if code_of(problem) not in _UNKNOWN:
+            raise
+        return Conditions()
+    finally:
+        _remove(client, place)
+    return Conditions(if_none_match=if_none_match, if_match=if_match)
+
+
+def keeps_folders(connection: Connection, bucket: str, folder: str) -> bool:
+    """Return whether a service keeps objects under keys that end with a slash, as Amazon's does."""
+    if connection.is_amazon:
+        return True
+    with connection.lock:
+        if bucket not in connection.folder_pages:
+            place = {"Bucket": bucket, "Key": f"{folder}{PROBE}{uuid.uuid4().hex}/"}
+            connection.folder_pages[bucket] = _try_folder(connection.client, place)
+    return connection.folder_pages[bucket]
+
+
+def _try_folder(client: S3Client, place: dict[str, Any]) -> bool:
+    """Try an object of a folder's name: where files stand for objects, it is found without its slash."""
+    file = {**place, "Key": place["Key"].rstrip("/")}
+    try:
+        client.put_object(**place, Body=b"1")
+        if client.head_object(**place)["ContentLength"] != 1:
+            return False
+        client.head_object(**file)
+    except ClientError as problem:
+        return code_of(problem) in ABSENT
+    else:
+        return False
+    finally:
+        _remove(client, place)
+        _remove(client, file)
+
+
+def _remove(client: S3Client, place: dict[str, Any]) -> None:
+    with suppress(ClientError, BotoCoreError):
+        client.delete_object(**place)
+
+
+def machine_lock(what: str) -> AbstractContextManager[None]:
+    """Let the writers of one object take turns, those of this user on this machine."""
+    name = hashlib.sha256(what.encode()).hexdigest()[:32]
+    user = getattr(os, "getuid", getpass.getuser)
+    folder = Path(tempfile.gettempdir()) / f"s3-writes-{user()}"
+    return files.locked(folder / f"{name}.lock", what=what)
+
+
 def _delay(
     attempts: int,
     response: tuple[object, Mapping[str, Any]] | None = None,
@@ -221,8 +316,8 @@ def delay(
 ) -> float | None:
     """Return the seconds before a request is repeated; None if it is not.
 
-    botocore's own modes stop repeating when too many requests of a client failed (a quota); an upload of a
-    run has to survive a bad hour, so the only limit here is that of each request.
+    botocore's own modes stop repeating when too many requests of a client failed; an upload of a run has to
+    survive a bad hour, so the only limit here is that of each request.
     """
     if problem is not None:
         passes = isinstance(problem, _BROKEN) and not isinstance(problem, _NEVER)
@@ -252,13 +347,7 @@ def no_credentials(url: str) -> StoreError:
 
 @contextmanager
 def explained(url: str, *, key: str = "", identity: str = "") -> Iterator[None]:
-    """Turn what botocore raises within into our errors, which name store, object and identity if known.
-
-    Raises:
-        MissingInputError: There is no such object.
-        StoreError: The store refused: permission, credentials, bucket, region, request.
-        ServiceError: It could not be reached, or kept failing.
-    """
+    """Turn what botocore raises within into our errors, which name store, object and identity if known."""
     where = f"{url}/{key}" if key else url
     try:
         yield

@@ -1,6 +1,6 @@
 """Objects on their way to and from S3: uploads and copies in parts, reads over connections that break.
 
-An upload of parts is seen by nobody before it is completed, and is aborted where it fails.
+An upload of parts is invisible before it is completed, and is aborted where it fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     Part = Callable[[], CompletedPartTypeDef]
 
 MIB = 1 << 20
-PART = 16 * MIB
+PART = 16 * MIB  # larger files go in parts of this size
+COPY_PART, COPY_WHOLE = 128 * MIB, 256 * MIB
+COPY_LIMIT = 5 << 30  # of one CopyObject
 MAX_PARTS = 10_000
 _JOBS = 8
 _BUFFER = 1 << 20
@@ -52,16 +54,6 @@ class Target:
     condition: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """From how many bytes on objects go in parts, and how large those are; tests make them small."""
-
-    part: int = PART
-    copy_part: int = 128 * MIB
-    copy_whole: int = 256 * MIB
-    copy_limit: int = 5 << 30  # of one CopyObject
-
-
 def part_size(size: int, least: int) -> int:
     """Choose the size of parts: `least`, or whole MiB more where there would be too many."""
     needed = -(-size // MAX_PARTS)
@@ -76,16 +68,18 @@ def put(target: Target, data: bytes) -> None:
 
 
 def put_file(target: Target, source: Path, sha256: str) -> None:
-    """Upload a small file, which has to have a digest, in one request."""
-    data = source.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise _changed(source, sha256)
-    put(target, data)
+    """Upload a file that has to have a digest: in one request, or in parts where it is large."""
+    size = source.stat().st_size
+    if size <= PART:
+        data = source.read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise _changed(source, sha256)
+        put(target, data)
+    else:
+        _put_parts(target, source, sha256, part_size(size, PART))
 
 
-def put_parts(target: Target, source: Path, sha256: str, *, part: int) -> None:
-    """Upload a file in parts; its digest is taken on the way."""
-    size = part_size(source.stat().st_size, part)
+def _put_parts(target: Target, source: Path, sha256: str, size: int) -> None:
     whole = hashlib.sha256()
 
     def parts(upload_id: str) -> Iterator[Part]:
@@ -98,8 +92,8 @@ def put_parts(target: Target, source: Path, sha256: str, *, part: int) -> None:
             raise _changed(source, sha256)
 
     def send(upload_id: str, number: int, data: bytes) -> CompletedPartTypeDef:
-        asked = {**target.place, "UploadId": upload_id, "PartNumber": number}
-        done = target.connection.client.upload_part(**asked, Body=data, ChecksumSHA256=_sha256(data))
+        part = {**target.place, "UploadId": upload_id, "PartNumber": number}
+        done = target.connection.client.upload_part(**part, Body=data, ChecksumSHA256=_sha256(data))
         checksum = done.get("ChecksumSHA256")
         sent: CompletedPartTypeDef = {"PartNumber": number, "ETag": done["ETag"]}
         return {**sent, "ChecksumSHA256": checksum} if checksum else sent
@@ -108,24 +102,20 @@ def put_parts(target: Target, source: Path, sha256: str, *, part: int) -> None:
         _in_parts(target, parts, ChecksumAlgorithm="SHA256")
 
 
-def copy(target: Target, source: Mapping[str, Any], etag: str, size: int, sizes: Sizes) -> str:
-    """Copy an object of the same service while it has that ETag; returns the copy's, "" of one in parts.
-
-    Raises:
-        ClientError: The condition does not hold, or another answer.
-    """
+def copy(target: Target, source: Mapping[str, Any], etag: str, size: int) -> str:
+    """Copy an object of the same service while it has that ETag; returns the copy's, "" of one in parts."""
     client, origin = target.connection.client, {"CopySource": dict(source), "CopySourceIfMatch": f'"{etag}"'}
     # a server that is not Amazon's may not know copies of parts
-    if size <= (sizes.copy_whole if target.connection.is_amazon else sizes.copy_limit):
+    if size <= (COPY_WHOLE if target.connection.is_amazon else COPY_LIMIT):
         whole: Any = {**target.place, **target.headers, **target.condition, **origin}
         copied = client.copy_object(**whole, MetadataDirective="REPLACE")["CopyObjectResult"]
         return copied.get("ETag", "").strip('"')
-    step = part_size(size, sizes.copy_part)
+    step = part_size(size, COPY_PART)
 
     def send(upload_id: str, number: int, start: int) -> CompletedPartTypeDef:
-        asked: Any = {**target.place, **origin, "UploadId": upload_id, "PartNumber": number}
+        part: Any = {**target.place, **origin, "UploadId": upload_id, "PartNumber": number}
         span = f"bytes={start}-{min(start + step, size) - 1}"
-        done = client.upload_part_copy(**asked, CopySourceRange=span)
+        done = client.upload_part_copy(**part, CopySourceRange=span)
         return {"PartNumber": number, "ETag": done["CopyPartResult"]["ETag"]}
 
     def parts(upload_id: str) -> Iterator[Part]:

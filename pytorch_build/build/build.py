@@ -1,27 +1,31 @@
-"""One build as a value: what was chosen, what it is made from, and the wheels that it stands on."""
+"""One build as a value: what was chosen, what it is made from, and what makes it unchanged."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console
+from core import console, files
 from core.env.installer import Install
-from core.env.locks import locked_call
+from core.env.locks import BUILDS, locked_call, target_lock
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
-from core.run import records
+from core.run import records, stage
 from core.run.records import Cell
+from core.run.stage import Stage
 from core.wheel import read_metadata
+from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from core.env import Interpreter
+    from core.run.records import Record
+    from core.run.stage import Made
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
@@ -39,6 +43,24 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "vision": ("triton", "torch"),
     "apex": ("triton", "torch"),
 }
+# the user's variables that change what upstream's builds and compilers make
+_FLAGS = re.compile(
+    r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
+    r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
+)
+# what CI servers set to another value for every job, and what says how fast to build
+_PASSING = frozenset(
+    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
+)
+# the rules that builds follow: a changed rule is a changed input
+_CODE = (
+    "build/execution.py",
+    "build/plans/*.py",
+    "build/rpaths.py",
+    "build/stage.py",
+    "platforms.py",
+    "split/*.py",
+)
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
 
 
@@ -158,6 +180,54 @@ class Build:
             *ours,
             *([Install(requirements=others)] if others else []),
         ]
+
+
+def perform(build: Build) -> Record | None:
+    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
+    context, metrics = build.context, Metrics()
+    run = Stage(
+        name=f"build_{build.project}",
+        common=context.common,
+        artifact_group=context.artifact_group,
+        cell=build.cell,
+        output_dir=build.choices.output_dir,
+    )
+
+    def work() -> Made:
+        # imported where there is work: most runs find that nothing has changed
+        from pytorch_build.build.stage import make
+
+        return make(build, records.record_name(run.name, build.cell), metrics)
+
+    return stage.perform(run, inputs(build), work, so_far=metrics.details)
+
+
+def inputs(build: Build) -> dict[str, Any]:
+    """Return everything that the wheel depends on."""
+    common, gpu, rocm = build.context.common, build.context.gpu, build.rocm
+    lock = target_lock(common, build.target) or common.root / "requirements" / f"{BUILDS}.in"
+    here = Path(__file__).parents[1]
+    code = {str(path.relative_to(here)): files.sha256(path) for rule in _CODE for path in here.glob(rule)}
+    return {
+        "source": build.tree.inputs,
+        "version": build.tree.version,
+        "python": build.target.version,
+        "rocm": rocm and [rocm.version, rocm.layout, dict(rocm.digests) or rocm.origin],
+        "rocm_extras": list(build.choices.rocm.extras) if gpu else [],
+        "gpu_targets": list(build.gpu_targets),
+        "dependencies": build.dependency_inputs,
+        "ref_env": dict(build.ref_env),
+        "build_requirements": list(build.ref_requirements),
+        "flash_attention": build.choices.flash_attention,
+        "split": build.splits,
+        "flags": {
+            name: console.mask(value)
+            for name, value in sorted(build.base_env.items())
+            if _FLAGS.fullmatch(name) and name not in _PASSING
+        },
+        "lock": files.sha256(lock),
+        "code": files.digest_of(code),
+    }
 
 
 def gpu_targets(*, chosen: str, inherited: str, sdk: Iterable[str]) -> tuple[str, ...]:

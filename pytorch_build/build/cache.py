@@ -137,7 +137,7 @@ class Wanted:
     """What a build's storage follows from."""
 
     kind: str
-    asked: str = ""
+    location: str = ""
     read_only: bool = False
     store: str = ""
     release_type: str = "ci"
@@ -151,15 +151,13 @@ class Wanted:
 
 
 def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) -> Storage:
-    """Choose the storage: the option's, else the user's own settings, else a bucket by the run's.
+    """Choose the storage: the option's, else the user's own settings, else, for sccache, by the run's bucket.
 
-    A bucket is sccache's alone, as ccache does not speak S3. Runs that leave their outputs in the main
-    repository's buckets have a bucket for caches, where the data names one, and else the run's own. A
-    fork's run reads what the main repository's runs stored, not the bucket that forks leave their outputs in.
+    A fork's run reads what the main repository's runs stored, not the bucket that forks leave outputs in.
     """
     folder = rules.layout.format(release_type=wanted.release_type, kind=wanted.kind)
-    if wanted.asked:
-        chosen = asked_storage(wanted.kind, wanted.asked, folder)
+    if wanted.location:
+        chosen = storage_at(wanted.kind, wanted.location, folder)
     elif any(env.get(name) for name in rules.own_settings[wanted.kind]):
         chosen = Storage(kind="own")
     elif wanted.kind == "sccache" and wanted.store.startswith(_S3):
@@ -173,17 +171,17 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
     return replace(chosen, access=_access(chosen, wanted, rules.access))
 
 
-def asked_storage(kind: str, asked: str, folder: str = "") -> Storage:
+def storage_at(kind: str, location: str, folder: str = "") -> Storage:
     """Read --compiler-cache-store; a storage that the cache cannot use is refused."""
-    if asked == "local":
+    if location == "local":
         return Storage()
-    scheme, colon, rest = asked.partition("://")
+    scheme, colon, rest = location.partition("://")
     if not colon:
-        return Storage(kind="folder", where=str(Path(asked).resolve() / folder))
+        return Storage(kind="folder", where=str(Path(location).resolve() / folder))
     if scheme == "s3":
         if kind == "ccache":
             raise UsageError(
-                f"ccache does not speak S3, so it cannot use {asked}.",
+                f"ccache does not speak S3, so it cannot use {location}.",
                 hint="Take --compiler-cache sccache, or give ccache a folder or an HTTP server's address.",
             )
         if not (place := rest.strip("/")):
@@ -191,7 +189,7 @@ def asked_storage(kind: str, asked: str, folder: str = "") -> Storage:
         return Storage(kind="s3", where=f"{place}/{folder}")
     if scheme not in {"http", "https"}:
         raise UsageError(
-            f"--compiler-cache-store {asked!r} is not a store.",
+            f"--compiler-cache-store {location!r} is not a store.",
             hint="A store is a folder, s3://BUCKET (sccache) or http://… (ccache); 'local' is none.",
         )
     if kind == "sccache" or scheme == "https":
@@ -199,7 +197,7 @@ def asked_storage(kind: str, asked: str, folder: str = "") -> Storage:
             f"{kind} cannot use {scheme}: addresses here.",
             hint="http://… is for ccache; sccache takes s3://BUCKET. Both take a folder.",
         )
-    return Storage(kind="http", where=asked)  # without the folder: ccache makes none on a server
+    return Storage(kind="http", where=location)  # without the folder: ccache makes none on a server
 
 
 def _cache_bucket(wanted: Wanted) -> str:
@@ -258,10 +256,7 @@ def server_env(
     s3: S3Access | None = None,
     credentials: str = "",
 ) -> dict[str, str]:
-    """Return the whole environment of a build's own sccache server; `credentials` is a file's path.
-
-    It holds no secret: sccache tries compilers out with the environment that it has itself.
-    """
+    """Return the environment of a build's sccache server, without secrets: it tries compilers out with it."""
     env = dict(base_env) if storage.kind == "own" else _without_storage(base_env)
     if storage.kind == "s3":
         bucket, _, prefix = storage.where.partition("/")
@@ -293,10 +288,8 @@ def server_env(
 def client_env(
     storage: Storage, *, address: Mapping[str, str], base_dirs: tuple[str, ...], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a command's whole environment with which its compilers find the build's sccache server.
-
-    A server that is gone fails no compilation: the next client starts one that caches locally.
-    """
+    """Return a command's whole environment with which its compilers find the build's sccache server."""
+    # a server that is gone fails no compilation: the next client starts one that caches locally
     made = _without_storage(env) | {
         **address,
         "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs),

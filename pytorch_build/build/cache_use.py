@@ -1,4 +1,4 @@
-"""A build's use of a compiler cache: started, watched, asked for its statistics, stopped.
+"""A build's use of a compiler cache: started, watched, its statistics reported, stopped.
 
 sccache's work is done by a server. Each build has one of its own, which never outlives it and is the only
 process that gets the store's credentials: a server that sccache starts by itself has its first client's
@@ -101,7 +101,7 @@ class CacheUse(ABC):
             )
         return {
             "kind": kind,
-            **found,
+            **{name: found[name] for name in ("hits", "misses", "uncacheable", "errors")},
             "hit_rate": round(rate, 4),
             "storage": str(storage),
             "access": storage.access,
@@ -255,13 +255,13 @@ class _Sccache(CacheUse):
 
 
 def located(
-    cache: CompilerCache, common: Common, *, asked: str, read_only: bool, env: Mapping[str, str]
+    cache: CompilerCache, common: Common, *, location: str, read_only: bool, env: Mapping[str, str]
 ) -> CompilerCache:
     """Return the cache with the storage that this build may use."""
     buckets = run_buckets()
     wanted = Wanted(
         kind=cache.kind,
-        asked=asked,
+        location=location,
         read_only=read_only,
         store=common.store,
         release_type=common.release_type,
@@ -271,7 +271,7 @@ def located(
     storage = storage_for(wanted, rules=cache_rules(), env=env)
     if storage.access == "none":
         console.warn(f"No compiler cache: other repositories write to {storage}, too, so it is not trusted.")
-    elif cache.kind == "ccache" and not asked and common.store.startswith("s3://"):
+    elif cache.kind == "ccache" and not location and common.store.startswith("s3://"):
         console.say("ccache does not speak S3: entries stay on this machine (--compiler-cache-store).")
     return replace(cache, storage=storage)
 
@@ -283,12 +283,10 @@ def in_use(
     base_dirs: Sequence[Path],
     base_env: Mapping[str, str],
 ) -> Iterator[CacheUse | None]:
-    """Make a cache ready for the block, and remove what it needs afterwards.
+    """Make a cache ready for the block; what cannot be used is no error, and None where nothing starts.
 
     `base_dirs` lie elsewhere on another machine, and their paths must not keep it from hits: the tree first,
     the checkout last.
-    A storage that does not answer is no error: the build continues with a local cache, and without one
-    where that does not start either. Both are reported.
     """
     if cache.storage.access == "none":
         yield None

@@ -79,7 +79,7 @@ def command(engine: Engine, job: Job) -> tuple[str, ...]:
     data, cache = load_container(), job.root / CACHE
     tag = f"cp{job.python.replace('.', '')}"
     words = [engine, "run", "--rm", "--init", "--workdir", str(job.root)]
-    # podman without root maps the user to root unless it is told to keep the number
+    # podman without root maps the user to root unless it keeps the number
     words += ["--userns", "keep-id"] if engine == "podman" else []
     words += ["--user", f"{job.user[0]}:{job.user[1]}"]
     for place in (job.root, *_mounts(job.words, job.root)):

@@ -19,7 +19,7 @@ from pytorch_build.check.imports import import_command, read_report
 from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from core.env import Interpreter
     from core.env.installer import Backend
@@ -87,7 +87,7 @@ def install_requirements(
     plan: BuildPlan,
     tree: Path,
     *,
-    locked: Callable[[Sequence[str]], Install],
+    locked: Install | None,
     backend: Backend,
     cache_dir: Path | None,
 ) -> None:
@@ -101,8 +101,8 @@ def install_requirements(
     if paths or plan.requirements:
         call = Install(files=paths, requirements=plan.requirements)
         installer.install(target, call, backend=backend, cache_dir=cache_dir)
-    if plan.as_locked:
-        installer.install(target, locked(plan.as_locked), backend=backend, cache_dir=cache_dir)
+    if locked:  # last, whatever the project's own requirements brought
+        installer.install(target, locked, backend=backend, cache_dir=cache_dir)
 
 
 def check_import(
@@ -118,9 +118,7 @@ def check_import(
 def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, preloads: bool) -> None:
     """Import an installed wheel without ROCm's development tree, and without torch's preloads.
 
-    On the machine that built a wheel its libraries also find ROCm's development tree, and ``_rocm_init.py``
-    loads most of ROCm before they are looked up. Both hide search paths that lead nowhere. The environment is
-    copied with hard links, which is a matter of a second for tens of thousands of files.
+    Both hide search paths that lead nowhere. The environment is copied with hard links, in about a second.
     """
     prefix = target.prefix
     with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:
@@ -175,11 +173,7 @@ def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
 
 
 def _choose_build_folder(plan: BuildPlan, tree: Path) -> Path:
-    """Let the build find its own build folder: one a configuration, kept beside the tree.
-
-    A folder made for another Python, family or setting would keep its old settings; moved
-    away and back, each is resumed where it was left.
-    """
+    """Let the build find its own build folder: one a configuration, as a folder keeps its settings."""
     # beside `dist`: up to triton 3.3 both lie in python/
     build, aside = Path(plan.wheel_dir).parent / "build", tree.parent / ".builds"
     made_with = _configuration_of(build)

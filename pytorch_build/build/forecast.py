@@ -14,7 +14,7 @@ from core.cli.options import environment
 from core.env.installer import Install
 from core.run.outputs import key_name, this_platform
 from pytorch_build.build.build import NEEDS, Build, Dependency
-from pytorch_build.build.plans import plan_build
+from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import READ, Site, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
 from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places

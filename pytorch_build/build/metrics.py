@@ -190,10 +190,7 @@ def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:
 
 
 def in_sequence(edges: Sequence[Edge]) -> tuple[Edge, ...]:
-    """Put the commands of several calls of ninja one after the other: each call counts from zero.
-
-    A call's commands stand in the order of their ends.
-    """
+    """Put several calls of ninja one after the other: each counts from zero, in the order of its ends."""
     moved: list[Edge] = []
     offset = restarts = last = 0
     for edge in edges:

@@ -1,7 +1,7 @@
 """Search paths of a built wheel's ELF files: from where it will be installed to ROCm's run-time packages.
 
-CMake leaves the folders of the machine that built it, and of ROCm's development tree, which nobody has
-who only runs torch. They are replaced once, before anything else sees the wheel.
+CMake leaves the folders of the machine that built it, and of ROCm's development tree, which is not
+there where torch only runs. They are replaced once, before anything else sees the wheel.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ def search_paths(member: str, layout: Layout | None, family: str, own: Sequence[
 def planned(
     binaries: Mapping[str, Binary], layout: Layout | None, family: str
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return what must change in a wheel: path -> search path.
-
-    A file that needs nothing and looks nowhere, as a static program, stays as it is.
-    """
+    """Return what must change in a wheel, path -> search path; static programs stay as they are."""
     changes = {}
     for name, binary in binaries.items():
         installed = WheelMember(name=name, size=0).installed
@@ -69,7 +66,7 @@ def planned(
 
 
 def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
-    """Give every ELF file of a wheel its search path; only those that change are compressed again."""
+    """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
     with zip_reader.opened(wheel) as archive:
         listed = (info for info, _ in require_listing(wheel, archive).files)
         infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
@@ -89,7 +86,7 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
 
 
 def _member(wheel: Path, info: zipfile.ZipInfo, search: Sequence[str], scratch: Path) -> Member:
-    """Say how a file gets into the wheel: unpacked and patched when its turn comes."""
+    """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
     file = RocmFile(path=info.filename, root="", source=wheel, info=info)
     return Member(
         name=info.filename,

@@ -1,24 +1,19 @@
-"""The stage of one build, from source lock to recorded wheel: tree, environment, plan, commands, checks."""
+"""The work of one build: tree, environment, plan, commands, checks."""
 
 from __future__ import annotations
 
-import re
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
-from core.env.locks import BUILDS, locked_call, target_lock
-from core.run import stage
-from core.run.records import record_name
-from core.run.stage import Made, Stage
+from core.env.locks import locked_call
+from core.run.stage import Made
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import machine
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
-from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.plans import plan_build
+from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.rpaths import set_search_paths
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
@@ -30,73 +25,14 @@ from pytorch_build.split.parts import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-    from core.run.records import Record
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
+    from pytorch_build.build.metrics import Metrics
     from pytorch_build.rocm import RocmSdk
 
-# the user's variables that change what upstream's builds and compilers make
-_FLAGS = re.compile(
-    r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
-    r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
-)
-# what CI servers set to another value for every job, and what says how fast to build
-_PASSING = frozenset(
-    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
-)
-# the rules that builds follow: a changed rule is a changed input
-_CODE = (
-    "build/execution.py",
-    "build/plans/*.py",
-    "build/rpaths.py",
-    "build/stage.py",
-    "platforms.py",
-    "split/*.py",
-)
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
-
-
-def perform(build: Build) -> Record | None:
-    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
-    context, metrics = build.context, Metrics()
-    run = Stage(
-        name=f"build_{build.project}",
-        common=context.common,
-        artifact_group=context.artifact_group,
-        cell=build.cell,
-        output_dir=build.choices.output_dir,
-    )
-    name = record_name(run.name, build.cell)
-    return stage.perform(run, inputs(build), lambda: make(build, name, metrics), so_far=metrics.details)
-
-
-def inputs(build: Build) -> dict[str, Any]:
-    """Return everything that the wheel depends on."""
-    common, gpu, rocm = build.context.common, build.context.gpu, build.rocm
-    lock = target_lock(common, build.target) or common.root / "requirements" / f"{BUILDS}.in"
-    here = Path(__file__).parents[1]
-    code = {str(path.relative_to(here)): files.sha256(path) for rule in _CODE for path in here.glob(rule)}
-    return {
-        "source": build.tree.inputs,
-        "version": build.tree.version,
-        "python": build.target.version,
-        "rocm": rocm and [rocm.version, rocm.layout, dict(rocm.digests) or rocm.origin],
-        "rocm_extras": list(build.choices.rocm.extras) if gpu else [],
-        "gpu_targets": list(build.gpu_targets),
-        "dependencies": build.dependency_inputs,
-        "ref_env": dict(build.ref_env),
-        "build_requirements": list(build.ref_requirements),
-        "flash_attention": build.choices.flash_attention,
-        "split": build.splits,
-        "flags": {
-            name: console.mask(value)
-            for name, value in sorted(build.base_env.items())
-            if _FLAGS.fullmatch(name) and name not in _PASSING
-        },
-        "lock": files.sha256(lock),
-        "code": files.digest_of(code),
-    }
 
 
 def make(build: Build, name: str, metrics: Metrics) -> Made:
@@ -122,20 +58,14 @@ def make(build: Build, name: str, metrics: Metrics) -> Made:
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
-    installer: Any = {
-        "backend": build.choices.rocm.installer,
-        "cache_dir": build.choices.rocm.pip_cache_dir,
-    }
+    rocm = build.choices.rocm
+    how: Any = {"backend": rocm.installer, "cache_dir": rocm.pip_cache_dir}
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache))
         with console.group(f"requirements of {build.project}"):
-            install_requirements(
-                build.target,
-                plan,
-                tree,
-                locked=lambda names: locked_call(build.context.common, build.target, only=names),
-                **installer,
-            )
+            common, target, names = build.context.common, build.target, plan.as_locked
+            locked = locked_call(common, target, only=names) if names else None
+            install_requirements(target, plan, tree, locked=locked, **how)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
@@ -148,7 +78,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         with console.group(f"split {wheel.name}"):
             wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
     with console.group(f"check {wheel.name}"):
-        check_import(build.target, plan, wheels[0], **installer)
+        check_import(build.target, plan, wheels[0], **how)
         if sdk is not None and not build.platform.windows:
             check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
         for one in wheels:
@@ -167,7 +97,7 @@ def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse
     placed = located(
         choices.compiler_cache,
         build.context.common,
-        asked=choices.compiler_cache_store,
+        location=choices.compiler_cache_store,
         read_only=choices.compiler_cache_read_only,
         env=build.base_env,
     )
@@ -231,14 +161,8 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         if build.rocm is None:
             yield None
             return
-        yield ask(
-            build.target,
-            version=build.rocm.version,
-            layout=build.rocm.layout,
-            family=family,
-            targets=build.gpu_targets,
-            libraries=build.platform.preloads,
-        )
+        preloads, targets = build.platform.preloads, build.gpu_targets
+        yield ask(build.target, build.rocm, family=family, targets=targets, libraries=preloads)
 
 
 def _check(build: Build, wheel: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import SourceError
 from core.families import CPU
-from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs, views
+from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
 
     The locks are an object by torch ref; each is the line that ``SOURCE_LOCK`` takes, with its digest.
     """
-    values: dict[str, object] = {**matrices(plan), **views(plan)}
+    values: dict[str, object] = {**matrices(plan)}
     for platform in PLATFORMS:
         values[f"{platform}_source_locks"] = {
             name: lock.compact() for name, lock in locks.get(platform, {}).items()

@@ -1,4 +1,4 @@
-"""Stand-alone ("fat") wheels: torch with the part of ROCm that it needs inside."""
+"""From a torch wheel and a ROCm to a stand-alone ("fat") wheel: torch with the part of ROCm that it needs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from core.wheel.record import require_listing
 from pytorch_build.check.dlls import origin
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone import texts
-from pytorch_build.standalone.libraries import from_folder, read_file, read_members, with_search_path
+from pytorch_build.standalone.libraries import (
+    from_folder,
+    listing_of,
+    read_file,
+    read_members,
+    with_search_path,
+)
 from pytorch_build.standalone.needs import Follower, Machine, load_table
-from pytorch_build.standalone.texts import licenses_of
 from rocm_packaging.packages.layouts import device_target, library_globs
 
 if TYPE_CHECKING:
@@ -28,10 +33,8 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from core.wheel.writer import WrittenFile
-    from pytorch_build.standalone.libraries import Binary, Platform, Rocm, RocmFile
+    from pytorch_build.standalone.libraries import Platform, RocmFile
     from pytorch_build.standalone.needs import Bundle
-    from pytorch_build.standalone.texts import Held
-
 
 _INIT = "_rocm_init.py"
 
@@ -52,42 +55,40 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What was made."""
+    """What was made, of which ROCm."""
 
     file: WrittenFile
     rocm: str
     bundle: Bundle
-    own: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Wheel:
-    """A wheel as far as it must be known."""
+    """The torch wheel as far as it must be known."""
 
     path: Path
+    version: Version
     platform: Platform
     package: str
     infos: Mapping[str, zipfile.ZipInfo]
     dist_info: str
-    asked: texts.Asked
+    loader: texts.Loader
     extras: Sequence[str]
 
 
 def make(request: Request) -> Result:
     """Make a stand-alone wheel."""
     table = load_table()
-    old = parse_wheel_name(request.wheel.name).version
-    new = texts.standalone_version(old, table.label)
+    new = texts.standalone_version(parse_wheel_name(request.wheel.name).version, table.label)
     wheel = _read(request.wheel)
-    device_code = _device_code(wheel, old, request)
+    device_code = _device_code(wheel, request)
     rocm = from_folder(
         request.rocm,
         platform=wheel.platform,
-        version=wheel.asked.version,
+        version=wheel.loader.version,
         family=request.family,
         targets=request.targets,
     )
-    binaries = read_members(wheel.path, wheel.infos.values())
     follower = Follower(
         rocm=rocm,
         table=table,
@@ -95,12 +96,16 @@ def make(request: Request) -> Result:
         targets=request.targets,
         read=read_file,
     )
-    first = _first(wheel, rocm, follower, binaries)
+    first = _first(wheel, follower)
     bundle = follower.follow(first)
-    held = licenses_of(
-        {one.source for one in {**bundle.libraries, **bundle.data}.values() if one.info is not None}
-    )
-    changed = _texts(wheel, [one.path for one in first], old, new, held)
+    files = {**bundle.libraries, **bundle.data}
+    licenses = texts.licenses_of({one.source for one in files.values() if one.info is not None})
+    changed = _changed(wheel, [one.path for one in first], new, licenses)
+    place = f"{wheel.dist_info.partition('-')[0]}-{new}.dist-info/licenses"
+    placed = {
+        source: {member: f"{place}/{path}" for member, path in names.items()}
+        for source, names in licenses.files.items()
+    }
 
     def edit(member: str, content: bytes) -> bytes:
         return changed.get(member, content)
@@ -112,31 +117,22 @@ def make(request: Request) -> Result:
             request.output,
             version=new,
             edit=edit,
-            additions=_additions(
-                bundle,
-                folder,
-                Path(scratch),
-                [device_code, _placed(held, f"{wheel.dist_info.partition('-')[0]}-{new}.dist-info")],
-            ),
+            additions=_additions(bundle, folder, Path(scratch), [device_code, placed]),
             epoch=request.epoch,
         )
-    return Result(
-        file=edited.file,
-        rocm=" ".join(filter(None, ("ROCm", rocm.version, "of", rocm.origin))),
-        bundle=bundle,
-        own=len(binaries),
-    )
+    name = " ".join(filter(None, ("ROCm", rocm.version, "of", rocm.origin)))
+    return Result(file=edited.file, rocm=name, bundle=bundle)
 
 
 def platform_of(path: Path) -> Platform:
-    """Say what a wheel is for, by its tags."""
+    """Return what a wheel is for, by its tags."""
     platforms = {tag.platform for tag in parse_wheel_name(path.name).tags}
     if any(one.startswith("win") for one in platforms):
         return "windows"
     if any(one.startswith(("linux", "manylinux")) for one in platforms):
         return "linux"
     raise UsageError(
-        f"{path.name} is neither for Linux nor for Windows.", hint="Give a wheel with ROCm code."
+        f"{path.name} is neither for Linux nor for Windows.", hint="Choose a wheel with ROCm code."
     )
 
 
@@ -155,24 +151,25 @@ def _read(path: Path) -> _Wheel:
         metadata = read_text_member(path, archive, f"{listing.folder}/METADATA").decode()
     return _Wheel(
         path=path,
+        version=parse_wheel_name(path.name).version,
         platform=platform,
         package=posixpath.dirname(found[0]),
         infos=infos,
         dist_info=listing.folder,
-        asked=texts.read_rocm_init(text, f"{path.name}: {found[0]}"),
+        loader=texts.read_rocm_init(text, f"{path.name}: {found[0]}"),
         extras=texts.device_extras(metadata.partition("\n\n")[0].splitlines()),
     )
 
 
-def _device_code(wheel: _Wheel, version: Version, request: Request) -> dict[Path, dict[str, str]]:
+def _device_code(wheel: _Wheel, request: Request) -> dict[Path, dict[str, str]]:
     """List what comes of a host wheel's device wheels, each file to its own place."""
     named = {path: parse_wheel_name(path.name) for path in request.devices}
     held = {device_target(name.distribution) for name in named.values()}
     known = [one.removeprefix("device-") for one in wheel.extras if one != "device-all"]
-    # of a family's targets those that it was built for; of others' none would be an answer
+    # of a family's targets those that it was built for
     wanted = [one for one in known if one in request.targets] or known
     absent = [one for one in wanted if one not in held]
-    strange = [path.name for path, name in named.items() if name.version != version or not wheel.extras]
+    strange = [path.name for path, name in named.items() if name.version != wheel.version or not wheel.extras]
     if absent:
         raise WheelError(
             f"{wheel.path.name} is a host wheel, and its device code for {', '.join(absent)} is not given.",
@@ -182,107 +179,93 @@ def _device_code(wheel: _Wheel, version: Version, request: Request) -> dict[Path
         raise WheelError(
             f"{strange[0]} holds no device code of {wheel.path.name}.", hint="Name wheels of one build."
         )
-    found: dict[Path, dict[str, str]] = {}
-    for path in named:
-        with zip_reader.opened(path) as archive:
-            listing = require_listing(path, archive)
-        names = (info.filename for info, _ in listing.files)
-        found[path] = {name: name for name in names if not name.startswith(f"{listing.folder}/")}
-    return found
+    listings = {path: listing_of(path) for path in named}
+    return {
+        path: {
+            info.filename: info.filename
+            for info, _ in listing.files
+            if not info.filename.startswith(f"{listing.folder}/")
+        }
+        for path, listing in listings.items()
+    }
 
 
 def _machine(platform: Platform, more: Sequence[str]) -> Machine:
-    table, policy = load_table(), load_policy()
+    policy = load_policy()
     if platform == "windows":
         return Machine(
             promised=tuple(more),
             has=lambda name: origin(name, policy.windows) not in {"", "debug"},
             searches=False,
         )
-    promised = (*policy.system_libraries, *table.system.linux, *more)
+    promised = (*policy.system_libraries, *load_table().system.linux, *more)
     return Machine(promised=promised, usual=policy.machine_libraries)
 
 
-def _first(wheel: _Wheel, rocm: Rocm, follower: Follower, binaries: Mapping[str, Binary]) -> list[RocmFile]:
+def _first(wheel: _Wheel, follower: Follower) -> list[RocmFile]:
     """List what is loaded before torch's own libraries: its loader's list, then what these need."""
-    first = {one.path: one for one in _preloads(wheel, rocm, follower)}
-    inside = _inside(binaries)
+    first = {one.path: one for one in _preloads(wheel, follower)}
+    binaries = read_members(wheel.path, wheel.infos.values())
+    names = {PurePosixPath(path).name for path in binaries} | {one.name for one in binaries.values()}
+    inside = names | {name.lower() for name in names}
     for member, binary in sorted(binaries.items()):
         for name in binary.needed:
             key = name.lower() if wheel.platform == "windows" else name
-            if key in inside or follower.is_promised(name):
-                continue
-            found = follower.find(name)
-            if found is not None:
-                first.setdefault(found.path, found)
-            elif not follower.of_machine(name, member):
-                follower.lack(name, member)
+            if key not in inside and not follower.is_promised(name):
+                found = follower.need(name, member)
+                if found is not None:
+                    first.setdefault(found.path, found)
     if not first:
-        raise WheelError(f"{wheel.path.name} needs nothing of ROCm.", hint="Give a wheel with ROCm code.")
+        raise WheelError(f"{wheel.path.name} needs nothing of ROCm.", hint="Choose a wheel with ROCm code.")
     return list(first.values())
 
 
-def _preloads(wheel: _Wheel, rocm: Rocm, follower: Follower) -> list[RocmFile]:
-    """Find what the wheel's loader asks for by short names."""
+def _preloads(wheel: _Wheel, follower: Follower) -> list[RocmFile]:
+    """Find what the wheel's loader loads by short names."""
     globs = library_globs(wheel.platform)
-    unknown = [name for name in wheel.asked.names if name not in globs]
+    unknown = [name for name in wheel.loader.names if name not in globs]
     if unknown:
-        said = f"{wheel.path.name} loads {unknown[0]!r}, which is no library of ROCm."
-        raise RocmError(said, hint=nearest(unknown[0], globs))
-    found = {name: follower.find_glob(globs[name]) for name in wheel.asked.names}
+        raise RocmError(
+            f"{wheel.path.name} loads {unknown[0]!r}, which is not a library of ROCm.",
+            hint=nearest(unknown[0], globs),
+        )
+    found = {name: follower.find_glob(globs[name]) for name in wheel.loader.names}
     absent = [f"{name} ({globs[name]})" for name, one in found.items() if one is None]
     if absent:
         raise RocmError(
-            f"{rocm.origin} lacks libraries that {wheel.path.name} loads first: {', '.join(absent)}.",
+            f"{follower.rocm.origin} lacks libraries that {wheel.path.name} loads first: "
+            f"{', '.join(absent)}.",
             hint="Name the ROCm that the wheel was built with: --rocm PATH or --run-id RUN.",
         )
     return [one for one in found.values() if one is not None]
 
 
-def _inside(binaries: Mapping[str, Binary]) -> set[str]:
-    names = {PurePosixPath(path).name for path in binaries} | {one.name for one in binaries.values()}
-    return names | {name.lower() for name in names}
-
-
-def _placed(held: Held, dist_info: str) -> dict[Path, dict[str, str]]:
-    """Say which licence files are taken of ROCm's wheels, and where they go."""
-    return {
-        wheel: {member: f"{dist_info}/licenses/{path}" for member, path in names.items()}
-        for wheel, names in held.files.items()
-    }
-
-
-def _texts(wheel: _Wheel, first: Iterable[str], old: Version, new: str, held: Held) -> dict[str, bytes]:
+def _changed(wheel: _Wheel, first: Sequence[str], new: str, licenses: texts.Licenses) -> dict[str, bytes]:
     """Make the new content of the files that change."""
-    where = wheel.path.name
-    metadata, module = f"{wheel.dist_info}/METADATA", f"{wheel.package}/version.py"
-    start = f"{wheel.package}/__init__.py"
     windows = wheel.platform == "windows"
+    metadata = f"{wheel.dist_info}/METADATA"
+    module, start = f"{wheel.package}/version.py", f"{wheel.package}/__init__.py"
+    if windows and start not in wheel.infos:
+        raise WheelError(f"{wheel.path.name} holds no {start}.")
+    edited = [name for name in (metadata, module, start) if name in wheel.infos]
     with zip_reader.opened(wheel.path) as archive:
-        changed = {
-            f"{wheel.package}/{_INIT}": texts.standalone_init(list(first), windows=windows).encode(),
-            metadata: texts.standalone_metadata(
-                read_text_member(wheel.path, archive, metadata),
-                new,
-                expression=held.expression,
-                license_files=held.paths,
-            ),
-        }
-        if module in wheel.infos:
-            content = read_text_member(wheel.path, archive, module)
-            changed[module] = texts.standalone_module(content, old, new)
-        if windows:
-            if start not in wheel.infos:
-                raise WheelError(f"{where} holds no {start}.")
-            content = read_text_member(wheel.path, archive, start)
-            changed[start] = texts.patched_torch_init(content.decode(), f"{where}: {start}").encode()
+        old = {name: read_text_member(wheel.path, archive, name) for name in edited}
+    changed = {
+        f"{wheel.package}/{_INIT}": texts.standalone_init(first, windows=windows).encode(),
+        metadata: texts.standalone_metadata(old[metadata], new, licenses),
+    }
+    if module in old:
+        changed[module] = texts.standalone_module(old[module], wheel.version, new)
+    if windows:
+        where = f"{wheel.path.name}: {start}"
+        changed[start] = texts.patched_torch_init(old[start].decode(), where).encode()
     return changed
 
 
 def _additions(
     bundle: Bundle, folder: str, scratch: Path, more: Iterable[Mapping[Path, Mapping[str, str]]]
 ) -> Additions:
-    """Say how each file gets into the wheel: as it is compressed, as all of `more` is, or compressed now."""
+    """Choose how each file gets into the wheel: compressed as it is, as all of `more` is, or now."""
     members: list[Member] = []
     borrowed: dict[Path, dict[str, str]] = {}
     for wheel, names in (item for one in more for item in one.items()):
@@ -293,9 +276,8 @@ def _additions(
             source = with_search_path(file, bundle.search[path], scratch)
             members.append(Member(name=name, source=source, executable=True))
         elif file.info is None:
-            members.append(
-                Member(name=name, source=file.source, executable=bool(file.source.stat().st_mode & 0o111))
-            )
+            executable = bool(file.source.stat().st_mode & 0o111)
+            members.append(Member(name=name, source=file.source, executable=executable))
         else:
             borrowed.setdefault(file.source, {})[file.info.filename] = name
     return Additions(members=tuple(members), borrowed=borrowed)

@@ -1,11 +1,10 @@
-"""ROCm as a set of files that may go into a wheel: out of an installed tree, or out of ROCm's wheels."""
+"""ROCm as files that may go into a wheel, and what libraries need: of a tree, or compressed in wheels."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -25,17 +24,31 @@ if TYPE_CHECKING:
 
     from core.archive import Edited
     from core.wheel import WheelName
-
+    from core.wheel.record import Listing
 
 Platform = Literal["linux", "windows"]
 # Of a tree nothing else can be needed at run time: headers, sources and documents are thousands.
 _TREE_FOLDERS = ("lib", "lib64", "bin", "share", ".kpack")
 _CORE, _LIBRARIES, _DEVICE = "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-"
+_LEAST = 64  # bytes of the smallest header
+# torch has ten thousand of these, and none is compiled
+_TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binary:
+    """What a library says of itself."""
+
+    name: str
+    needed: tuple[str, ...]
+    search: tuple[str, ...] = ()
+    is_rpath: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RocmFile:
-    """One file of ROCm."""
+    """One file of ROCm: in a folder, or the member of a wheel."""
 
     path: str
     root: str
@@ -57,15 +70,9 @@ class RocmFile:
         """Its bytes, unpacked."""
         return self.info.file_size if self.info else self.source.stat().st_size
 
-    @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
+    def open(self) -> BinaryIO:
         """Open it for reading."""
-        if self.info is None:
-            with self.source.open("rb") as stream:
-                yield stream
-        else:
-            with MemberStream(self.source, self.info) as member:
-                yield member
+        return MemberStream(self.source, self.info) if self.info else self.source.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,134 +82,12 @@ class Rocm:
     files: Mapping[str, RocmFile]
     version: str
     origin: str
-    family: str = ""
 
 
-def from_folder(
-    folder: Path, *, platform: Platform, version: str = "", family: str = "", targets: Sequence[str] = ()
-) -> Rocm:
-    """Read a folder: one with ``rocm-sdk-*`` wheels, or an installed tree."""
-    if not folder.is_dir():
-        raise MissingInputError(
-            f"{folder} is no folder.", hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH."
-        )
-    wheels = sorted(folder.glob("rocm_sdk_*.whl"))
-    if wheels:
-        return from_wheels(wheels, platform=platform, version=version, family=family, targets=targets)
-    return from_tree(folder, platform=platform)
-
-
-def from_tree(root: Path, *, platform: Platform) -> Rocm:
-    """Read an installed tree, such as ``/opt/rocm``; links are followed."""
-    files: dict[str, RocmFile] = {}
-    for top in _TREE_FOLDERS:
-        for folder, folders, names in os.walk(root / top, followlinks=False):
-            folders.sort()
-            for name in sorted(names):
-                source = Path(folder, name)
-                if source.is_file():
-                    path = source.relative_to(root).as_posix()
-                    files[path] = RocmFile(path=path, root="", source=source)
-    runtime = "amdhip64*.dll" if platform == "windows" else "libamdhip64.so*"
-    if not any(PurePosixPath(path).match(runtime) for path in files):
-        raise MissingInputError(
-            f"{root} holds neither rocm-sdk wheels nor a ROCm tree: there is no {runtime} in it.",
-            hint="Name the folder that holds bin and lib (such as /opt/rocm), or the one with the wheels.",
-        )
-    info = root / ".info" / "version"
-    version = info.read_text(encoding="utf-8").strip() if info.is_file() else ""
-    return Rocm(files=files, version=version.partition("-")[0], origin=str(root))
-
-
-def from_wheels(
-    wheels: Iterable[Path], *, platform: Platform, version: str = "", family: str = "", targets: Sequence[str]
-) -> Rocm:
-    """Read ROCm's wheels; paths keep the names of their folders, as search paths between them need.
-
-    On Windows, where the folder of a library decides alone, they share one tree.
-    """
-    named = [(path, parse_wheel_name(path.name)) for path in wheels]
-    tag = "win" if platform == "windows" else "linux"
-    named = [one for one in named if any(part.platform.startswith((tag, "many")) for part in one[1].tags)]
-    chosen = _of_version(named, version)
-    folder = str(chosen[0][0].parent)
-    libraries = _libraries(chosen, family, folder)
-    wanted = {_CORE, libraries, *(f"{_DEVICE}{one}" for one in targets if libraries == _LIBRARIES)}
-    present = {name.distribution: path for path, name in chosen if name.distribution in wanted}
-    lacking = sorted(wanted - set(present))
-    if lacking:
-        raise RocmError(
-            f"{folder} has no {', '.join(lacking)} {chosen[0][1].version}.",
-            hint="Build them (nox -s build_rocm), or choose other GPU targets: --gpu-targets.",
-        )
-    files: dict[str, RocmFile] = {}
-    for distribution in sorted(present):
-        for one in _members(present[distribution], merged=platform == "windows"):
-            files[one.path] = one
-    return Rocm(
-        files=files,
-        version=str(chosen[0][1].version),
-        origin=folder,
-        family=libraries.removeprefix(_LIBRARIES).removeprefix("-"),
-    )
-
-
-def _of_version(named: list[tuple[Path, WheelName]], version: str) -> list[tuple[Path, WheelName]]:
-    versions = sorted({name.version for _, name in named if name.distribution == _CORE})
-    fitting = [one for one in versions if not version or str(one) == version]
-    if len(fitting) != 1:
-        had = ", ".join(map(str, versions)) or "none"
-        wanted = (
-            f"ROCm {version}, which the wheel was built with" if version else "one version of rocm-sdk-core"
-        )
-        raise RocmError(
-            f"The ROCm wheels must be of {wanted}; there is {had}.",
-            hint="Name a folder (--rocm) or run (--run-id) that has it.",
-        )
-    return [one for one in named if one[1].version == fitting[0]]
-
-
-def _libraries(chosen: list[tuple[Path, WheelName]], family: str, folder: str) -> str:
-    """Name the libraries' distribution: that of the family, or the one of all in a split build."""
-    found = sorted({name.distribution for _, name in chosen if name.distribution.startswith(_LIBRARIES)})
-    own = canonicalize_name(f"{_LIBRARIES}-{family}")
-    if family and own in found:
-        return own
-    if _LIBRARIES in found:
-        return _LIBRARIES
-    if family or len(found) != 1:
-        wanted = f"the libraries of {family}" if family else "the libraries of one GPU family"
-        raise RocmError(
-            f"{folder} must hold {wanted}; there is {', '.join(found) or 'none'}.",
-            hint="Choose a family that it has (--gpu-family), or build it: nox -s build_rocm.",
-        )
-    return found[0]
-
-
-def _members(wheel: Path, *, merged: bool) -> Iterator[RocmFile]:
-    """List the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
+def listing_of(wheel: Path) -> Listing:
+    """Read which files a wheel's RECORD lists."""
     with zip_reader.opened(wheel) as archive:
-        listing = require_listing(wheel, archive)
-    for info, _ in listing.files:
-        folder, slash, rest = info.filename.partition("/")
-        if slash and folder.startswith("_rocm_sdk_") and rest != "__init__.py":
-            root = "" if merged else f"{folder}/"
-            yield RocmFile(path=f"{root}{rest}", root=root, source=wheel, info=info)
-
-
-_LEAST = 64  # bytes of the smallest header
-# torch has ten thousand of these, and none is compiled
-_TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Binary:
-    """What a library says of itself."""
-
-    name: str
-    needed: tuple[str, ...]
-    search: tuple[str, ...] = ()
-    is_rpath: bool = False
+        return require_listing(wheel, archive)
 
 
 def read_binary(stream: BinaryIO, name: str) -> Binary | None:
@@ -218,7 +103,7 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
 
 def read_file(file: RocmFile) -> Binary | None:
     """Read a file of ROCm."""
-    with file.opened() as stream:
+    with file.open() as stream:
         return read_binary(stream, file.path)
 
 
@@ -238,14 +123,10 @@ def read_members(wheel: Path, infos: Iterable[zipfile.ZipInfo]) -> Mapping[str, 
         return {info.filename: binary for info, binary in found if binary is not None}
 
 
-_CHUNK = 1 << 20
-
-
 def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | Edited:
-    """Return a library with a search path: what is to be written in its place."""
+    """Return what is written in place of a library: the same with a search path."""
     if file.info is None:
-        target = scratch / file.path
-        return rpath.edited(file.source, search) or rpath.patched(file.source, search, target)
+        return rpath.edited(file.source, search) or rpath.patched(file.source, search, scratch / file.path)
     return unpacked(file, search, scratch)
 
 
@@ -253,7 +134,111 @@ def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
     """Unpack a library from its wheel into a folder, with a search path."""
     target = scratch / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with file.opened() as stream, target.open("wb") as copy:
+    with file.open() as stream, target.open("wb") as copy:
         shutil.copyfileobj(stream, copy, _CHUNK)
     rpath.rewrite(target, search)
     return target
+
+
+def from_folder(
+    folder: Path, *, platform: Platform, version: str = "", family: str = "", targets: Sequence[str] = ()
+) -> Rocm:
+    """Read a folder: one with ``rocm-sdk-*`` wheels, or an installed tree such as ``/opt/rocm``."""
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"{folder} is not a folder.",
+            hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH.",
+        )
+    wheels = sorted(folder.glob("rocm_sdk_*.whl"))
+    if wheels:
+        return _from_wheels(wheels, platform, version, family, targets)
+    return _from_tree(folder, platform)
+
+
+def _from_tree(root: Path, platform: Platform) -> Rocm:
+    """Read an installed tree; links to files are followed."""
+    files: dict[str, RocmFile] = {}
+    for top in _TREE_FOLDERS:
+        for folder, folders, names in os.walk(root / top, followlinks=False):
+            folders.sort()
+            for source in (Path(folder, name) for name in sorted(names)):
+                if source.is_file():
+                    path = source.relative_to(root).as_posix()
+                    files[path] = RocmFile(path=path, root="", source=source)
+    runtime = "amdhip64*.dll" if platform == "windows" else "libamdhip64.so*"
+    if not any(PurePosixPath(path).match(runtime) for path in files):
+        raise MissingInputError(
+            f"{root} holds neither rocm-sdk wheels nor a ROCm tree: there is no {runtime} in it.",
+            hint="Name the folder that holds bin and lib (such as /opt/rocm), or the one with the wheels.",
+        )
+    info = root / ".info" / "version"
+    version = info.read_text(encoding="utf-8").strip() if info.is_file() else ""
+    return Rocm(files=files, version=version.partition("-")[0], origin=str(root))
+
+
+def _from_wheels(
+    wheels: Iterable[Path], platform: Platform, version: str, family: str, targets: Sequence[str]
+) -> Rocm:
+    """Read ROCm's wheels; paths keep the names of their folders, as search paths between them need.
+
+    On Windows, where the folder of a library decides alone, they share one tree.
+    """
+    tag = "win" if platform == "windows" else "linux"
+    named = [(path, parse_wheel_name(path.name)) for path in wheels]
+    named = [one for one in named if any(part.platform.startswith((tag, "many")) for part in one[1].tags)]
+    chosen = _of_version(named, version)
+    folder = str(chosen[0][0].parent)
+    libraries = _libraries(chosen, family, folder)
+    wanted = {_CORE, libraries, *(f"{_DEVICE}{one}" for one in targets if libraries == _LIBRARIES)}
+    present = {name.distribution: path for path, name in chosen if name.distribution in wanted}
+    lacking = sorted(wanted - set(present))
+    if lacking:
+        raise RocmError(
+            f"{folder} has no {', '.join(lacking)} {chosen[0][1].version}.",
+            hint="Build them (nox -s build_rocm), or choose other GPU targets: --gpu-targets.",
+        )
+    files = {
+        one.path: one
+        for _, wheel in sorted(present.items())
+        for one in _payload(wheel, one_tree=platform == "windows")
+    }
+    return Rocm(files=files, version=str(chosen[0][1].version), origin=folder)
+
+
+def _of_version(named: list[tuple[Path, WheelName]], version: str) -> list[tuple[Path, WheelName]]:
+    versions = sorted({name.version for _, name in named if name.distribution == _CORE})
+    fitting = [one for one in versions if not version or str(one) == version]
+    if len(fitting) != 1:
+        exact = f"ROCm {version}, which the wheel was built with"
+        raise RocmError(
+            f"The ROCm wheels must be of {exact if version else 'one version of rocm-sdk-core'}; "
+            f"there is {', '.join(map(str, versions)) or 'none'}.",
+            hint="Name a folder (--rocm) or run (--run-id) that has it.",
+        )
+    return [one for one in named if one[1].version == fitting[0]]
+
+
+def _libraries(chosen: list[tuple[Path, WheelName]], family: str, folder: str) -> str:
+    """Choose the libraries' distribution: that of the family, or the one of all in a split build."""
+    found = sorted({name.distribution for _, name in chosen if name.distribution.startswith(_LIBRARIES)})
+    own = canonicalize_name(f"{_LIBRARIES}-{family}")
+    if family and own in found:
+        return own
+    if _LIBRARIES in found:
+        return _LIBRARIES
+    if family or len(found) != 1:
+        raise RocmError(
+            f"{folder} must hold the libraries of {family or 'one GPU family'}; "
+            f"there is {', '.join(found) or 'none'}.",
+            hint="Choose a family that it has (--gpu-family), or build it: nox -s build_rocm.",
+        )
+    return found[0]
+
+
+def _payload(wheel: Path, *, one_tree: bool) -> Iterator[RocmFile]:
+    """List the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
+    for info, _ in listing_of(wheel).files:
+        folder, slash, rest = info.filename.partition("/")
+        if slash and folder.startswith("_rocm_sdk_") and rest != "__init__.py":
+            root = "" if one_tree else f"{folder}/"
+            yield RocmFile(path=f"{root}{rest}", root=root, source=wheel, info=info)

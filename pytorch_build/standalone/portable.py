@@ -1,4 +1,11 @@
-"""Portable wheels: what a wheel needs of its machine, and the platform tag that it keeps."""
+"""Portable wheels: what a wheel needs of its machine, and the manylinux tag that it can have.
+
+Policies are those of PEP 600, in auditwheel's data: a policy is the higher, the older the machines on
+which its wheels run. ROCm's libraries and torch's come from other wheels or are loaded first, and do
+not count. Libraries of the machine go into a wheel as auditwheel does it: ``libfoo.so.1`` becomes
+``NAME.libs/libfoo-HASH.so.1``, its SONAME with it, and whoever needs it is changed to need that one.
+Only the changed files are compressed again. DLLs of Windows are sorted by who brings them.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +14,73 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from core import files, process
 from core.archive import Member, zip_reader
-from core.archive.zip_reader import MemberStream
+from core.archive.zip_reader import MemberStream, is_executable
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
-from core.wheel.record import require_listing
 from pytorch_build.check import dlls
 from pytorch_build.check.policy import load_policy
-from pytorch_build.standalone.libraries import Binary, read_binary, read_members
+from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
 from pytorch_build.standalone.needs import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.wheel.writer import WrittenFile
     from pytorch_build.check.policy import Policy
 
+_HASH = 8
+_CHUNK = 1 << 20
+_SHOWN = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Portability:
-    """What a wheel is worth on other machines."""
+    """What a wheel is worth on other machines: tags as it is, and with the external libraries inside."""
 
     satisfied: tuple[str, ...]
     reachable: tuple[str, ...]
     external: Mapping[str, Path | None]
     needs: Mapping[str, Binary]
 
-    @property
-    def portable(self) -> bool:
-        """Whether it needs nothing that manylinux does not promise."""
-        return self.satisfied[0].startswith("manylinux")
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """What became of a wheel; no file where it had its tag already."""
+
+    file: WrittenFile | None
+    platform: str
+    grafted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """What becomes of one file; one with a source and a SONAME is a library of the machine."""
+
+    member: str
+    source: Path | None = None
+    soname: str = ""
+    renamed: Mapping[str, str]
+    search: tuple[str, ...]
 
 
 def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
     """List patterns of the libraries that do not count: other wheels' own, and those inside."""
     inside = {PurePosixPath(path).name for path in needs} | {one.name for one in needs.values() if one.name}
-    others = (pattern for provider in policy.providers.values() for pattern in provider.patterns)
-    return frozenset({*inside, *others, "libpython3*.so*"})
+    return frozenset({*inside, *_of_others(policy), "libpython3*.so*"})
+
+
+def _of_others(policy: Policy) -> tuple[str, ...]:
+    return tuple(pattern for provider in policy.providers.values() for pattern in provider.patterns)
+
+
+def _needs_of(wheel: Path) -> Mapping[str, Binary]:
+    return read_members(wheel, [info for info, _ in listing_of(wheel).files])
 
 
 def analyse(wheel: Path) -> Portability:
@@ -58,75 +90,62 @@ def analyse(wheel: Path) -> Portability:
         from auditwheel.wheel_abi import analyze_wheel_abi
     except ImportError as problem:
         raise MissingInputError(
-            "auditwheel, which knows manylinux' policies, is not installed.",
+            "auditwheel, which has manylinux' policies, is not installed.",
             hint="It is part of the tool on Linux: pip install -r requirements.txt.",
         ) from problem
-    with zip_reader.opened(wheel) as archive:
-        infos = [info for info, _ in require_listing(wheel, archive).files]
-    needs = read_members(wheel, infos)
+    needs = _needs_of(wheel)
     skip = excluded(needs, load_policy())
     logging.getLogger("auditwheel").setLevel(logging.ERROR)
     try:
-        found = [
+        as_it_is, grafted = (
             analyze_wheel_abi(
                 None, None, wheel.resolve(), skip, disable_isa_ext_check=False, allow_graft=graft
             )
             for graft in (False, True)
-        ]
+        )
     except AuditwheelError as problem:
         raise WheelError(f"auditwheel cannot judge {wheel.name}: {problem}.") from problem
-    as_it_is, grafted = found
-    best = grafted.overall_policy
+    own, best = as_it_is.overall_policy, grafted.overall_policy
     return Portability(
-        satisfied=_tags(as_it_is.overall_policy.name, as_it_is.overall_policy.aliases),
-        reachable=_tags(best.name, best.aliases),
+        satisfied=(own.name, *own.aliases),
+        reachable=(best.name, *best.aliases),
         external=dict(sorted(grafted.external_refs[best.name].libs.items())),
         needs=needs,
     )
-
-
-def _tags(name: str, aliases: Iterable[str]) -> tuple[str, ...]:
-    return (name, *aliases)
-
-
-def platform_text(tags: Sequence[str]) -> str:
-    """Join platform tags as a wheel's file name does: sorted, with dots (PEP 425)."""
-    return ".".join(sorted(tags))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repaired:
-    """What became of a wheel."""
-
-    file: WrittenFile | None
-    platform: str
-    grafted: tuple[str, ...] = ()
 
 
 def repair(
     wheel: Path, found: Portability, output: Path, *, graft: bool, epoch: int | None = None
 ) -> Repaired:
     """Write a wheel again with the tag that it satisfies."""
-    external = {} if found.portable and not graft else found.external
-    if external or not found.portable:
+    portable = found.satisfied[0].startswith("manylinux")
+    external = {} if portable and not graft else found.external
+    if external or not portable:
         _require_graftable(wheel, found, graft=graft)
-    platform = platform_text(found.reachable if external else found.satisfied)
-    if not external and {tag.platform for tag in parse_wheel_name(wheel.name).tags} == set(
-        platform.split(".")
-    ):
+    # sorted, with dots (PEP 425)
+    platform = ".".join(sorted(found.reachable if external else found.satisfied))
+    name = parse_wheel_name(wheel.name)
+    if not external and {tag.platform for tag in name.tags} == set(platform.split(".")):
         return Repaired(file=None, platform=platform)
-    places = {name: path for name, path in external.items() if path is not None}
-    distribution = wheel.name.partition("-")[0]
+    places = {library: path for library, path in external.items() if path is not None}
+    digests = {library: files.sha256(path) for library, path in places.items()}
+    own = {library: _binary(path) for library, path in places.items()}
+    patches = plan(wheel.name.partition("-")[0], places, digests, found.needs, own)
     with tempfile.TemporaryDirectory(prefix="repair-wheel-") as scratch:
-        patches = plan(distribution, places, digests_of(places), found.needs, _needs_of(places))
+        members = _patched(wheel, patches, Path(scratch))
         edited = edit_wheel(
             wheel,
             output,
-            version=str(parse_wheel_name(wheel.name).version),
-            additions=Additions(members=patched(wheel, patches, Path(scratch)), platform=platform),
+            version=str(name.version),
+            additions=Additions(members=members, platform=platform),
             epoch=epoch,
         )
     return Repaired(file=edited.file, platform=platform, grafted=tuple(places))
+
+
+def _binary(path: Path) -> Binary:
+    with path.open("rb") as stream:
+        return read_binary(stream, str(path)) or Binary(name=path.name, needed=())
 
 
 def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
@@ -138,10 +157,11 @@ def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
     absent = [name for name, path in found.external.items() if path is None]
     if graft and not absent:
         return
-    listed = ", ".join(
-        f"{name} (for {', '.join(_users(found, name)) or 'another of them'})"
+    needed_by = {
+        name: sorted(member for member, binary in found.needs.items() if name in binary.needed)[:_SHOWN]
         for name in (absent if graft else found.external)
-    )
+    }
+    listed = ", ".join(f"{name} (for {', '.join(by) or 'another of them'})" for name, by in needed_by.items())
     if graft:
         raise CheckError(
             f"{wheel.name} needs libraries that this machine does not have: {listed}.",
@@ -153,87 +173,51 @@ def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
     )
 
 
-def _users(found: Portability, name: str) -> list[str]:
-    return sorted(member for member, binary in found.needs.items() if name in binary.needed)[:3]
-
-
-def _needs_of(places: Mapping[str, Path]) -> dict[str, Binary]:
-    needs = {}
-    for name, path in places.items():
-        with path.open("rb") as stream:
-            needs[name] = read_binary(stream, str(path)) or Binary(name=name, needed=())
-    return needs
-
-
-_HASH = 8
-_CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patch:
-    """What becomes of one file."""
-
-    member: str
-    source: Path | None
-    soname: str
-    renamed: Mapping[str, str]
-    search: tuple[str, ...]
-
-
 def plan(
     distribution: str,
     external: Mapping[str, Path],
     digests: Mapping[str, str],
     needs: Mapping[str, Binary],
-    more: Mapping[str, Binary],
+    own: Mapping[str, Binary],
 ) -> Sequence[Patch]:
-    """Decide what becomes of each file."""
+    """Decide what becomes of each file: the machine's (external) libraries, and the files that need them."""
     folder = f"{distribution}.libs"
-    names = {name: _unique(name, digests[name]) for name in external}
+    names = {}
+    for name in external:
+        stem, dot, rest = name.partition(".")
+        names[name] = f"{stem}-{digests[name][:_HASH]}{dot}{rest}"
+
+    def renamed(binary: Binary) -> dict[str, str]:
+        return {name: names[name] for name in binary.needed if name in names}
+
     patches = [
         Patch(
             member=f"{folder}/{names[name]}",
             source=path,
             soname=names[name],
-            renamed=_renamed(more[name], names),
-            search=("$ORIGIN",) if _renamed(more[name], names) else (),
+            renamed=renamed(own[name]),
+            search=("$ORIGIN",) if renamed(own[name]) else (),
         )
         for name, path in sorted(external.items())
     ]
     for member, binary in sorted(needs.items()):
-        renamed = _renamed(binary, names)
-        if renamed:
+        if renamed(binary):
             search = tuple(dict.fromkeys((*rpath.relative(binary.search), *rpath.ways(member, [folder]))))
-            patches.append(Patch(member=member, source=None, soname="", renamed=renamed, search=search))
+            patches.append(Patch(member=member, renamed=renamed(binary), search=search))
     return patches
 
 
-def _unique(name: str, digest: str) -> str:
-    stem, dot, rest = name.partition(".")
-    return f"{stem}-{digest[:_HASH]}{dot}{rest}"
-
-
-def _renamed(binary: Binary, names: Mapping[str, str]) -> dict[str, str]:
-    return {name: names[name] for name in binary.needed if name in names}
-
-
-def digests_of(external: Mapping[str, Path]) -> dict[str, str]:
-    """Hash the machine's libraries."""
-    return {name: files.sha256(path) for name, path in external.items()}
-
-
-def patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
+def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
     """Make the changed files."""
     members = []
     with zip_reader.opened(wheel) as archive:
         for number, patch in enumerate(patches):
-            target = scratch / f"{number}.so"
-            executable = True
+            target, executable = scratch / f"{number}.so", True
             if patch.source is not None:
                 shutil.copyfile(patch.source, target)
             else:
                 info = archive.getinfo(patch.member)
-                executable = bool(info.external_attr >> 16 & 0o111)
+                executable = is_executable(info)
                 with MemberStream(wheel, info) as stream, target.open("wb") as copy:
                     shutil.copyfileobj(stream, copy, _CHUNK)
             _patch(target, patch)
@@ -253,64 +237,43 @@ def _patch(target: Path, patch: Patch) -> None:
     process.capture([*words, target])
     with target.open("rb") as stream:
         after = elf.read_needs(stream, patch.member)
-    lacking = after is None or not set(patch.renamed.values()) <= set(after.needed)
     if (
         after is None
-        or lacking
+        or not set(patch.renamed.values()) <= set(after.needed)
         or after.search != patch.search
         or (patch.soname and after.soname != patch.soname)
     ):
         raise BuildError(f"patchelf did not leave {patch.member} as it is to be.")
 
 
-_PROMISED = {"system", "redistributable", "python"}
+Origin = Literal["inside", "promised", "others", "missing"]
+Dlls = dict[str, tuple[str, ...]]  # a DLL's name, in small letters -> who in the wheel needs it
 
 
-@dataclass(frozen=True, kw_only=True)
-class DllNeeds:
-    """Where a wheel's DLLs come from: name, in small letters -> who in the wheel needs it."""
-
-    inside: Mapping[str, tuple[str, ...]]
-    promised: Mapping[str, tuple[str, ...]]
-    others: Mapping[str, tuple[str, ...]]
-    missing: Mapping[str, tuple[str, ...]]
-
-
-def analyse_dlls(wheel: Path) -> DllNeeds:
-    """Analyse a wheel for Windows."""
-    with zip_reader.opened(wheel) as archive:
-        infos = [info for info, _ in require_listing(wheel, archive).files]
-    return sort_needs(read_members(wheel, infos))
-
-
-def sort_needs(binaries: Mapping[str, Binary]) -> DllNeeds:
-    """Sort the needs of a wheel's files by where they are met."""
-    policy = load_policy()
+def analyse_dlls(wheel: Path) -> dict[Origin, Dlls]:
+    """Sort the DLLs that a wheel for Windows needs by where they come from; by file inspection alone."""
+    policy, binaries = load_policy(), _needs_of(wheel)
     own = {PurePosixPath(path).name.lower() for path in binaries}
-    others = tuple(pattern for provider in policy.providers.values() for pattern in provider.patterns)
-    sorted_: dict[str, dict[str, list[str]]] = {"inside": {}, "promised": {}, "others": {}, "missing": {}}
-    for path, binary in sorted(binaries.items()):
-        for name in binary.needed:
-            where = (
-                "inside"
-                if name.lower() in own
-                else "promised"
-                if dlls.origin(name, policy.windows) in _PROMISED
-                else "others"
-                if matches(name, others)
-                else "missing"
-            )
-            sorted_[where].setdefault(name.lower(), []).append(path)
-    return DllNeeds(
-        **{where: {name: tuple(by) for name, by in sorted(found.items())} for where, found in sorted_.items()}
-    )
+    found: dict[Origin, Dlls] = {origin: {} for origin in get_args(Origin)}
+
+    def origin_of(name: str) -> Origin:
+        if name in own:
+            return "inside"
+        if dlls.origin(name, policy.windows) in {"system", "redistributable", "python"}:
+            return "promised"
+        return "others" if matches(name, _of_others(policy)) else "missing"
+
+    for name, path in sorted((name.lower(), path) for path, one in binaries.items() for name in one.needed):
+        same = found[origin_of(name)]
+        same[name] = (*same.get(name, ()), path)
+    return found
 
 
-def require_brought(wheel: Path, needs: DllNeeds) -> None:
+def require_dlls(wheel: Path, missing: Dlls) -> None:
     """Refuse a wheel that needs DLLs which nothing brings."""
-    if needs.missing:
-        listed = ", ".join(f"{name} (for {', '.join(by[:3])})" for name, by in needs.missing.items())
+    if missing:
+        listed = ", ".join(f"{name} (for {', '.join(by[:_SHOWN])})" for name, by in missing.items())
         raise CheckError(
-            f"{wheel.name} needs DLLs that nothing brings: {listed}.",
+            f"{wheel.name} needs DLLs that nothing provides: {listed}.",
             hint="Copy them beside the DLLs that need them before the wheel is made.",
         )

@@ -1,4 +1,4 @@
-"""What a stand-alone wheel says of itself: its version, its requirements, torch's version module."""
+"""The texts of a stand-alone wheel: version, requirements, licences, and the Python that loads ROCm."""
 
 from __future__ import annotations
 
@@ -12,22 +12,67 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
 from core.errors import WheelError
 from core.wheel import parse_wheel_name, read_metadata
-from core.wheel.record import require_listing
+from pytorch_build.standalone.libraries import listing_of
 from rocm_packaging.packages.layouts import device_target, is_rocm
 from rocm_packaging.packages.payload import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from packaging.version import Version
 
-
-_CONTINUED = (" ", "\t")
+FOLDER = "lib/rocm"
+"""Where ROCm lies in torch's package, on both platforms."""
 _EXTRA = re.compile(r"provides-extra:\s*(device-\S+)", re.IGNORECASE)
+_DLL_LOOP = re.compile(r"^(?P<indent>[ \t]*)for dll_path in dll_paths:", re.MULTILINE)
+_DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+_LOADER = '''\
+"""Loads the ROCm that this wheel holds, before torch's own libraries."""
+
+import ctypes
+import os
+
+_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "rocm")
+_LIBRARIES = (
+@LIBRARIES@)
+_loaded = []
+@GLOBAL@
+
+def initialize():
+@DLL_FOLDER@    for path in _LIBRARIES:
+        file = os.path.join(_ROOT, *path.split("/"))
+        try:
+            _loaded.append(ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL))
+        except OSError as problem:
+            raise ImportError(
+                f"ROCm's {path}, which is part of this wheel, could not be loaded: {problem}"
+            ) from problem
+'''
+_DLL_FOLDER = '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Licenses:
+    """The licences of some wheels: member -> path below ``licenses`` of the new wheel."""
+
+    expression: str
+    files: Mapping[Path, Mapping[str, str]]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all of them, sorted."""
+        return sorted(path for names in self.files.values() for path in names.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """What a wheel's ``_rocm_init.py`` loads by `rocm_sdk`: libraries by short names, of a version."""
+
+    names: tuple[str, ...]
+    version: str
 
 
 def standalone_version(version: Version, label: str) -> str:
@@ -40,23 +85,25 @@ def standalone_version(version: Version, label: str) -> str:
     return f"{version}.{label}" if version.local else f"{version}+{label}"
 
 
-def standalone_metadata(
-    content: bytes, version: str, *, expression: str = "", license_files: Sequence[str] = ()
-) -> bytes:
+def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> bytes:
     """Edit METADATA: the version and licences, without requirements on ROCm's or device packages."""
     head, gap, body = content.decode().partition("\n\n")
     lines: list[str] = []
-    for field in _fields(head):
+    # a field goes on in the lines that are indented
+    for field in re.findall(r"^\S.*(?:\n[ \t].*)*", head, re.MULTILINE):
         name, _, value = field.partition(":")
-        if name.lower() == "version":
-            lines.append(f"Version: {version}")
-        elif name.lower() == "license-expression" and expression:
-            own = value.strip()
-            both = f"({own}) AND {expression}" if " OR " in own else joined([own, expression])
-            lines.append(f"License-Expression: {both}")
-            lines += [f"License-File: {path}" for path in license_files]
-        elif not (_needs_rocm(value) if name.lower() == "requires-dist" else device_extras([field])):
-            lines.append(field)
+        match name.lower():
+            case "version":
+                lines.append(f"Version: {version}")
+            case "license-expression" if licenses.expression:
+                own, more = value.strip(), licenses.expression
+                both = f"({own}) AND {more}" if " OR " in own else joined([own, more])
+                lines.append(f"License-Expression: {both}")
+                lines += [f"License-File: {path}" for path in licenses.paths]
+            case "requires-dist" if _needs_rocm(value):
+                pass
+            case _ if not device_extras([field]):
+                lines.append(field)
     return ("\n".join(lines) + (gap + body if gap else "\n")).encode()
 
 
@@ -64,20 +111,6 @@ def device_extras(fields: Iterable[str]) -> list[str]:
     """List the extras of METADATA's fields that name device packages: a host wheel has such."""
     found = (_EXTRA.fullmatch(one.strip()) for one in fields)
     return [one[1] for one in found if one]
-
-
-def _fields(head: str) -> Iterator[str]:
-    """Split a header into fields, each with its continuation lines."""
-    field = ""
-    for line in head.splitlines():
-        if line.startswith(_CONTINUED):
-            field += f"\n{line}"
-            continue
-        if field:
-            yield field
-        field = line
-    if field:
-        yield field
 
 
 def _needs_rocm(requirement: str) -> bool:
@@ -88,58 +121,26 @@ def _needs_rocm(requirement: str) -> bool:
     return is_rocm(name) or bool(device_target(name))
 
 
-def standalone_module(content: bytes, old: Version, new: str) -> bytes:
-    """Edit ``version.py``: every quoted text that is the old version becomes the new one."""
-
-    def replaced(found: re.Match[str]) -> str:
-        return f"{found[1]}{new}{found[1]}" if found[2] == str(old) else found[0]
-
-    return re.sub(r"""(['"])([^'"\n]*)\1""", replaced, content.decode()).encode()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """The licences of some wheels."""
-
-    expression: str
-    files: Mapping[Path, Mapping[str, str]]
-
-    @property
-    def paths(self) -> list[str]:
-        """Where all of them go, sorted."""
-        return sorted(path for names in self.files.values() for path in names.values())
-
-
-def licenses_of(wheels: Iterable[Path]) -> Held:
-    """Gather the licences of wheels."""
+def licenses_of(wheels: Iterable[Path]) -> Licenses:
+    """Gather the licences of ROCm's wheels, with their files (PEP 639)."""
     expressions: list[str] = []
     files: dict[Path, Mapping[str, str]] = {}
     for wheel in sorted(wheels):
-        with zip_reader.opened(wheel) as archive:
-            listing = require_listing(wheel, archive)
-        prefix, name = f"{listing.folder}/licenses/", parse_wheel_name(wheel.name).distribution
+        listing, name = listing_of(wheel), parse_wheel_name(wheel.name).distribution
+        prefix = f"{listing.folder}/licenses/"
         names = (info.filename for info, _ in listing.files if info.filename.startswith(prefix))
         files[wheel] = {one: f"{name}/{one.removeprefix(prefix)}" for one in names}
         with contextlib.suppress(InvalidLicenseExpression):  # older metadata names licences in words
             expressions.append(canonicalize_license_expression(read_metadata(wheel).license))
-    return Held(expression=joined(expressions) if expressions else "", files=files)
+    return Licenses(expression=joined(expressions), files=files)
 
 
-FOLDER = "lib/rocm"
-"""Where ROCm lies in torch's package, on both platforms."""
-_DLL_LOOP = re.compile(r"^(?P<indent>[ \t]*)for dll_path in dll_paths:", re.MULTILINE)
-_DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+def standalone_module(content: bytes, old: Version, new: str) -> bytes:
+    """Edit ``version.py``: every quoted text that is the old version becomes the new one."""
+    return re.sub(rf"(['\"]){re.escape(str(old))}\1", rf"\g<1>{new}\g<1>", content.decode()).encode()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a wheel's ``_rocm_init.py`` asks of `rocm_sdk`."""
-
-    names: tuple[str, ...]
-    version: str
-
-
-def read_rocm_init(text: str, where: str) -> Asked:
+def read_rocm_init(text: str, where: str) -> Loader:
     """Read ``_rocm_init.py``: the arguments of its one call of ``initialize_process``."""
     try:
         given = _arguments(text)
@@ -150,8 +151,8 @@ def read_rocm_init(text: str, where: str) -> Asked:
         ) from problem
     names, version = given.get("preload_shortnames", ()), given.get("check_version", "")
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise WheelError(f"{where} cannot be made stand-alone: preload_shortnames is no list of names.")
-    return Asked(names=tuple(names), version=version if isinstance(version, str) else "")
+        raise WheelError(f"{where} cannot be made stand-alone: preload_shortnames is not a list of names.")
+    return Loader(names=tuple(names), version=version if isinstance(version, str) else "")
 
 
 def _arguments(text: str) -> dict[str, object]:
@@ -174,37 +175,9 @@ def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
     Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
     their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
     """
-    listed = "".join(f'    "{path}",\n' for path in paths)
-    more = (
-        '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
-        if windows
-        else ""
-    )
-    return (
-        '"""Loads the ROCm that this wheel holds, before torch\'s own libraries."""\n'
-        "\n"
-        "import ctypes\n"
-        "import os\n"
-        "\n"
-        '_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "rocm")\n'
-        "_LIBRARIES = (\n"
-        f"{listed}"
-        ")\n"
-        "_loaded = []\n"
-        f"{'_added = None' + chr(10) if windows else ''}"
-        "\n"
-        "\n"
-        "def initialize():\n"
-        f"{more}"
-        "    for path in _LIBRARIES:\n"
-        '        file = os.path.join(_ROOT, *path.split("/"))\n'
-        "        try:\n"
-        "            _loaded.append(ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL))\n"
-        "        except OSError as problem:\n"
-        "            raise ImportError(\n"
-        '                f"ROCm\'s {path}, which is part of this wheel, could not be loaded: {problem}"\n'
-        "            ) from problem\n"
-    )
+    text = _LOADER.replace("@LIBRARIES@", "".join(f'    "{path}",\n' for path in paths))
+    text = text.replace("@GLOBAL@", "_added = None\n" if windows else "")
+    return text.replace("@DLL_FOLDER@", _DLL_FOLDER if windows else "")
 
 
 def patched_torch_init(text: str, where: str) -> str:
@@ -215,6 +188,6 @@ def patched_torch_init(text: str, where: str) -> str:
     if not count:
         raise WheelError(
             f"{where} has no line 'for dll_path in dll_paths:', so nothing would look for ROCm's DLLs.",
-            hint="This torch loads its DLLs in another way than the versions that this stage knows.",
+            hint="This torch loads its DLLs in another way than the versions that this stage supports.",
         )
     return patched

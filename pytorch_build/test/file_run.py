@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.junit import Outcome
-    from pytorch_build.test.plugin import Result, Session
+    from pytorch_build.test.plugin import Line, Session
     from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
@@ -144,8 +144,6 @@ class Stall:
 
 
 class _Running:
-    """One file, process by process."""
-
     def __init__(self, file: TestFile, setting: Setting, name: str) -> None:
         self.file, self.setting, self.name = file, setting, name
         self.folder = setting.folder / name
@@ -159,7 +157,6 @@ class _Running:
         self.side_by_side = file.parallel and setting.workers > 1
 
     def perform(self, part: Part | None) -> None:
-        """Run the file, and what is left of it after each process that dies."""
         # what an earlier run left there would be taken for this one's
         shutil.rmtree(self.folder, ignore_errors=True)
         self.log.unlink(missing_ok=True)
@@ -201,19 +198,14 @@ class _Running:
         for case in found:
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
-            self.cases[case.test] = self._ruled(case)
+            rules = [one for one in self.setting.rules if one.action == "retry" and one.takes(case.test)]
+            rule = f"{rules[0].name}: {rules[0].reason}" if case.attempts > 1 and rules else ""
+            self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:
             self.collected |= dict.fromkeys(session.collected)
             for rule, tests in session.rules.items():
                 self.matched.setdefault(rule, {}).update(dict.fromkeys(tests))
         return left
-
-    def _ruled(self, case: Case) -> Case:
-        """Name the rule by which a test was retried."""
-        if case.attempts == 1:
-            return case
-        rules = (one for one in self.setting.rules if one.action == "retry" and one.takes(case.test))
-        return replace(case, rule=next((f"{one.name}: {one.reason}" for one in rules), ""))
 
     def _left(self, sessions: Sequence[Session]) -> tuple[str, ...]:
         """List the tests that a process that died had not come to, if they may go on."""
@@ -231,7 +223,6 @@ class _Running:
     def _started(
         self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...]
     ) -> tuple[Sequence[Session], Ended]:
-        """Run pytest, and read what its journals hold."""
         setting, path = self.setting, self.folder / f"{name}.plan.json"
         runner = self.file.runner == "run_test"
         plan = Plan(
@@ -299,7 +290,10 @@ def of_file(
     file: str, ended: Ended, sessions: Sequence[Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
     """Return the results of one process of a test file; `output` is the end of its log."""
-    cases = _reported(file, sessions)
+    attempts: dict[str, list[Case]] = {}
+    for line in (line for one in sessions for line in (*one.uncollected, *one.results)):
+        attempts.setdefault(line.test or line.file, []).append(_case(file, line))
+    cases = {test: last_attempt(found) for test, found in attempts.items()}
     whole = _as_a_whole(file, ended, sessions, cases, output)
     if whole is None and not cases and not may_be_empty:
         whole = Case(test=file, file=file, outcome="error", line="no test ran", text=cut(clean(output)))
@@ -318,27 +312,14 @@ def of_script(file: str, ended: Ended, output: str) -> Case:
     return Case(test=file, file=file, outcome=outcome, seconds=ended.seconds, line=line, text=text)
 
 
-def _reported(file: str, sessions: Sequence[Session]) -> dict[str, Case]:
-    attempts: dict[str, list[Case]] = {}
-    for session in sessions:
-        for one in session.uncollected:
-            line, text = first_line(one.message, ""), cut(clean(one.text or one.message))
-            case = Case(test=one.file, file=file, outcome=one.outcome, line=line, text=text)
-            attempts.setdefault(case.test, []).append(case)
-        for result in session.results:
-            attempts.setdefault(result.test, []).append(_case(file, result))
-    return {test: last_attempt(cases) for test, cases in attempts.items()}
-
-
-def _case(file: str, result: Result) -> Case:
-    outcome, quiet = _OUTCOMES[result.outcome], result.outcome in {"passed", "xpassed"}
-    line = "" if quiet else first_line(result.message, result.text)
-    if outcome in {"failed", "error"} and _LATE.search(line):
+def _case(file: str, line: Line) -> Case:
+    outcome, quiet = _OUTCOMES[line.outcome], line.outcome in {"passed", "xpassed"}
+    why = "" if quiet else first_line(line.message, line.text)
+    if outcome in {"failed", "error"} and _LATE.search(why):
         outcome = "timeout"
-    text = "" if quiet else cut(clean(result.text or result.message))
-    return Case(
-        test=result.test, file=file, outcome=outcome, seconds=max(0.0, result.seconds), line=line, text=text
-    )
+    text = "" if quiet else cut(clean(line.text or line.message))
+    seconds = max(0.0, line.seconds)
+    return Case(test=line.test or line.file, file=file, outcome=outcome, seconds=seconds, line=why, text=text)
 
 
 def _as_a_whole(
@@ -370,7 +351,6 @@ def _killed(ended: Ended) -> tuple[Outcome, str] | None:
 
 
 def _incomplete(ended: Ended, sessions: Sequence[Session], output: str) -> tuple[Outcome, str]:
-    """Explain why pytest did not come to its end."""
     status = process.status(ended.returncode)
     if not sessions and ended.returncode in _EXIT_WORDS:
         return "error", f"pytest {_EXIT_WORDS[ended.returncode]} ({status})"
@@ -380,7 +360,6 @@ def _incomplete(ended: Ended, sessions: Sequence[Session], output: str) -> tuple
 
 
 def _odd(ended: Ended, cases: Mapping[str, Case]) -> tuple[Outcome, str] | None:
-    """Explain what is wrong with how pytest ended, if anything."""
     failing, status = any(case.failing for case in cases.values()), process.status(ended.returncode)
     if words := _EXIT_WORDS.get(ended.returncode):
         # a file that cannot be collected interrupts pytest, and is a result by itself

@@ -26,7 +26,7 @@ from core.errors import CheckError, UsageError
 from core.families import KFD_NODES, target_of_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytorch_build.context import Context
 
@@ -92,7 +92,7 @@ class Assignment:
 def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
-        found = kernel_gpus(_properties(), usable=_usable)
+        found = kernel_gpus(_properties())
         found = found or rocminfo_gpus(_output("rocminfo"))
         found = found or enumerated_gpus(_output("rocm_agent_enumerator"))
         found = found or amd_smi_gpus(_output("amd-smi", "static", "--asic", "--json"))
@@ -126,18 +126,16 @@ def _properties() -> Iterator[str]:
             continue
 
 
-def _usable(minor: int) -> bool:
-    node = RENDER_NODES / f"renderD{minor}"
-    return not RENDER_NODES.is_dir() or os.access(node, os.R_OK | os.W_OK)
-
-
-def kernel_gpus(properties: Iterable[str], *, usable: Callable[[int], bool] | None = None) -> tuple[Gpu, ...]:
+def kernel_gpus(properties: Iterable[str]) -> tuple[Gpu, ...]:
     """Read the kernel's topology: one text per node, in the order of the nodes' numbers."""
-    found = []
+    found, mode = [], os.R_OK | os.W_OK
     for text in properties:
         facts = {name: int(value) for name, value in _PROPERTY.findall(text)}
         version, minor = facts.get("gfx_target_version", 0), facts.get("drm_render_minor", 0)
-        if version and (usable is None or not minor or usable(minor)):
+        # one that this process may not open is not its own
+        if version and (
+            not minor or not RENDER_NODES.is_dir() or os.access(RENDER_NODES / f"renderD{minor}", mode)
+        ):
             unique = facts.get("unique_id", 0)
             found.append(Gpu(target=target_of_version(version), uuid=f"GPU-{unique:016x}" if unique else ""))
     return tuple(found)

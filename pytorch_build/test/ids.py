@@ -23,13 +23,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _NAME = r"[^:\[]"
-_ANY_NAMES = rf"{_NAME}+(?:::{_NAME}+)*"
-_ANY_PARAMETERS = r"(?:\[.*)?"
 
 
 @dataclass(frozen=True)
 class TestId:
-    """A test id in its parts."""
+    """A test id in its parts; every text is one, as pytest puts no bounds to them."""
 
     __test__ = False
 
@@ -39,16 +37,11 @@ class TestId:
 
     @classmethod
     def parse(cls, text: str) -> TestId:
-        """Take an id apart; every text is one, as pytest puts no bounds to them."""
-        path, names, parameters = _parts(text)
-        return cls(path, names, parameters)
-
-
-def _parts(text: str) -> tuple[str, tuple[str, ...], str | None]:
-    path, separator, rest = text.partition("::")
-    plain, bracket, parameters = rest.partition("[")
-    names = tuple(plain.split("::")) if separator else ()
-    return path, names, parameters.removesuffix("]") if bracket else None
+        """Take an id apart."""
+        path, separator, rest = text.partition("::")
+        plain, bracket, parameters = rest.partition("[")
+        names = tuple(plain.split("::")) if separator else ()
+        return cls(path, names, parameters.removesuffix("]") if bracket else None)
 
 
 @dataclass(frozen=True)
@@ -58,53 +51,56 @@ class Pattern:
     text: str
     path: str
     names: tuple[str, ...]
-    parameters: str | None
+    parameters: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
         """Check a pattern."""
-        path, names, parameters = _parts(text)
+        parts = TestId.parse(text)
+        path, names, parameters = parts.path, parts.names, parts.parameters
         if not names:
             raise ValueError(
                 f"{text!r} could be anywhere: write ::{text} for tests of that name in any file."
             )
-        _refuse_odd_brackets(text, parameters)
+        _refuse_open_bracket(text, parameters)
         if path and "/" not in path and not path.endswith(".py"):
             path, names = "", (path, *names)
         if path:
-            refuse_odd_path(text, path)
+            _refuse_odd_path(text, path)
         if not all(names):
             raise ValueError(f"{text!r} has an empty part between two '::'.")
         if any(letter in name for name in names for letter in ":/\\ "):
             raise ValueError(f"{text!r}: classes and functions have no such letters; is a '::' missing?")
-        if all(set(name) == {"*"} for name in names) and _stem(path) in {"", "*"}:
+        stem = path.rpartition("/")[2].removesuffix(".py")
+        if stem in {"", "*"} and all(set(name) == {"*"} for name in names):
             raise ValueError(f"{text!r} takes every test: name a file, a class or a test.")
         return cls(text, path, names, parameters)
 
     @cached_property
     def regex(self) -> str:
         """A regular expression for whole test ids."""
-        path = r"[^:]+::" if not self.path else _escaped(self.path, "[^/:]*") + "::"
-        outer = "" if self.path else rf"(?:{_NAME}+::)*"
+        path = f"{self._path_regex}::" if self.path else rf"[^:]+::(?:{_NAME}+::)*"
         *classes, last = self.names
-        inner = "".join(f"{_part(name)}::" for name in classes)
-        return f"{path}{outer}{inner}{_last(last, self.parameters)}"
+        return f"{path}{''.join(f'{_part(name)}::' for name in classes)}{_last(last, self.parameters)}"
+
+    @property
+    def _path_regex(self) -> str:
+        return _escaped(self.path, "[^/:]*")
 
     def matches(self, test: str) -> bool:
         """Whether it takes this test."""
         return re.fullmatch(self.regex, test) is not None
 
     def near_miss(self, test: TestId) -> str:
-        """Say why it does not take a test that it seems to mean; "" where it means another one.
+        """Explain why it does not take a test that it seems to mean; "" where it means another one.
 
         Two of file, names and parameters agree, or only the class differs.
         """
-        own = Pattern(self.text, "", (self.names[-1],), None)
+        own = Pattern(self.text, "", self.names[-1:])
         if not test.names or not own.matches(f"{test.path}::{test.names[-1]}"):
             return ""
-        same_path = not self.path or re.fullmatch(_escaped(self.path, "[^/:]*"), test.path) is not None
-        plain = "::".join((test.path, *test.names))
-        same_names = Pattern(self.text, "", self.names, None).matches(plain)
+        same_path = not self.path or re.fullmatch(self._path_regex, test.path) is not None
+        same_names = Pattern(self.text, "", self.names).matches("::".join((test.path, *test.names)))
         if same_path and same_names:
             return "the parameters differ: a name without [...] means the test without parameters, [*] any"
         if set(self.names[-1]) == {"*"} and not same_names:
@@ -114,13 +110,24 @@ class Pattern:
         return f"the file differs: it names {self.path}" if same_names else ""
 
 
-def _refuse_odd_brackets(text: str, parameters: str | None) -> None:
+def exact(text: str) -> str:
+    """Check the exact id of a test."""
+    parts = TestId.parse(text)
+    if not parts.names or not all(parts.names):
+        raise ValueError(f"{text!r} is not a test id such as test/test_nn.py::TestNN::test_conv.")
+    _refuse_odd_path(text, parts.path)
+    _refuse_open_bracket(text, parts.parameters)
+    if any("*" in part for part in (parts.path, *parts.names)):
+        raise ValueError(f"{text!r} is a pattern: it belongs under 'patterns'.")
+    return text
+
+
+def _refuse_open_bracket(text: str, parameters: str | None) -> None:
     if parameters is not None and not text.endswith("]"):
         raise ValueError(f"{text!r} has an open bracket: parameters end with ']'.")
 
 
-def refuse_odd_path(text: str, path: str) -> None:
-    """Check the path of an id or pattern."""
+def _refuse_odd_path(text: str, path: str) -> None:
     if not path.endswith(".py"):
         raise ValueError(f"{text!r}: the file must end with .py.")
     if "\\" in path or path.startswith("/") or {".", "..", ""} & set(path.split("/")):
@@ -129,20 +136,8 @@ def refuse_odd_path(text: str, path: str) -> None:
         )
 
 
-def exact(text: str) -> str:
-    """Check the exact id of a test."""
-    path, names, parameters = _parts(text)
-    if not names or not all(names):
-        raise ValueError(f"{text!r} is no test id such as test/test_nn.py::TestNN::test_conv.")
-    refuse_odd_path(text, path)
-    _refuse_odd_brackets(text, parameters)
-    if "*" in path or any("*" in name for name in names):
-        raise ValueError(f"{text!r} is a pattern: it belongs under 'patterns'.")
-    return text
-
-
 def _escaped(text: str, star: str) -> str:
-    return star.join(re.escape(part) for part in text.split("*"))
+    return star.join(map(re.escape, text.split("*")))
 
 
 def _part(name: str) -> str:
@@ -152,10 +147,5 @@ def _part(name: str) -> str:
 def _last(name: str, parameters: str | None) -> str:
     if parameters is not None:
         return rf"{_part(name)}\[{_escaped(parameters, '.*')}\]"
-    if name == "*":
-        return _ANY_NAMES + _ANY_PARAMETERS
-    return _escaped(name, f"{_NAME}*") + (_ANY_PARAMETERS if name.endswith("*") else "")
-
-
-def _stem(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix(".py")
+    names = rf"{_NAME}+(?:::{_NAME}+)*" if name == "*" else _part(name)
+    return names + (r"(?:\[.*)?" if name.endswith("*") else "")

@@ -16,7 +16,7 @@ from core import console, files, process
 from core.env import installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
-from core.packages.offers import offer_of
+from core.packages import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from core.env import Interpreter
     from core.env.installer import Install
-    from core.packages.offers import Offer
+    from core.packages import Offer
     from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
@@ -154,7 +154,6 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
 
 
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
-    """Yield the records' files of the ref, the Python and ROCm, with device packages of every target."""
     rocm_version = run_lock(context).rocm_version if context.gpu else ""
     store, outputs = context.common.open_for_reading(), context.common.outputs
     for record in records.read_all(store, outputs, context.artifact_group):
@@ -242,7 +241,7 @@ def planned(
         calls = [tools, *([pinned_call(folder, others, None)] if others else [])]
         for source, found in what.parts:
             sources = stack.enter_context(source.opened(found, wait=0))
-            calls.append(pinned_call(folder, found, sources, told=family))
+            calls.append(pinned_call(folder, found, sources, family=family))
         yield calls, files.digest_of([files.sha256(path) for call in calls for path in call.files])
 
 

@@ -7,13 +7,13 @@ pytest's (or to ``PYTEST_ADDOPTS``, where a program starts pytest), and reads th
 
 from __future__ import annotations
 
-import json
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from core import files
 from core.data import Model, read_text
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TARGET = Path(__file__).with_name("target")
 PLUGIN = "wheel_test_plugin"
-SCHEMA = 1
 
 Action = Literal["skip", "xfail", "retry"]
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "rerun", "crashed"]
@@ -57,79 +56,29 @@ class Plan(Model):
     rules: tuple[PlannedRule, ...] = ()
 
 
-class _Line(Model):
-    """A line of the journal; keys that a later plugin adds are no reason to lose a result."""
+class Line(Model):
+    """A line of the journal, with the fields of its kind; a later plugin may add some."""
 
     model_config = ConfigDict(extra="ignore")
 
-
-class Began(_Line):
-    """Where and with what a session began; `time` in seconds since 1970."""
-
-    kind: Literal["session"]
-    schema_: Literal[1] = Field(alias="schema")
-    time: float
-    python: str
-    torch: str
-
-
-class Uncollected(_Line):
-    """A file that could not be collected, or that skips itself."""
-
-    kind: Literal["collect"]
-    file: str
-    outcome: Literal["error", "skipped"]
-    message: str
+    kind: Literal["session", "collect", "collected", "rule", "start", "test", "end"]
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    time: float = 0.0
+    python: str = ""
+    torch: str = ""
+    file: str = ""
+    tests: tuple[str, ...] = ()
+    deselected: int = 0
+    rule: str = ""
+    test: str = ""
+    outcome: Outcome = "passed"
+    seconds: float = 0.0
+    attempt: int = 1
+    message: str = ""
     text: str = ""
+    exit: int = 0
 
 
-class Collected(_Line):
-    """What was about to run."""
-
-    kind: Literal["collected"]
-    tests: tuple[str, ...]
-    deselected: int
-
-
-class RuleMatches(_Line):
-    """Every collected test that a rule matches."""
-
-    kind: Literal["rule"]
-    rule: str
-    tests: tuple[str, ...]
-
-
-class Start(_Line):
-    """A test that began."""
-
-    kind: Literal["start"]
-    test: str
-
-
-class Result(_Line):
-    """One attempt at one test that ended; `seconds` are setup, call and teardown together."""
-
-    kind: Literal["test"]
-    test: str
-    outcome: Outcome
-    seconds: float
-    attempt: int
-    rule: str
-    message: str
-    text: str = ""
-
-
-class End(_Line):
-    """How a session ended, with pytest's exit status."""
-
-    kind: Literal["end"]
-    exit: int
-
-
-Line = Annotated[
-    Began | Uncollected | Collected | RuleMatches | Start | Result | End, Field(discriminator="kind")
-]
-_LINE: TypeAdapter[Line] = TypeAdapter(Line)
 # as the plugin writes them
 _COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("collected", "session", "collect", "rule"))
 
@@ -138,14 +87,14 @@ _COLLECTION = tuple(f'{{"kind": "{kind}", ' for kind in ("collected", "session",
 class Session:
     """One pytest session, as far as its journal goes."""
 
-    began: Began
-    uncollected: tuple[Uncollected, ...] = ()
+    began: Line
+    uncollected: tuple[Line, ...] = ()
     collected: tuple[str, ...] = ()
     deselected: int = 0
     rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     started: tuple[str, ...] = ()
-    results: tuple[Result, ...] = ()
-    end: End | None = None
+    results: tuple[Line, ...] = ()
+    end: Line | None = None
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -180,11 +129,11 @@ def read_journal(path: Path) -> Sequence[Session]:
         if not text.endswith("\n"):
             break
         try:
-            line = _LINE.validate_python(json.loads(text))
-        except (ValueError, ValidationError) as problem:
+            line = Line.model_validate_json(text)
+        except ValidationError as problem:
             first = str(problem).splitlines()[0]
             raise DataError(f"{path}, line {number}: not a line of a journal: {first}.") from problem
-        if isinstance(line, Began):
+        if line.kind == "session":
             sessions.append([])
         elif not sessions:
             raise DataError(f"{path}, line {number}: a journal begins with a session.")
@@ -207,15 +156,16 @@ def keep_collection(journals: Sequence[Path], target: Path) -> None:
 
 
 def _session(lines: Sequence[Line]) -> Session:
-    began, *_ = (line for line in lines if isinstance(line, Began))
-    collected = [line for line in lines if isinstance(line, Collected)]
+    kinds: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        kinds[line.kind].append(line)
     return Session(
-        began=began,
-        uncollected=tuple(line for line in lines if isinstance(line, Uncollected)),
-        collected=tuple(test for line in collected for test in line.tests),
-        deselected=sum(line.deselected for line in collected),
-        rules={line.rule: line.tests for line in lines if isinstance(line, RuleMatches)},
-        started=tuple(dict.fromkeys(line.test for line in lines if isinstance(line, Start))),
-        results=tuple(line for line in lines if isinstance(line, Result)),
-        end=next((line for line in lines if isinstance(line, End)), None),
+        began=lines[0],
+        uncollected=tuple(kinds["collect"]),
+        collected=tuple(test for line in kinds["collected"] for test in line.tests),
+        deselected=sum(line.deselected for line in kinds["collected"]),
+        rules={line.rule: line.tests for line in kinds["rule"]},
+        started=tuple(dict.fromkeys(line.test for line in kinds["start"])),
+        results=tuple(kinds["test"]),
+        end=next(iter(kinds["end"]), None),
     )

@@ -46,11 +46,6 @@ def stage_name(origin: Origin, shard: Shard | None = None) -> str:
     return f"{origin.stage}{f'_{config}' if config else ''}{_part(shard)}"
 
 
-def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: Shard | None = None) -> str:
-    """Key of a JUnit report: ``reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml``."""
-    return f"{outputs.reports_prefix(artifact_group)}/{origin.name}{_part(shard)}.xml"
-
-
 def _part(shard: Shard | None) -> str:
     return f"-{shard.index}-of-{shard.count}" if shard and shard.count > 1 else ""
 
@@ -60,7 +55,8 @@ def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: R
     if not outputs.immutable and MERGED not in report.document.properties:
         _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
-    key = report_key(outputs, artifact_group, report.origin, report.shard)
+    # reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml
+    key = f"{outputs.reports_prefix(artifact_group)}/{report.origin.name}{_part(report.shard)}.xml"
     store.put_bytes(key, content)
     digest = hashlib.sha256(content).hexdigest()
     return {**totals(report.document.cases), "report": {"key": key, "sha256": digest}}
@@ -110,15 +106,10 @@ def why_not(tested: Sequence[Tested]) -> str:
     return "\n  ".join([f"Tests: {what if tested else 'there is no result'}.", *lines[:_SHOWN], *left])
 
 
-def require_passed(tested: Sequence[Tested], *, hint: str = "") -> None:
-    """Refuse results that failed, or that cannot be trusted."""
-    if why := why_not(tested):
-        raise CheckError(why, hint=hint)
-
-
 def require_report_passed(report: Report, *, hint: str = "") -> None:
     """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did."""
-    require_passed(merged([replace(report, shard=None)]), hint=hint)
+    if why := why_not(merged([replace(report, shard=None)])):
+        raise CheckError(why, hint=hint)
 
 
 def of_shards(
@@ -274,7 +265,6 @@ def checked(
 
 
 def _changed(record: Record, store: Store, prefix: str) -> str:
-    """Explain how the report that a record names has changed; "" where it has not."""
     report = record.details.get("report")
     if not isinstance(report, dict) or not {"key", "sha256"} <= report.keys():
         return f"the record of {record.stage} names no report"

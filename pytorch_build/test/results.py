@@ -147,7 +147,6 @@ def merged(reports: Iterable[Report]) -> tuple[Tested, ...]:
 
 
 def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
-    """Merge the reports of one stage on one cell."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda one: (one.document.timestamp, one.where)):
         by_shard[report.shard].append(report)
@@ -208,7 +207,6 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
 
 
 def _collected_problems(reports: Sequence[Report]) -> list[str]:
-    """Compare what ran with what was to run."""
     # a file by itself is not a test: it is there when the whole of it failed
     ran = [sum(case.test != case.file for case in one.document.cases) for one in reports]
     return [
@@ -219,7 +217,6 @@ def _collected_problems(reports: Sequence[Report]) -> list[str]:
 
 
 def _whole_problems(reports: Sequence[Report]) -> list[str]:
-    """Compare the tests that several shards ran of a file with how many it has."""
     said: dict[str, set[str]] = defaultdict(set)
     ran: dict[str, int] = defaultdict(int)
     for report in reports:

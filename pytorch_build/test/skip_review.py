@@ -1,4 +1,8 @@
-"""Answers about skip rules: which apply, what becomes of one test, which rules are stale. Pure."""
+"""Answers about skip rules: which apply, what becomes of one test, which rules are stale; and pruning. Pure.
+
+Pruning edits a file line by line, so that comments and order stay. The new text is parsed again and must say
+what the old one says, less what was to go: a file of another layout is left to its owner.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from core.data import parse_toml
@@ -20,10 +25,9 @@ if TYPE_CHECKING:
     from pytorch_build.test.plugin import Session
     from pytorch_build.test.skip_rules import Decision, Rule
 
-
-def entries(rule: Rule) -> tuple[str, ...]:
-    """Give a rule's exact ids and patterns, in their order."""
-    return (*rule.table.tests, *rule.table.patterns)
+_FATES = {"skip": "skipped", "xfail": "expected to fail", "retry": "retried"}
+_HEADER = re.compile(r"""^\s*\[\s*rules\s*\.\s*(?:"([^"]+)"|'([^']+)'|([\w-]+))\s*\]\s*(?:\#.*)?$""")
+_LIST_ENTRY = re.compile(r"""^\s*(?:"(?P<basic>[^"\\]*)"|'(?P<literal>[^']*)')\s*,\s*(?:\#.*)?$""")
 
 
 def listing(decisions: Sequence[Decision], *, everything: bool) -> Sequence[str]:
@@ -31,24 +35,21 @@ def listing(decisions: Sequence[Decision], *, everything: bool) -> Sequence[str]
     lines = []
     for one in decisions:
         if one.applies or everything:
-            table = one.rule.table
-            notes = [note for note in (table.issue, _expiry(one)) if note]
-            lines.append(
-                f"{one.rule.name}: {table.action}: {table.reason}" + "".join(f" ({n})" for n in notes)
-            )
+            issue = f" ({one.rule.table.issue})" if one.rule.table.issue else ""
+            lines.append(f"{one.rule.name}: {_said(one, issue)}")
             lines += [f"    does not apply: {why}" for why in one.unmet]
-            lines += [f"    {entry}" for entry in entries(one.rule)]
+            lines += [f"    {entry}" for entry in one.rule.entries]
     return lines
 
 
-def _expiry(one: Decision) -> str:
-    if one.rule.table.expires is None:
-        return ""
-    return f"{'expired' if one.expired else 'until'} {one.rule.table.expires}"
+def _said(one: Decision, issue: str = "") -> str:
+    table = one.rule.table
+    expiry = f" ({'expired' if one.expired else 'until'} {table.expires})" if table.expires else ""
+    return f"{table.action}: {table.reason}{issue}{expiry}"
 
 
 def as_json(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
-    """Give every rule as JSON: what its file says, its name, and whether it applies."""
+    """Return every rule as JSON: what its file says, its name, and whether it applies."""
     return [
         {
             "name": one.rule.name,
@@ -63,42 +64,25 @@ def as_json(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 
 def explained(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
-    """Say what becomes of a test: the rules that take it, those that would elsewhere, and near misses."""
+    """Explain what becomes of a test: the rules that take it, those that would elsewhere, and near misses."""
     parts = TestId.parse(test)
     if not parts.names:
         raise UsageError(
-            f"{test!r} is no test id.", hint="Give one such as test/test_nn.py::TestNN::test_conv."
+            f"{test!r} is not a test id.", hint="Give one such as test/test_nn.py::TestNN::test_conv."
         )
     taken = [one for one in decisions if one.rule.takes(test)]
-    applying = [one for one in taken if one.applies]
-    lines = [f"{test}: {_fate(applying)}"]
+    applying = [(one.rule.table.action, one.rule.name) for one in taken if one.applies]
+    fates = [
+        f"{words}, by {name}" for fate, words in _FATES.items() for action, name in applying if action == fate
+    ]
+    lines = [f"{test}: {fates[0] if fates else 'runs, no rule applies to it'}"]
     for one in taken:
-        table = one.rule.table
-        lines.append(f"  {one.rule.name} takes it: {table.action}: {table.reason}" + _note(_expiry(one)))
+        lines.append(f"  {one.rule.name} takes it: {_said(one)}")
         lines += [f"    but it does not apply: {why}" for why in one.unmet]
-    for one in decisions:
-        if one not in taken:
-            lines += [f"  {one.rule.name} nearly takes it: {said}" for said in _near(one.rule, parts)]
+    for rule in (one.rule for one in decisions if one not in taken):
+        near = ((entry, Pattern.parse(entry).near_miss(parts)) for entry in rule.entries)
+        lines += [f"  {rule.name} nearly takes it: {entry}: {why}" for entry, why in near if why]
     return lines
-
-
-def _fate(applying: Sequence[Decision]) -> str:
-    for action, words in (("skip", "skipped"), ("xfail", "expected to fail"), ("retry", "retried")):
-        for one in applying:
-            if one.rule.table.action == action:
-                return f"{words}, by {one.rule.name}"
-    return "runs, no rule applies to it"
-
-
-def _note(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
-def _near(rule: Rule, test: TestId) -> Iterable[str]:
-    for entry in entries(rule):
-        why = Pattern.parse(entry).near_miss(test)
-        if why:
-            yield f"{entry}: {why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +99,28 @@ class Evidence:
         found: dict[str, list[TestId]] = {}
         for test in sorted(self.tests):
             parts = TestId.parse(test)
-            found.setdefault(parts.names[-1] if parts.names else "", []).append(parts)
+            found.setdefault("".join(parts.names[-1:]), []).append(parts)
         return found
+
+    def has(self, entry: str, *, exact: bool) -> bool:
+        """Whether an entry matches a test."""
+        if exact:
+            return entry in self.tests
+        expression = re.compile(Pattern.parse(entry).regex)
+        return any(map(expression.fullmatch, self.tests))
+
+    def judges(self, entry: str) -> bool:
+        """Whether an entry would match a test, if there were one to match."""
+        return self.complete or any(in_file(entry, file) for file in self.files)
+
+    def hint(self, entry: str) -> str:
+        """Name a test that an entry nearly takes."""
+        pattern = Pattern.parse(entry)
+        name = pattern.names[-1]
+        for test in self.by_function.get(name, ()) if "*" not in name else ():
+            if why := pattern.near_miss(test):
+                return f"{'::'.join((test.path, *test.names))} is there, but {why}"
+        return ""
 
 
 def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence:
@@ -130,8 +134,7 @@ def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence
         paths = {TestId.parse(test).path for test in seen}
         tests |= seen
         known |= paths | absent
-        if not session.deselected:
-            whole |= paths - absent
+        whole |= set() if session.deselected else paths - absent
     return Evidence(
         tests=frozenset(tests), files=frozenset(whole), complete=complete and bool(whole) and known == whole
     )
@@ -142,8 +145,14 @@ def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[st
     return [
         rule
         for rule in rules
-        if rule.name not in matched and any(in_file(entry, file) for entry in entries(rule) for file in files)
+        if rule.name not in matched and any(in_file(entry, file) for entry in rule.entries for file in files)
     ]
+
+
+def in_file(entry: str, file: str) -> bool:
+    """Whether an id or pattern names this file; one without a file names none."""
+    pattern = Pattern.parse(entry)
+    return bool(pattern.path) and Pattern("", pattern.path, ("*",)).matches(f"{file}::any")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +166,7 @@ class Stale:
     @property
     def whole(self) -> bool:
         """Whether no entry of the rule matches anything."""
-        return len(self.entries) == len(entries(self.rule))
+        return len(self.entries) == len(self.rule.entries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,76 +182,31 @@ class Review:
 def review(decisions: Sequence[Decision], seen: Evidence) -> Review:
     """Find what is stale."""
     stale, judged, unjudged = [], 0, 0
-    for one in decisions:
-        if not one.applies:
-            continue
-        exact = set(one.rule.table.tests)
-        unmatched = []
-        for entry in entries(one.rule):
-            matches = entry in seen.tests if entry in exact else _matches_any(entry, seen.tests)
-            if not matches and not _judges(entry, seen):
-                unjudged += 1
-                continue
-            judged += 1
-            if not matches:
-                unmatched.append(entry)
-        if unmatched:
-            hints = {entry: said for entry in unmatched if (said := _hint(entry, seen))}
-            stale.append(Stale(rule=one.rule, entries=tuple(unmatched), hints=hints))
-    return Review(
-        expired=tuple(one.rule for one in decisions if one.expired),
-        stale=tuple(stale),
-        judged=judged,
-        unjudged=unjudged,
-    )
-
-
-def _matches_any(entry: str, tests: Iterable[str]) -> bool:
-    expression = re.compile(Pattern.parse(entry).regex)
-    return any(expression.fullmatch(test) for test in tests)
-
-
-def _judges(entry: str, seen: Evidence) -> bool:
-    """Whether the entry would have matched something, if there were anything to match."""
-    return seen.complete or any(in_file(entry, file) for file in seen.files)
-
-
-def in_file(entry: str, file: str) -> bool:
-    """Whether an id or pattern names this file; one without a file names none."""
-    pattern = Pattern.parse(entry)
-    return bool(pattern.path) and Pattern("", pattern.path, ("*",), None).matches(f"{file}::any")
-
-
-def _hint(entry: str, seen: Evidence) -> str:
-    pattern = Pattern.parse(entry)
-    name = pattern.names[-1]
-    near = seen.by_function.get(name, ()) if "*" not in name else ()
-    for test in near:
-        said = pattern.near_miss(test)
-        if said:
-            return f"{'::'.join((test.path, *test.names))} is there, but {said}"
-    return ""
-
-
-_HEADER = re.compile(r"""^\s*\[\s*rules\s*\.\s*(?:"([^"]+)"|'([^']+)'|([\w-]+))\s*\]\s*(?:\#.*)?$""")
-_LIST_ENTRY = re.compile(r"""^\s*(?:"(?P<basic>[^"\\]*)"|'(?P<literal>[^']*)')\s*,\s*(?:\#.*)?$""")
+    for rule in (one.rule for one in decisions if one.applies):
+        matches = {entry: seen.has(entry, exact=entry in rule.table.tests) for entry in rule.entries}
+        known = [entry for entry, match in matches.items() if match or seen.judges(entry)]
+        judged, unjudged = judged + len(known), unjudged + len(matches) - len(known)
+        if unmatched := tuple(entry for entry in known if not matches[entry]):
+            hints = {entry: hint for entry in unmatched if (hint := seen.hint(entry))}
+            stale.append(Stale(rule=rule, entries=unmatched, hints=hints))
+    expired = tuple(one.rule for one in decisions if one.expired)
+    return Review(expired=expired, stale=tuple(stale), judged=judged, unjudged=unjudged)
 
 
 def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str]], *, where: Path) -> str:
-    """Take rules and single tests out of a file.
-
-    A rule goes with the comment directly above it.
-    """
+    """Remove rules and single tests from a file; a rule goes with the comment directly above it."""
     lines = text.splitlines(keepends=True)
-    starts = [(number, _name(line)) for number, line in enumerate(lines) if _HEADER.match(line)]
-    first = [_with_comment(lines, number) for number, _ in starts]
-    kept = lines[: first[0]] if starts else lines
-    for index, (_, name) in enumerate(starts):
-        block = lines[first[index] : first[index + 1] if index + 1 < len(starts) else len(lines)]
+    headers = [(at, match) for at, line in enumerate(lines) if (match := _HEADER.match(line))]
+    names = ["".join(filter(None, match.groups())) for _, match in headers]
+    first = [_with_comment(lines, at) for at, _ in headers]
+    kept = lines[: first[0]] if first else lines
+    for name, (start, end) in zip(names, pairwise([*first, len(lines)]), strict=True):
         if name in rules:
-            kept += _comments_after(block)
+            kept += _comments_after(lines[start:end])
         else:
-            kept += [line for line in block if not _names(line, tests.get(name, ()))]
+            drop = {*tests.get(name, ())}
+            entries = ((line, _LIST_ENTRY.match(line)) for line in lines[start:end])
+            kept += [line for line, one in entries if not one or not drop & {one["basic"], one["literal"]}]
     result = "".join(kept).rstrip("\n") + "\n" if kept else ""
     wanted = _less(parse_toml(text, where=where), rules, tests)
     if not wanted.get("rules"):
@@ -257,13 +221,8 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
     return result
 
 
-def _name(line: str) -> str:
-    match = _HEADER.match(line)
-    return next((group for group in match.groups() if group), "") if match else ""
-
-
-def _with_comment(lines: list[str], number: int) -> int:
-    """Give the line where a table begins, with the comment directly above it.
+def _with_comment(lines: Sequence[str], number: int) -> int:
+    """Return the line where a table begins, with the comment directly above it.
 
     A comment at the top of a file is the file's, when the blank line after it says so.
     """
@@ -272,36 +231,20 @@ def _with_comment(lines: list[str], number: int) -> int:
     return number
 
 
-def _comments_after(block: list[str]) -> list[str]:
-    """Give the comments between a table and the next one's own: they are of the file."""
-    end = max(
-        number for number, line in enumerate(block) if line.strip() and not line.lstrip().startswith("#")
-    )
+def _comments_after(block: Sequence[str]) -> Sequence[str]:
+    """Return the comments between a table and the next one's own: they are of the file."""
+    end = max(at for at, line in enumerate(block) if line.strip() and not line.lstrip().startswith("#"))
     rest = block[end + 1 :]
-    first = next((number for number, line in enumerate(rest) if line.strip()), len(rest))
-    return rest[first:]
-
-
-def _names(line: str, tests: Collection[str]) -> bool:
-    match = _LIST_ENTRY.match(line)
-    return bool(match) and (match["basic"] or match["literal"]) in tests if match else False
+    return rest[next((at for at, line in enumerate(rest) if line.strip()), len(rest)) :]
 
 
 def _less(
     data: dict[str, Any], rules: Collection[str], tests: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    """Take the same out of the parsed file."""
-    left = {}
-    for name, table in data.get("rules", {}).items():
-        if name in rules:
-            continue
-        gone = tests.get(name, ())
-        lists = {
-            key: [one for one in table[key] if one not in gone]
-            for key in ("tests", "patterns")
-            if key in table
-        }
-        left[name] = {**table, **lists}
+    left = {name: dict(table) for name, table in data.get("rules", {}).items() if name not in rules}
+    for name, table in left.items():
+        for key in {"tests", "patterns"} & table.keys():
+            table[key] = [one for one in table[key] if one not in tests.get(name, ())]
     return {**data, "rules": left}
 
 
@@ -314,7 +257,5 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 def diff(before: str, after: str, name: str) -> str:
     """Show the change as a unified diff."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
-    return "".join(lines)
+    texts = (before.splitlines(keepends=True), after.splitlines(keepends=True))
+    return "".join(difflib.unified_diff(*texts, f"a/{name}", f"b/{name}"))

@@ -1,6 +1,6 @@
-"""Skip rules: the TOML files beside this module, and those of users.
+"""Skip rules: the TOML files in ``skips/`` and those of users, and which of them apply to what is tested.
 
-``docs/testing.md`` tells how to write one.
+``docs/testing.md`` describes how to write one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from core.data import Model, load_toml
 from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
 from pytorch_build.test.ids import Pattern, exact
-from pytorch_build.test.plugin import (
-    Action,
-    PlannedRule,
-)
+from pytorch_build.test.plugin import Action, PlannedRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
-
+RETRIES = 2
 _NAME = r"^[a-z0-9]+(?:[-_.][a-z0-9]+)*$"
 _ISSUE = re.compile(r"https://[^\s/]+/\S+|[\w.-]+/[\w.-]+#\d+")
 
@@ -40,24 +36,19 @@ def _specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        raise ValueError(f"{text!r} is no version specifier such as '>=2.9,<2.11'.") from None
+        raise ValueError(f"{text!r} is not a version specifier such as '>=2.9,<2.11'.") from None
     return text
 
 
 def _gpu(name: str) -> str:
-    if name != ANY_GPU:
-        try:
-            family(name)
-        except UsageError as problem:
-            raise ValueError(f"{problem.message} ('{ANY_GPU}' is every GPU.)") from None
+    try:
+        _ = name == ANY_GPU or family(name)
+    except UsageError as problem:
+        raise ValueError(f"{problem.message} ('{ANY_GPU}' is every GPU.)") from None
     return name
 
 
-def _pattern(text: str) -> str:
-    return Pattern.parse(text).text
-
-
-def _said(text: str) -> str:
+def _reason(text: str) -> str:
     if len(text.split()) < 2:  # noqa: PLR2004 - "broken" is what every skipped test is
         raise ValueError("the reason must say what goes wrong, in a sentence.")
     return text
@@ -65,7 +56,7 @@ def _said(text: str) -> str:
 
 def _issue(text: str) -> str:
     if not _ISSUE.fullmatch(text):
-        raise ValueError(f"{text!r} is no link (https://…) and no OWNER/REPOSITORY#NUMBER.")
+        raise ValueError(f"{text!r} is not a link (https://…) or OWNER/REPOSITORY#NUMBER.")
     return text
 
 
@@ -80,10 +71,10 @@ class RuleTable(Model):
     """
 
     tests: tuple[Annotated[str, AfterValidator(exact)], ...] = ()
-    patterns: tuple[Annotated[str, AfterValidator(_pattern)], ...] = ()
+    patterns: tuple[Annotated[str, AfterValidator(lambda text: Pattern.parse(text).text)], ...] = ()
     action: Action = "skip"
     retries: Annotated[int, Field(ge=1, le=5)] | None = None
-    reason: Annotated[str, AfterValidator(_said)]
+    reason: Annotated[str, AfterValidator(_reason)]
     issue: Annotated[str, AfterValidator(_issue)] | None = None
     expires: dt.date | None = None
     gpu: tuple[Annotated[str, AfterValidator(_gpu)], ...] = NonEmpty
@@ -95,16 +86,15 @@ class RuleTable(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if not self.tests and not self.patterns:
-            raise ValueError("the rule names no test: give 'tests' or 'patterns'.")
         listed = [*self.tests, *self.patterns]
-        twice = sorted({one for one in listed if listed.count(one) > 1})
-        if twice:
+        if not listed:
+            raise ValueError("the rule names no test: give 'tests' or 'patterns'.")
+        if twice := sorted({one for one in listed if listed.count(one) > 1}):
             raise ValueError(f"{twice[0]!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
         if self.action == "retry" and not (self.issue or self.expires):
-            raise ValueError("a test that is tried again must not be forgotten: give 'issue' or 'expires'.")
+            raise ValueError("a test that is retried must not be forgotten: give 'issue' or 'expires'.")
         return self
 
 
@@ -116,13 +106,7 @@ class RulesFile(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule with its place.
-
-    Attributes:
-        file: The file it stands in.
-        key: Its table's name in that file.
-        table: What it says.
-    """
+    """One rule: its file, its table's name there, and the table."""
 
     file: Path
     key: str
@@ -133,19 +117,35 @@ class Rule:
         """File and table, as people refer to it: ``cuda.mempool``."""
         return f"{self.file.stem}.{self.key}"
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Its exact ids and patterns, in their order."""
+        return (*self.table.tests, *self.table.patterns)
+
     def takes(self, test: str) -> bool:
         """Whether it names this test, whatever its conditions say."""
-        return test in self.table.tests or any(
-            Pattern.parse(one).matches(test) for one in self.table.patterns
+        patterns = map(Pattern.parse, self.table.patterns)
+        return test in self.table.tests or any(one.matches(test) for one in patterns)
+
+    def expired(self, today: dt.date) -> bool:
+        """Whether its last day has passed."""
+        return self.table.expires is not None and self.table.expires < today
+
+    def planned(self) -> PlannedRule:
+        """Return it as the plugin takes it, whatever its conditions say."""
+        table = self.table
+        return PlannedRule(
+            name=self.name,
+            action=table.action,
+            reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
+            retries=(table.retries or RETRIES) if table.action == "retry" else 0,
+            tests=table.tests,
+            patterns=tuple(Pattern.parse(one).regex for one in table.patterns),
         )
 
 
 def load(more: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
-    """Read the rules: the project's own, then files or folders of the user's.
-
-    Args:
-        more: TOML files, or folders of them.
-        folder: Where the project's own are.
+    """Read the rules: the project's own, then TOML files of the user's, or folders of them.
 
     Raises:
         MissingInputError: A file or folder is not there, or a folder holds no TOML file.
@@ -154,7 +154,10 @@ def load(more: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
     """
     found: dict[str, Rule] = {}
     for path in (folder, *more):
-        for file in _files(path):
+        files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not files:
+            raise MissingInputError(f"{path} holds no skip rules (*.toml).")
+        for file in files:
             for key, table in load_toml(file, RulesFile).rules.items():
                 rule = Rule(file=file, key=key, table=table)
                 if rule.name in found:
@@ -166,19 +169,9 @@ def load(more: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
     return tuple(found.values())
 
 
-def _files(path: Path) -> Sequence[Path]:
-    files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-    if not files:
-        raise MissingInputError(f"{path} holds no skip rules (*.toml).")
-    return files
-
-
-RETRIES = 2
-
-
 @dataclass(frozen=True, kw_only=True)
 class UnderTest:
-    """What is tested, as far as rules ask."""
+    """What is tested, as far as rules have conditions for it."""
 
     gpu_targets: tuple[str, ...]
     platform: str
@@ -204,88 +197,59 @@ class Decision:
 
 def decide(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> Sequence[Decision]:
     """Decide about every rule."""
-    return [Decision(rule=rule, unmet=unmet(rule, tested), expired=expired(rule, today)) for rule in rules]
-
-
-def expired(rule: Rule, today: dt.date) -> bool:
-    """Whether a rule's last day has passed."""
-    return rule.table.expires is not None and rule.table.expires < today
+    return [Decision(rule=one, unmet=unmet(one, tested), expired=one.expired(today)) for one in rules]
 
 
 def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
-    """Say which of a rule's conditions do not hold, a sentence each."""
-    table = rule.table
-    found = []
-    if table.gpu and not _gpu_holds(table.gpu, tested.gpu_targets):
-        gpus = ["any GPU" if name == ANY_GPU else name for name in table.gpu]
-        found.append(f"it is for {_listed(gpus)}, and this is {_listed(tested.gpu_targets) or CPU}")
-    if table.os and tested.platform not in table.os:
-        found.append(f"it is for {_listed(table.os)}, and this is {tested.platform}")
-    if table.python and not _contains(table.python, tested.python):
-        found.append(f"it is for Python {table.python}, and this is {tested.python}")
-    if table.torch and not _contains(table.torch, tested.torch):
-        found.append(f"it is for torch {table.torch}, and this is {tested.torch}")
-    if table.torch_ref and not any(fnmatchcase(tested.torch_ref, one) for one in table.torch_ref):
-        found.append(f"it is for the torch ref {_listed(table.torch_ref)}, and this is {_ref(tested)}")
-    if table.config and tested.config not in table.config:
-        found.append(f"it is for the configuration {_listed(table.config)}, and this is {tested.config}")
-    return tuple(found)
-
-
-def _ref(tested: UnderTest) -> str:
-    return tested.torch_ref or "none of ours"
-
-
-def _gpu_holds(names: Sequence[str], targets: Sequence[str]) -> bool:
-    """One target in common is enough: a rule for gfx942 holds for a family that has it."""
-    for name in names:
-        if name == ANY_GPU and targets:
-            return True
-        if name == CPU and not targets:
-            return True
-        if name != ANY_GPU and set(gpu_targets(name)) & set(targets):
-            return True
-    return False
-
-
-def _contains(specifier: str, version: str) -> bool:
-    """Compare releases: a nightly or a candidate of 2.10 has what 2.10 will have."""
-    return SpecifierSet(specifier).contains(Version(Version(version).base_version))
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " or ".join(words)
-
-
-def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[PlannedRule, ...]:
-    """Give the rules that apply, as the plugin takes them."""
-    applying = [one for one in decide(rules, tested, today) if one.applies]
-    refuse_expired([one.rule for one in applying if one.expired])
-    return tuple(planned_rule(one.rule) for one in applying)
-
-
-def planned_rule(rule: Rule) -> PlannedRule:
-    """Give a rule as the plugin takes it, whatever its conditions say."""
-    table = rule.table
-    issue = f" ({table.issue})" if table.issue else ""
-    return PlannedRule(
-        name=rule.name,
-        action=table.action,
-        reason=f"{table.reason}{issue}",
-        retries=(table.retries or RETRIES) if table.action == "retry" else 0,
-        tests=table.tests,
-        patterns=tuple(Pattern.parse(one).regex for one in table.patterns),
+    """List the conditions of a rule that do not hold, a sentence each."""
+    table, targets = rule.table, tested.gpu_targets
+    gpus = " or ".join("any GPU" if name == ANY_GPU else name for name in table.gpu)
+    refs, configs = " or ".join(table.torch_ref), " or ".join(table.config)
+    # the condition, whether it holds, and what is tested
+    conditions = (
+        (gpus, _gpu_holds(table.gpu, targets), " or ".join(targets) or CPU),
+        (" or ".join(table.os), tested.platform in table.os, tested.platform),
+        (_of("Python", table.python), _contains(table.python, tested.python), tested.python),
+        (_of("torch", table.torch), _contains(table.torch, tested.torch), tested.torch),
+        (
+            _of("the torch ref", refs),
+            any(fnmatchcase(tested.torch_ref, one) for one in table.torch_ref),
+            tested.torch_ref or "none of ours",
+        ),
+        (_of("the configuration", configs), tested.config in table.config, tested.config),
+    )
+    return tuple(
+        f"it is for {wanted}, and this is {given}"
+        for wanted, holds, given in conditions
+        if wanted and not holds
     )
 
 
-def refuse_expired(rules: Sequence[Rule]) -> None:
-    """Refuse rules whose last day has passed."""
-    if rules:
-        lines = [
-            f"{one.file}: {one.name} expired on {one.table.expires}: {one.table.reason}" for one in rules
-        ]
+def _of(kind: str, condition: str | None) -> str:
+    return f"{kind} {condition}" if condition else ""
+
+
+def _gpu_holds(names: Sequence[str], targets: Sequence[str]) -> bool:
+    """Compare targets; one in common is enough: a rule for gfx942 holds for a family that has it."""
+    if not targets:
+        return CPU in names
+    return any(name == ANY_GPU or set(gpu_targets(name)) & set(targets) for name in names)
+
+
+def _contains(specifier: str | None, version: str) -> bool:
+    """Compare releases: a nightly or a candidate of 2.10 has what 2.10 will have."""
+    return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
+
+
+def planned(rules: Sequence[Rule], tested: UnderTest, today: dt.date) -> tuple[PlannedRule, ...]:
+    """Return the rules that apply, as the plugin takes them; refuse expired ones."""
+    applying = [one for one in decide(rules, tested, today) if one.applies]
+    if late := [one.rule for one in applying if one.expired]:
         raise DataError(
-            "\n".join(lines),
+            "\n".join(
+                f"{one.file}: {one.name} expired on {one.table.expires}: {one.table.reason}" for one in late
+            ),
             hint="See whether its tests pass now (nox -s skips -- check --try), then remove it "
             "(nox -s skips -- prune) or give it a reason to stay and a later day.",
         )
+    return tuple(one.rule.planned() for one in applying)

@@ -262,7 +262,6 @@ def _section(title: str, lines: Sequence[str], most: int, what: str) -> list[str
 
 
 def _fitted(blocks: Sequence[str], limit: int) -> str:
-    """Join blocks up to a size, and count the ones that are left out."""
     end = "\n\n… {} more parts left out: they do not fit into a job's summary, and the JSON holds them.\n"
     room, kept = limit - len(end.encode()) - 10, 0
     for block in blocks:

@@ -6,7 +6,6 @@ import datetime as dt
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,28 +117,52 @@ def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str
     return process.inherited(**changes)
 
 
-def perform_tests(bench: Bench, asked: TorchTests, inputs: Mapping[str, Any]) -> None:
+def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
-    upstream_tests.require_match(bench.torch, bench.tests, allowed=asked.allow_version_mismatch)
+    upstream_tests.require_match(bench.torch, bench.tests, allowed=request.allow_version_mismatch)
     _require_code(bench)
-    run = _Run(bench=bench, asked=asked)
-    context, tests = bench.context, bench.tests
-    stage = Stage(
-        name=run.name, common=context.common, artifact_group=context.artifact_group, cell=run.origin.cell
+    context, tests, common = bench.context, bench.tests, bench.context.common
+    cell = context.cell(bench.target.tag)
+    origin = Origin(
+        stage="test_torch",
+        torch_ref=cell.torch_ref,
+        python=cell.python,
+        gpu_family=cell.gpu_family,
+        group=cell.group,
+        config=request.config,
+        run_id=common.outputs.run_id,
+    )
+    chosen = _files(bench, request)
+    known = (
+        shards.read_durations(request.durations)
+        if request.durations
+        else shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
+    )
+    rules = skip_rules.load(request.skips)
+    run = _Run(
+        bench=bench,
+        request=request,
+        origin=origin,
+        name=reports.stage_name(origin, request.shard),
+        rules=rules,
+        applied=_applied(bench, request, rules),
+        files=chosen,
+        plan=shards.plan(chosen, known, request.shard.count),
     )
     found = {
         **inputs,
-        "config": asked.config,
-        "arguments": asked.choices,
+        "config": request.config,
+        "arguments": request.choices,
         "tests": {"commit": tests.commit, "version": tests.version},
         "rules": {
             str(number): files.digest_of([one.model_dump() for one in group])
             for number, group in enumerate(run.applied)
         },
-        "shard": str(asked.shard),
+        "shard": str(request.shard),
         "plan": run.plan.digest,
         "gpu": sorted({one.target for one in bench.assignments if one.target}),
     }
+    stage = Stage(name=run.name, common=common, artifact_group=context.artifact_group, cell=cell)
     perform(stage, found, lambda: Made(files=(), details=run.tested()))
 
 
@@ -155,81 +178,49 @@ def _require_code(bench: Bench) -> None:
         )
 
 
+def _files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
+    configuration, tree = upstream_tests.configuration(request.config), bench.tests.tree
+    chosen = upstream_tests.chosen_files(
+        configuration,
+        (*upstream_tests.scripts_of(configuration, tree), *upstream_tests.modules_of(tree)),
+        gpu=any(one.devices for one in bench.assignments),
+        scripts=not request.expression,
+        include=request.include,
+        exclude=request.exclude,
+    )
+    return {one.file: one for one in chosen}
+
+
+def _applied(bench: Bench, request: TorchTests, rules: Sequence[Rule]) -> Sequence[tuple[PlannedRule, ...]]:
+    """Return the skip rules that apply, for each assignment."""
+    tested = skip_rules.UnderTest(
+        gpu_targets=bench.context.gpu_targets,
+        platform=bench.context.common.outputs.platform,
+        python=bench.target.version,
+        torch=bench.torch.version,
+        torch_ref=bench.context.ref.name,
+        config=request.config,
+    )
+    amd = [(one.target,) if one.target.startswith("gfx") else tested.gpu_targets for one in bench.assignments]
+    today = dt.datetime.now(dt.UTC).date()
+    return [skip_rules.planned(rules, replace(tested, gpu_targets=one), today) for one in amd]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One shard of one configuration on one bench."""
-
     bench: Bench
-    asked: TorchTests
-
-    @cached_property
-    def origin(self) -> Origin:
-        context = self.bench.context
-        cell = context.cell(self.bench.target.tag)
-        return Origin(
-            stage="test_torch",
-            torch_ref=cell.torch_ref,
-            python=cell.python,
-            gpu_family=cell.gpu_family,
-            group=cell.group,
-            config=self.asked.config,
-            run_id=context.common.outputs.run_id,
-        )
-
-    @property
-    def name(self) -> str:
-        return reports.stage_name(self.origin, self.asked.shard)
-
-    @cached_property
-    def rules(self) -> Sequence[Rule]:
-        return skip_rules.load(self.asked.skips)
-
-    @cached_property
-    def applied(self) -> Sequence[tuple[PlannedRule, ...]]:
-        """The skip rules that apply, for each assignment."""
-        bench, today = self.bench, dt.datetime.now(dt.UTC).date()
-        tested = skip_rules.UnderTest(
-            gpu_targets=bench.context.gpu_targets,
-            platform=bench.context.common.outputs.platform,
-            python=bench.target.version,
-            torch=bench.torch.version,
-            torch_ref=bench.context.ref.name,
-            config=self.asked.config,
-        )
-        targets = [
-            (one.target,) if one.target.startswith("gfx") else tested.gpu_targets for one in bench.assignments
-        ]
-        return [skip_rules.planned(self.rules, replace(tested, gpu_targets=one), today) for one in targets]
-
-    @cached_property
-    def files(self) -> Mapping[str, TestFile]:
-        configuration, tree = upstream_tests.configuration(self.asked.config), self.bench.tests.tree
-        scripts = upstream_tests.scripts_of(configuration, tree)
-        chosen = upstream_tests.chosen_files(
-            configuration,
-            (*scripts, *upstream_tests.modules_of(tree)),
-            gpu=any(one.devices for one in self.bench.assignments),
-            scripts=not self.asked.expression,
-            include=self.asked.include,
-            exclude=self.asked.exclude,
-        )
-        return {one.file: one for one in chosen}
-
-    @cached_property
-    def plan(self) -> shards.Plan:
-        common, group = self.bench.context.common, self.bench.context.artifact_group
-        known = (
-            shards.read_durations(self.asked.durations)
-            if self.asked.durations
-            else shards.for_run(common.open_store(), common.outputs, group, self.asked.config)
-        )
-        return shards.plan(self.files, known, self.asked.shard.count)
+    request: TorchTests
+    origin: Origin
+    name: str
+    rules: Sequence[Rule]
+    applied: Sequence[tuple[PlannedRule, ...]]
+    files: Mapping[str, TestFile]
+    plan: shards.Plan
 
     def tested(self) -> Mapping[str, Any]:
-        """Run the shard's files on each GPU, and keep their results."""
-        bench, asked, context = self.bench, self.asked, self.bench.context
-        if asked.shard.count > 1:
-            shards.show(self.plan, asked.shard)
+        bench, request, context = self.bench, self.request, self.bench.context
+        if request.shard.count > 1:
+            shards.show(self.plan, request.shard)
         started = records.now()
         runs: list[FileRun] = []
         with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
@@ -242,11 +233,18 @@ class _Run:
             origin=self.origin,
             document=Document(
                 cases=tuple(case for one in runs for case in one.cases),
-                suites={one.file: _suite(one) for one in runs},
+                suites={
+                    one.file: Suite(
+                        seconds=one.seconds,
+                        properties={"processes": str(one.processes)}
+                        | ({} if one.whole is None else {WHOLE: str(one.whole)}),
+                    )
+                    for one in runs
+                },
                 properties={"torch": bench.torch.version, "tests": bench.tests.commit or bench.tests.version},
                 timestamp=started,
             ),
-            shard=asked.shard if asked.shard.count > 1 else None,
+            shard=request.shard if request.shard.count > 1 else None,
             plan=self.plan.digest,
             collected=sum(len(one.collected) for one in runs),
         )
@@ -261,7 +259,7 @@ class _Run:
         return {**details, "rules": matched}
 
     def _runs(self, scratch: Path) -> Iterator[FileRun]:
-        bench, asked, parts = self.bench, self.asked, self.plan.parts(self.asked.shard)
+        bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)
         several = len(bench.assignments) > 1
         for number, assigned in enumerate(bench.assignments):
             console.say(f"{len(parts)} test files on {assigned.words}")
@@ -271,11 +269,11 @@ class _Run:
                 env={},
                 folder=scratch / f"{number}",
                 logs=scratch / LOGS,
-                limits=asked.limits or upstream_tests.load().limits,
+                limits=request.limits or upstream_tests.load().limits,
                 rules=self.applied[number],
-                expression=asked.expression,
-                arguments=asked.pytest_arguments,
-                workers=asked.workers,
+                expression=request.expression,
+                arguments=request.pytest_arguments,
+                workers=request.workers,
             )
             for at, part in enumerate(parts, start=1):
                 name = file_run.log_name(part.file) + (f"@{assigned.target}" if several else "")
@@ -298,7 +296,6 @@ class _Run:
             )
 
     def _put_logs(self, folder: Path) -> None:
-        """Keep the files' logs among the run's outputs, the middle of very long ones left out."""
         common = self.bench.context.common
         store, prefix = common.open_store(), common.outputs.logs_prefix(self.bench.context.artifact_group)
         target = f"{prefix}/{records.record_name(self.name, self.origin.cell)}"
@@ -311,7 +308,7 @@ class _Run:
         parallel.each(put, sorted(path for path in folder.glob("*") if path.is_file()))
 
     def _hint(self) -> str:
-        config = "" if self.asked.config == DEFAULT_CONFIG else f" --config {self.asked.config}"
+        config = "" if self.request.config == DEFAULT_CONFIG else f" --config {self.request.config}"
         return (
             "The logs are among the run's outputs (logs/). One test again: nox -s test_torch -- "
             f"--torch-ref {self.origin.torch_ref} --gpu-family {self.origin.gpu_family}{config} "
@@ -319,13 +316,7 @@ class _Run:
         )
 
 
-def _suite(run: FileRun) -> Suite:
-    whole = {} if run.whole is None else {WHOLE: str(run.whole)}
-    return Suite(seconds=run.seconds, properties={"processes": str(run.processes), **whole})
-
-
 def _report(run: FileRun) -> None:
-    """Print the results of a file; of one that failed, the end of its output."""
     found = [f"{count} {name}" for name, count in counts(run.cases).items() if count]
     console.say(
         f"{run.file}: {', '.join(found) or 'no test of this shard'} in {console.duration(run.seconds)}"

@@ -314,7 +314,6 @@ def _named(name: str, known: Sequence[str], option: str) -> Sequence[str]:
 
 
 def _matching(pattern: str, known: Sequence[str]) -> Sequence[str]:
-    """List the names that a pattern takes; none for a file that a version of upstream lacks."""
     written = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
     parts = re.split(r"(\*\*/|\*)", pattern)
     expression = re.compile("".join(written.get(part, re.escape(part)) for part in parts))

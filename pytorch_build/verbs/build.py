@@ -14,9 +14,8 @@ from core.env import engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run.job_files import job_files
 from core.run.outputs import this_platform
-from pytorch_build.build.build import Build, BuildChoices, dependencies
-from pytorch_build.build.cache import KINDS, CompilerCache, asked_storage
-from pytorch_build.build.stage import perform
+from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
+from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
@@ -134,7 +133,7 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
     if kind not in KINDS:  # argparse does not validate the variable
         raise UsageError(f"COMPILER_CACHE={kind!r} is not a compiler cache.", hint=nearest(kind, KINDS))
     if store:
-        asked_storage(kind, store)  # refused before hours are spent
+        storage_at(kind, store)  # refused before hours are spent
     program = process.which(kind)
     if program is None:
         raise EnvironmentSetupError(

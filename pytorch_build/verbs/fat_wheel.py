@@ -27,80 +27,57 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "wheels",
-        nargs="*",
-        type=Path,
-        metavar="WHEEL",
-        help="a torch wheel, and of a host wheel its device wheels (default: each of the run's)",
-    )
-    parser.add_argument(
-        "--rocm",
-        type=Path,
-        metavar="PATH",
-        help="a ROCm tree, or a folder of ROCm's wheels (default: the run's wheels)",
-    )
-    parser.add_argument(
-        "--gpu-targets",
-        default="",
-        metavar="A,B",
-        help="gfx targets whose data goes in (default: those of the family)",
-    )
-    parser.add_argument(
-        "--system-library",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a library (shell pattern) that every machine will have; repeatable",
-    )
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path("dist"), metavar="DIR", help="where it goes (default: dist)"
-    )
+    what = "a torch wheel, and of a host wheel its device wheels (default: each of the run's)"
+    parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help=what)
+    what = "a ROCm tree, or a folder of ROCm's wheels (default: the run's wheels)"
+    parser.add_argument("--rocm", type=Path, metavar="PATH", help=what)
+    what = "gfx targets whose data goes in (default: those of the family)"
+    parser.add_argument("--gpu-targets", default="", metavar="A,B", help=what)
+    what = "a library (shell pattern) that every machine will have; repeatable"
+    parser.add_argument("--system-library", action="append", default=[], metavar="NAME", help=what)
+    what = "where it goes (default: dist)"
+    parser.add_argument("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the wheels and say what is in them."""
+    """Make the wheels and print what is in them."""
     common = common_from(arguments)
-    if not arguments.wheels or arguments.rocm is None:
-        common = _with_family(common)
+    if not common.gpu_family and not (arguments.wheels and arguments.rocm):
+        # a run's wheels are those of a family
+        common = replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
     family = common.gpu_family
     targets = tuple(filter(None, arguments.gpu_targets.replace(";", ",").split(",")))
     chosen = targets or (gpu_targets(family) if family else ())
     for one in targets:
-        gpu_targets(one)  # refuses names that are none
-    wheels = (_given(arguments.wheels),) if arguments.wheels else _run_wheels(common, chosen)
+        gpu_targets(one)  # refuses unknown ones
+    wheels = [_given(arguments.wheels)] if arguments.wheels else _run_wheels(common, chosen)
     rocm = arguments.rocm or _run_rocm(common)
     rows = []
     for wheel, *devices in wheels:
-        request = Request(
-            wheel=wheel,
-            rocm=rocm,
-            output=arguments.output_dir,
-            family=family,
-            targets=chosen,
-            devices=tuple(devices),
-            system_libraries=tuple(arguments.system_library),
-            epoch=source_date_epoch(environment()),
-        )
         if common.dry_run:
-            console.say(f"would make a stand-alone wheel of {wheel.name} and {rocm} in {request.output}")
+            console.say(
+                f"would make a stand-alone wheel of {wheel.name} and {rocm} in {arguments.output_dir}"
+            )
             continue
         started = time.monotonic()
-        result = make(request)
-        _tell(result)
-        seconds = f"{time.monotonic() - started:.1f}"
-        file = result.file
+        result = make(
+            Request(
+                wheel=wheel,
+                rocm=rocm,
+                output=arguments.output_dir,
+                family=family,
+                targets=chosen,
+                devices=tuple(devices),
+                system_libraries=tuple(arguments.system_library),
+                epoch=source_date_epoch(environment()),
+            )
+        )
+        _report(result)
+        seconds, file = f"{time.monotonic() - started:.1f}", result.file
         rows.append((file.path.name, console.size(file.size), seconds, file.sha256[:12]))
     if rows:
         console.table(("file", "size", "seconds", "sha256"), rows)
         console.done(f"fat_wheel: {len(rows)} in {arguments.output_dir}")
-
-
-def _with_family(common: Common) -> Common:
-    """Choose the GPU family as other stages do; of a run's wheels there are none without one."""
-    if common.gpu_family:
-        return common
-    return replace(common, gpu_family=chosen_family(common, chosen_ref(common)))
 
 
 def _given(paths: Sequence[Path]) -> Sequence[Path]:
@@ -151,7 +128,7 @@ def _run_rocm(common: Common) -> Path:
     return {store.fetch(one.key, folder).parent for one in found}.pop()
 
 
-def _tell(result: Result) -> None:
+def _report(result: Result) -> None:
     bundle = result.bundle
     size = sum(one.size for one in (*bundle.libraries.values(), *bundle.data.values()))
     console.say(
@@ -162,4 +139,4 @@ def _tell(result: Result) -> None:
         console.detail(f"  {path}")
     if bundle.machine:
         listed = "; ".join(f"{name} ({', '.join(by[:3])})" for name, by in bundle.machine.items())
-        console.warn(f"No wheel brings these, so the machine must have them: {listed}.")
+        console.warn(f"No wheel provides these, so the machine must have them: {listed}.")

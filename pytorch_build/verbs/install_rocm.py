@@ -41,13 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
             cache_dir=options.pip_cache_dir,
             force=common.force,
         ):
-            sdk = ask(
-                target,
-                version=source.version,
-                layout=source.layout,
-                family=chosen.gpu_family,
-                targets=chosen.gpu_targets,
-            )
+            sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
             facts = [
                 (name, str(getattr(sdk, name))) for name in ("version", "layout", "root", "bin", "cmake")
             ]

@@ -22,10 +22,8 @@ from core.run.outputs import this_platform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests
-from pytorch_build.test.plugin import Plan
-from pytorch_build.test.skip_review import entries, in_file
-from pytorch_build.test.skip_rules import UnderTest, decide, planned_rule
-from pytorch_build.test.upstream_tests import Torch
+from pytorch_build.test.skip_rules import UnderTest, decide
+from pytorch_build.test.upstream_tests import TESTS, Torch
 
 if TYPE_CHECKING:
     import argparse
@@ -36,12 +34,13 @@ if TYPE_CHECKING:
     from pytorch_build.test.skip_review import Review
     from pytorch_build.test.skip_rules import Decision
 
-
 # test ids may stand after options, which argparse does not see by itself
 PASSES_REST = True
-
+# a whole file; what hangs is one of the reasons for which tests are skipped
+SECONDS = 1800.0
 _PASSED = ("passed", "xpassed")
 _SERIES = re.compile(r"\d+\.\d+(?:\.\d+)?$")
+_LAST_LINES = 15
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,119 +93,109 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Answer, or prune."""
-    tests = [*arguments.tests, *_more(arguments.rest)]
-    more = [path.expanduser().absolute() for path in arguments.skips]
-    rules = skip_rules.load(more, skip_rules.FOLDER)
+    if options := [word for word in arguments.rest if word.startswith("-")]:
+        raise UsageError(f"Unknown option {options[0]}.", hint="See: python -m pytorch_build skips --help")
+    tests = [*arguments.tests, *arguments.rest]
     if tests and arguments.question != "explain":
         raise UsageError(f"{arguments.question} takes no test ids.", hint="nox -s skips -- explain TEST")
+    more = [path.expanduser().absolute() for path in arguments.skips]
+    rules = skip_rules.load(more, skip_rules.FOLDER)
     seen = [session for path in arguments.journal for session in _journals(path)]
-    under_test = _under_test(arguments, seen)
-    _refuse_other_torch(seen, under_test)
-    decisions = decide(rules, under_test, dt.datetime.now(tz=dt.UTC).date())
-    console.say(_told(under_test))
+    tested = _under_test(arguments, seen)
+    _refuse_other_torch(seen, tested)
+    decisions = decide(rules, tested, dt.datetime.now(tz=dt.UTC).date())
+    console.say(
+        f"{', '.join(tested.gpu_targets) or CPU}, {tested.platform}, Python {tested.python}, "
+        f"torch {tested.torch} ({tested.torch_ref}), {tested.config} tests"
+    )
     match arguments.question:
         case "list":
             _list(decisions, everything=arguments.all, as_json=arguments.json)
+        case "explain" if not tests:
+            hint = "nox -s skips -- explain test/test_nn.py::TestNN::test_conv"
+            raise UsageError("Which test?", hint=hint)
         case "explain":
-            _explain(decisions, tests)
+            for test in tests:
+                console.result("\n".join(skip_review.explained(test, decisions)))
         case "check":
             _check(arguments, decisions, seen)
         case _:
             _prune(arguments, decisions, seen)
 
 
-def _more(rest: Sequence[str]) -> Sequence[str]:
-    options = [word for word in rest if word.startswith("-")]
-    if options:
-        raise UsageError(f"Unknown option {options[0]}.", hint="See: python -m pytorch_build skips --help")
-    return rest
+def _journals(path: Path) -> Sequence[Session]:
+    paths = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    if not paths:
+        raise MissingInputError(f"{path} holds no journal (*.jsonl).")
+    return [session for one in paths for session in plugin.read_journal(one)]
 
 
 def _under_test(arguments: argparse.Namespace, seen: Sequence[Session]) -> UnderTest:
     chosen = context(common_from(arguments))
     target = require(arguments.python) if arguments.python else None
-    torch = arguments.torch_version
-    if not torch and target is not None:
-        torch = installed_version(target, "torch")
-    torch = torch or next((one.began.torch for one in seen), "")
-    python = arguments.python_version or (target.version if target else "")
-    python = python or next((one.began.python for one in seen), platform.python_version())
+    torch, python = arguments.torch_version, arguments.python_version
+    if target is not None:
+        torch, python = torch or installed_version(target, "torch"), python or target.version
+    for session in seen[:1]:
+        torch, python = torch or session.began.torch, python or session.began.python
     return UnderTest(
         gpu_targets=chosen.gpu_targets,
         platform=arguments.os,
-        python=python,
+        python=python or platform.python_version(),
         torch=torch or _torch_of(chosen),
         torch_ref=chosen.ref.name,
         config=arguments.config,
     )
 
 
-def _refuse_other_torch(seen: Sequence[Session], under_test: UnderTest) -> None:
-    """Refuse journals of another release: what they lack says nothing about this one's tests."""
-    release = Version(under_test.torch).release[:2]
-    for session in seen:
-        if session.began.torch and Version(session.began.torch).release[:2] != release:
+def _torch_of(chosen: Context) -> str:
+    lock = stored_lock(chosen)
+    if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
+        return lock.version("torch", gpu=chosen.gpu)
+    if series := _SERIES.search(chosen.ref.name):
+        return series[0]
+    raise UsageError(
+        f"The version of torch is unknown: the run has no source lock of {chosen.ref.name}.",
+        hint="Give it: --torch-version 2.10, or name an environment that has it: --python PATH.",
+    )
+
+
+def _refuse_other_torch(seen: Sequence[Session], tested: UnderTest) -> None:
+    """Refuse journals of another release: what they lack is no evidence about this one's tests."""
+    for torch in (session.began.torch for session in seen if session.began.torch):
+        if Version(torch).release[:2] != Version(tested.torch).release[:2]:
             raise UsageError(
-                f"A journal is of torch {session.began.torch}, and this is about torch {under_test.torch}.",
+                f"A journal is of torch {torch}, and this is about torch {tested.torch}.",
                 hint="Give journals of one release, and no other --torch-version.",
             )
 
 
-def _torch_of(chosen: Context) -> str:
-    """Give the torch that the run builds, or the series in the ref's name."""
-    lock = stored_lock(chosen)
-    if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
-        return lock.version("torch", gpu=chosen.gpu)
-    series = _SERIES.search(chosen.ref.name)
-    if series:
-        return series[0]
-    raise UsageError(
-        f"The version of torch is not known: the run has no source lock of {chosen.ref.name}.",
-        hint="Say it: --torch-version 2.10, or name an environment that has it: --python PATH.",
-    )
-
-
-def _told(under_test: UnderTest) -> str:
-    targets = ", ".join(under_test.gpu_targets) or CPU
-    return (
-        f"{targets}, {under_test.platform}, Python {under_test.python}, torch {under_test.torch} "
-        f"({under_test.torch_ref}), {under_test.config} tests"
-    )
-
-
 def _list(decisions: Sequence[Decision], *, everything: bool, as_json: bool) -> None:
-    shown = [one for one in decisions if one.applies or everything]
+    applying = [one for one in decisions if one.applies]
+    shown = decisions if everything else applying
     if as_json:
         console.result(json.dumps(skip_review.as_json(shown), indent=2))
     elif shown:
         console.result("\n".join(skip_review.listing(shown, everything=everything)))
-    applying = [one for one in decisions if one.applies]
-    count = sum(len(skip_review.entries(one.rule)) for one in applying)
+    count = sum(len(one.rule.entries) for one in applying)
     console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
-
-
-def _explain(decisions: Sequence[Decision], tests: Sequence[str]) -> None:
-    if not tests:
-        raise UsageError("Which test?", hint="nox -s skips -- explain test/test_nn.py::TestNN::test_conv")
-    for test in tests:
-        console.result("\n".join(skip_review.explained(test, decisions)))
 
 
 def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:
     found = _review(arguments, decisions, seen)
     for stale in found.stale:
         for entry in stale.entries:
-            hint = stale.hints.get(entry, "")
-            console.warn(f"{stale.rule.name}: {entry} matches no test." + (f" {hint}." if hint else ""))
+            hint = f" {stale.hints[entry]}." if entry in stale.hints else ""
+            console.warn(f"{stale.rule.name}: {entry} matches no test.{hint}")
     if arguments.attempt:
         _try(_trial(arguments, decisions), decisions)
     elif found.judged or arguments.pytorch_dir or arguments.journal:
         console.say(
-            f"{found.judged} tests and patterns were held against tests, {found.unjudged} could not be: "
+            f"{found.judged} tests and patterns were compared with tests, {found.unjudged} could not be: "
             "their files were not collected."
         )
     else:
-        console.say("Whether rules still match a test is seen with --pytorch-dir or --journal.")
+        console.say("Whether rules still match a test is checked with --pytorch-dir or --journal.")
     for rule in found.expired:
         console.error(
             f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}", file=str(rule.file)
@@ -221,77 +210,33 @@ def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: S
 
 def _review(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> Review:
     if arguments.pytorch_dir and not arguments.attempt:
-        trial = _trial(arguments, decisions)
-        seen = [*seen, *_sessions(trial, decisions, "collect")]
+        seen = [*seen, *_sessions(_trial(arguments, decisions), decisions, "collect")]
     return skip_review.review(decisions, skip_review.evidence(seen, complete=arguments.complete))
-
-
-def _sessions(
-    trial: Trial, decisions: Sequence[Decision], mode: Literal["collect", "try"]
-) -> Iterator[Session]:
-    for session in sessions(trial, named_files(trial.tree, decisions), mode):
-        for one in session.uncollected:
-            console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
-        yield session
-
-
-def _journals(path: Path) -> Sequence[Session]:
-    paths = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
-    if not paths:
-        raise MissingInputError(f"{path} holds no journal (*.jsonl).")
-    return [session for one in paths for session in plugin.read_journal(one)]
-
-
-def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Trial:
-    if not arguments.pytorch_dir:
-        raise UsageError("Where are the tests?", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
-    if not arguments.python:
-        raise UsageError(
-            "Tests are collected in an environment with torch.",
-            hint="Name its interpreter: --python PATH (nox -s test_torch fills .nox/test_torch).",
-        )
-    tree = arguments.pytorch_dir.expanduser().resolve()
-    torch = installed_version(require(arguments.python), "torch")
-    said = upstream_tests.mismatch(Torch(version=torch), upstream_tests.own_tree(tree))
-    if said and arguments.question == "prune" and not arguments.allow_version_mismatch:
-        raise SourceError(
-            f"{said} What they lack says nothing about that torch's tests.",
-            hint="Give a tree of that version, or prune all the same: --allow-version-mismatch.",
-        )
-    if said:
-        console.warn(said)
-    return Trial(
-        # not resolved: a link's target knows nothing of its environment
-        python=arguments.python.absolute(),
-        tree=tree,
-        rules=tuple(planned_rule(one.rule) for one in decisions if one.applies),
-        gpu=arguments.gpu_family != CPU,
-    )
 
 
 def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     outcomes: dict[str, list[str]] = {}
+    passed = 0
     for session in _sessions(trial, decisions, "try"):
         for one in session.results:
             outcomes.setdefault(one.rule, []).append(f"{one.test}: {one.outcome}")
             if one.outcome in _PASSED:
+                passed += 1
                 console.notice(f"{one.test} passes now; {one.rule} hides it.")
         for test in session.unfinished:
             console.say(f"{test} took its interpreter down, or hung.")
-    passed = sum(line.endswith(_PASSED) for lines in outcomes.values() for line in lines)
-    count = sum(map(len, outcomes.values()))
-    if not count:
+    if not outcomes:
         console.warn("No test that a rule hides ran.")
     for rule, lines in sorted(outcomes.items()):
         console.result("\n".join([rule, *(f"    {line}" for line in lines)]))
-    console.done(f"{passed} of {count} tests that rules hide pass now.")
+    console.done(f"{passed} of {sum(map(len, outcomes.values()))} tests that rules hide pass now.")
 
 
 def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:
     found = _review(arguments, decisions, seen)
     whole = {rule.name for rule in found.expired} | {one.rule.name for one in found.stale if one.whole}
     single = {one.rule.name: one.entries for one in found.stale if one.rule.name not in whole}
-    gone = 0
+    changed = 0
     for path in dict.fromkeys(one.rule.file for one in decisions):
         rules = [one.rule for one in decisions if one.rule.file == path]
         before = path.read_text(encoding="utf-8")
@@ -302,26 +247,15 @@ def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: S
             where=path,
         )
         if after != before:
-            gone += 1
+            changed += 1
             console.result(skip_review.diff(before, after, path.name))
-            if not arguments.dry_run:
-                _write(path, after)
+            if not arguments.dry_run and after:
+                files.write_text(path, after)
+            elif not arguments.dry_run:
+                path.unlink()
     tests = sum(map(len, single.values()))
     done = "would go" if arguments.dry_run else "went"
-    console.done(f"Rules that {done}: {len(whole)}; tests of other rules: {tests}; changed files: {gone}.")
-
-
-def _write(path: Path, text: str) -> None:
-    if text:
-        files.write_text(path, text)
-    else:
-        path.unlink()
-
-
-# a whole file; what hangs is one of the reasons for which tests are skipped
-SECONDS = 1800.0
-_TESTS = "test"
-_LAST_LINES = 15
+    console.done(f"Rules that {done}: {len(whole)}; tests of other rules: {tests}; changed files: {changed}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,16 +269,52 @@ class Trial:
     seconds: float = SECONDS
 
 
+def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Trial:
+    if not arguments.pytorch_dir:
+        raise UsageError("Where are the tests?", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
+    if not arguments.python:
+        raise UsageError(
+            "Tests are collected in an environment with torch.",
+            hint="Name its interpreter: --python PATH (nox -s test_torch fills .nox/test_torch).",
+        )
+    tree = arguments.pytorch_dir.expanduser().resolve()
+    torch = installed_version(require(arguments.python), "torch")
+    difference = upstream_tests.mismatch(Torch(version=torch), upstream_tests.own_tree(tree))
+    if difference and arguments.question == "prune" and not arguments.allow_version_mismatch:
+        raise SourceError(
+            f"{difference} What they lack is no evidence about that torch's tests.",
+            hint="Give a tree of that version, or prune all the same: --allow-version-mismatch.",
+        )
+    if difference:
+        console.warn(difference)
+    return Trial(
+        # not resolved: a link's target knows nothing of its environment
+        python=arguments.python.absolute(),
+        tree=tree,
+        rules=tuple(one.rule.planned() for one in decisions if one.applies),
+        gpu=arguments.gpu_family != CPU,
+    )
+
+
+def _sessions(
+    trial: Trial, decisions: Sequence[Decision], mode: Literal["collect", "try"]
+) -> Iterator[Session]:
+    for session in sessions(trial, named_files(trial.tree, decisions), mode):
+        for one in session.uncollected:
+            console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
+        yield session
+
+
 def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     """List the test files that rules which apply name."""
-    folder = tree / _TESTS
-    files = sorted(path.relative_to(tree).as_posix() for path in folder.rglob("*.py"))
-    if not files:
+    folder = tree / TESTS
+    known = sorted(path.relative_to(tree).as_posix() for path in folder.rglob("*.py"))
+    if not known:
         raise MissingInputError(
             f"{folder} holds no tests.", hint="Give a PyTorch source tree: --pytorch-dir DIR."
         )
-    named = [entry for one in decisions if one.applies for entry in entries(one.rule)]
-    found = [file for file in files if any(in_file(entry, file) for entry in named)]
+    named = [entry for one in decisions if one.applies for entry in one.rule.entries]
+    found = [file for file in known if any(skip_review.in_file(entry, file) for entry in named)]
     if not found:
         raise MissingInputError(
             f"No rule that applies names a test file of {tree}.",
@@ -353,37 +323,38 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     return found
 
 
-def sessions(trial: Trial, files: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[Session]:
-    """Collect files, or run the tests in them that rules hide."""
+def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[Session]:
+    """Collect files, or run the tests in them that rules hide: a process per file."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        applied: Literal["apply", "try"] = "apply" if mode == "collect" else "try"
-        for number, file in enumerate(files):
+        for number, file in enumerate(named):
             plan, journal = folder / f"{number}.json", folder / f"{number}.jsonl"
             plugin.write_plan(
-                plan, Plan(root=str(trial.tree), journal=str(journal), mode=applied, rules=trial.rules)
+                plan,
+                plugin.Plan(
+                    root=str(trial.tree),
+                    journal=str(journal),
+                    mode="apply" if mode == "collect" else "try",
+                    rules=trial.rules,
+                ),
             )
-            yield from _file(trial, file, plan, journal, mode)
+            argv: list[str | Path] = [trial.python, "-m", "pytest", *plugin.arguments(plan)]
+            argv += ["-p", "no:cacheprovider", "-q", "--rootdir", trial.tree]
+            argv += ["--collect-only"] if mode == "collect" else []
+            console.say(f"{mode}: {file}")
+            yield from _session(trial, [*argv, Path(file).relative_to(TESTS)], file, journal)
 
 
-def _file(trial: Trial, file: str, plan: Path, journal: Path, mode: str) -> Sequence[Session]:
+def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[Session]:
     log = journal.with_suffix(".log")
-    argv: list[str | Path] = [trial.python, "-m", "pytest", *plugin.arguments(plan)]
-    argv += ["-p", "no:cacheprovider", "-q"]
-    argv += ["--rootdir", trial.tree, *(("--collect-only",) if mode == "collect" else ())]
-    console.say(f"{mode}: {file}")
-    child = process.start(
-        [*argv, Path(file).relative_to(_TESTS)],
-        cwd=trial.tree / _TESTS,
-        env=process.inherited(
-            PYTHONPATH=str(plugin.TARGET),
-            PYTHONHOME=None,
-            PYTHONDONTWRITEBYTECODE="1",
-            PYTEST_ADDOPTS=None,
-            PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
-        ),
-        output=log,
+    env = process.inherited(
+        PYTHONPATH=str(plugin.TARGET),
+        PYTHONHOME=None,
+        PYTHONDONTWRITEBYTECODE="1",
+        PYTEST_ADDOPTS=None,
+        PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
     )
+    child = process.start(argv, cwd=trial.tree / TESTS, env=env, output=log)
     try:
         if child.wait(trial.seconds) is None:
             console.warn(f"{file} did not end within {console.duration(trial.seconds)}.")

@@ -16,38 +16,34 @@ from pytorch_build.split.parts import plan, split
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "wheels", nargs="+", type=Path, metavar="WHEEL", help="fat wheels, or folders with some"
-    )
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path("dist"), metavar="DIR", help="where they go (default: dist)"
-    )
-    parser.add_argument(
-        "--rocm-version",
-        default="",
-        metavar="V",
-        help="of ROCm's device packages (default: what the wheel requires of rocm)",
-    )
+    what = "fat wheels, or folders with some"
+    parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help=what)
+    what = "where they go (default: dist)"
+    parser.add_argument("--output-dir", type=Path, default=Path("dist"), metavar="DIR", help=what)
+    what = "of ROCm's device packages (default: what the wheel requires of rocm)"
+    parser.add_argument("--rocm-version", default="", metavar="V", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Split each wheel, and say what was made."""
+    """Split each wheel, and print what was made."""
     dry_run, rocm = common_from(arguments).dry_run, arguments.rocm_version
     fat = find_wheels(arguments.wheels)
-    _require_distinct(fat)
+    names = [parse_wheel_name(wheel.name).filename for wheel in fat]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise UsageError(f"{twice} is among the wheels twice.", hint="Name each wheel once.")
     rows: list[tuple[str, ...]] = []
     for wheel in fat:
         started = time.monotonic()
         if dry_run:
             with tempfile.TemporaryDirectory(prefix="split-") as scratch:
-                names = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
+                files = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
             console.say(f"would make of {wheel.name}, in {arguments.output_dir}:")
-            for name in names:
+            for name in files:
                 console.say(f"  {name}")
             continue
         made = split(wheel, arguments.output_dir, rocm_version=rocm)
@@ -56,10 +52,3 @@ def run(arguments: argparse.Namespace) -> None:
     if rows:
         console.table(("file", "size", "seconds of its fat wheel"), rows)
         console.done(f"split_wheel: {len(rows)} in {arguments.output_dir}")
-
-
-def _require_distinct(wheels: Sequence[Path]) -> None:
-    names = [parse_wheel_name(wheel.name).filename for wheel in wheels]
-    twice = next((name for name in names if names.count(name) > 1), "")
-    if twice:
-        raise UsageError(f"{twice} is among the wheels twice.", hint="Name each wheel once.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.cli.options import Common
-    from core.run.records import Record
-    from pytorch_build.test.results import Report, Tested
+    from pytorch_build.test.results import Tested
 
 DATA_NAME = "test-report.json"
 _SHOWN = 20
@@ -56,51 +54,43 @@ def run(arguments: argparse.Namespace) -> None:
         tested = results.merged(reports.in_folder(arguments.input_dir))
         title = f"Tests in {arguments.input_dir.name or arguments.input_dir}"
     else:
-        groups = [_gathered(common, name) for name in reports.groups_of(common)]
+        groups = [Group(common, name) for name in reports.groups_of(common)]
         tested = tuple(one for group in groups for one in group.tested)
         title = f"Tests of run {common.run_id}"
     whole = reports.require_expected(tested, expected)
     _show(whole, title, arguments, common.run_id)
     for group in groups:
-        _file(common, group, keep_durations=arguments.record_durations)
+        group.file(keep_durations=arguments.record_durations)
     if why := reports.why_not(whole):
         raise CheckError(why.partition("\n")[0], hint="What and why stands above, and in the summary.")
     console.done(f"{title}: {summary.verdict(whole)}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Group:
     """The tests of an artifact group of a run."""
 
-    name: str
-    reports: Sequence[Report]
-    records: Sequence[Record]
-    tested: tuple[Tested, ...]
+    def __init__(self, common: Common, name: str) -> None:
+        self.common, self.name = common, name
+        store, outputs = common.open_for_reading(), common.outputs
+        self.reports, self.records = reports.in_store(store, outputs, name)
+        merged = results.merged(self.reports)
+        self.tested = reports.checked(merged, self.records, store=store, outputs=outputs, artifact_group=name)
 
-
-def _gathered(common: Common, name: str) -> Group:
-    store, outputs = common.open_for_reading(), common.outputs
-    read, found = reports.in_store(store, outputs, name)
-    merged = results.merged(read)
-    tested = reports.checked(merged, found, store=store, outputs=outputs, artifact_group=name)
-    return Group(name=name, reports=read, records=found, tested=tested)
-
-
-def _file(common: Common, group: Group, *, keep_durations: bool) -> None:
-    """File what follows from a run's reports: data, durations, and the records that a promotion reads."""
-    store, outputs = common.open_store(), common.outputs
-    content = _json(outputs.run_id, group.tested)
-    store.put_bytes(f"{outputs.reports_prefix(group.name)}/{DATA_NAME}", content.encode())
-    ours = [one for one in group.reports if one.origin.stage == "test_torch" and not one.document.problems]
-    for config in sorted({one.origin.config for one in ours}) if keep_durations else ():
-        found = shards.of_documents(one.document for one in ours if one.origin.config == config)
-        shards.record(store, outputs, group.name, config or results.DEFAULT_CONFIG, found)
-    for one in group.tested:
-        if one.shards > 1 and one.origin.stage:
-            record = reports.of_shards(
-                group.records, one, store=store, outputs=outputs, artifact_group=group.name
-            )
-            records.write(store, outputs, group.name, record)
+    def file(self, *, keep_durations: bool) -> None:
+        """File what follows from the reports: data, durations, and the records that a promotion reads."""
+        store, outputs, name = self.common.open_store(), self.common.outputs, self.name
+        content = _json(outputs.run_id, self.tested)
+        store.put_bytes(f"{outputs.reports_prefix(name)}/{DATA_NAME}", content.encode())
+        ours = [one for one in self.reports if one.origin.stage == "test_torch" and not one.document.problems]
+        for config in sorted({one.origin.config for one in ours}) if keep_durations else ():
+            found = shards.of_documents(one.document for one in ours if one.origin.config == config)
+            shards.record(store, outputs, name, config or results.DEFAULT_CONFIG, found)
+        for one in self.tested:
+            if one.shards > 1 and one.origin.stage:
+                record = reports.of_shards(
+                    self.records, one, store=store, outputs=outputs, artifact_group=name
+                )
+                records.write(store, outputs, name, record)
 
 
 def _json(run_id: str, tested: Sequence[Tested]) -> str:
@@ -108,7 +98,6 @@ def _json(run_id: str, tested: Sequence[Tested]) -> str:
 
 
 def _show(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
-    """Print the table and the first failures; write the summary and the data."""
     rows = []
     for one in tested:
         counted = ", ".join(f"{count} {name}" for name, count in one.counts.items() if count)

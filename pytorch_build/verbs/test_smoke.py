@@ -119,7 +119,6 @@ def test_run(context: Context, options: SmokeOptions) -> None:
 
 
 def _gpu(context: Context, options: SmokeOptions) -> Assignment:
-    """Choose the GPU to test on: the first of the family, as `test_torch` does."""
     first, *others = assignments(
         context, environment(), allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu
     )

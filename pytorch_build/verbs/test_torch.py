@@ -116,16 +116,16 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.container:
         _in_container(arguments)
         return
-    asked = _asked(arguments)
+    request = _request(arguments)
     chosen = context(common_from(arguments), group=arguments.artifact_group)
     target = require(chosen.common.python)
     # what is impossible is refused before gigabytes are fetched
     gpus = assignments(
         chosen,
         environment(),
-        policy=arguments.gpus or upstream_tests.configuration(asked.config).gpus,
+        policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
         allow_no_gpu=arguments.allow_no_gpu,
-        other_gpu=asked.other_gpu,
+        other_gpu=request.other_gpu,
     )
     words = "; ".join(one.words for one in gpus)
     options, rocm = source_options(arguments), rocm_options_from(arguments, environment())
@@ -136,20 +136,20 @@ def run(arguments: argparse.Namespace) -> None:
         console.say(f"Would test {what} on {words}.")
         return
     tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
-    tests = _tests(chosen, asked)
+    tests = _tests(chosen, request)
     with _installed(chosen, target, tested, rocm, gpus) as inputs:
         env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, VIRTUAL_ENV=str(target.prefix))
         torch = upstream_tests.installed_torch(target, env)
-        upstream_tests.require_tools(target, torch, workers=asked.workers)
+        upstream_tests.require_tools(target, torch, workers=request.workers)
         console.say(f"torch {torch.version} on {words}, tests of {tests.tree}")
         # an environment that this stage did not fill may have changed
         force = chosen.common.force or not inputs["installed"]
         chosen = replace(chosen, common=replace(chosen.common, force=force))
         bench = Bench(context=chosen, target=target, tests=tests, torch=torch, assignments=gpus)
-        perform_tests(bench, asked, inputs)
+        perform_tests(bench, request, inputs)
 
 
-def _asked(arguments: argparse.Namespace) -> TorchTests:
+def _request(arguments: argparse.Namespace) -> TorchTests:
     given = {"test_seconds": arguments.test_timeout, "file_seconds": arguments.file_timeout}
     for name, value in given.items():
         if value is not None and value <= 0:
@@ -175,9 +175,9 @@ def _asked(arguments: argparse.Namespace) -> TorchTests:
     )
 
 
-def _tests(chosen: Context, asked: TorchTests) -> Tests:
-    if asked.tree:
-        return upstream_tests.own_tree(asked.tree)
+def _tests(chosen: Context, request: TorchTests) -> Tests:
+    if request.tree:
+        return upstream_tests.own_tree(request.tree)
     lock = stored_lock(chosen)
     if lock is None:
         raise MissingInputError(
@@ -185,14 +185,13 @@ def _tests(chosen: Context, asked: TorchTests) -> Tests:
             "tests is unknown.",
             hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
         )
-    return upstream_tests.checked_out(chosen, lock, asked.mirrors)
+    return upstream_tests.checked_out(chosen, lock, request.mirrors)
 
 
 @contextmanager
 def _installed(
     chosen: Context, target: Interpreter, what: Tested | None, rocm: RocmOptions, gpus: Sequence[Assignment]
 ) -> Iterator[Mapping[str, Any]]:
-    """Install what is tested, or check what is installed; yield what the record holds of it."""
     if what is None:
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
@@ -207,10 +206,9 @@ def _installed(
 # wheels. What the machine's driver needs is passed on: /dev/kfd and /dev/dri, the groups that may open them
 # (110 is render's number on machines whose image does not know it), and the machine's shared memory.
 def _in_container(arguments: argparse.Namespace) -> None:
-    """Run the same session in the image, with what it reads mounted."""
     if arguments.other_gpu:
         raise UsageError(
-            "--container hands AMD's devices on, and --other-gpu wants others.", hint="Give one of them."
+            "--container passes AMD's devices on, and --other-gpu needs others.", hint="Give one of them."
         )
     common = common_from(arguments)
     devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())

@@ -71,14 +71,7 @@ def build(request: BuildRequest) -> BuiltPackages:
         Workers(jobs=request.jobs) as workers,
         ThreadPoolExecutor(_WHEELS_AT_ONCE) as pool,
     ):
-        output = wheels.Output(
-            distribution=planned.distribution,
-            folder=request.output_dir,
-            epoch=request.epoch,
-            workers=workers,
-            level=request.level,
-            platform_tag=request.platform_tag,
-        )
+        output = wheels.Output(distribution=planned.distribution, request=request, workers=workers)
         started = [
             pool.submit(wheels.rocm_sdist, output),
             *(pool.submit(_runtime_wheel, output, one, Path(folder), template) for one in planned.runtimes),

@@ -60,7 +60,7 @@ class Archive:
         if self.packed:
             try:
                 data = zstandard.ZstdDecompressor().decompress(data, max_output_size=kernel.size)
-            except (zstandard.ZstdError, MemoryError) as problem:
+            except (zstandard.ZstdError, MemoryError, OverflowError) as problem:
                 raise KpackError(f"{kernel.binary} for {kernel.target} is damaged ({problem})") from problem
         if len(data) != kernel.size:
             raise KpackError(f"{kernel.binary} for {kernel.target} has {len(data)} bytes, not {kernel.size}")
@@ -70,14 +70,9 @@ class Archive:
 def write(
     stream: BinaryIO, group: str, family: str, frames: Iterable[bytes], kernels: Sequence[tuple[Kernel, int]]
 ) -> None:
-    """Write an archive, front to back.
+    """Write the archive of a package (group) for a gfx target (family), front to back.
 
-    Args:
-        stream: The file.
-        group: The package.
-        family: The gfx target that it is named by.
-        frames: The zstd frames, in the order of `kernels`, in pieces of any size.
-        kernels: The code objects, each with the length of its frame.
+    `kernels` come each with the length of its zstd frame; the frames, in pieces of any size, in their order.
     """
     size = _U32.size + sum(_U32.size + length for _, length in kernels)
     if size > MAX_FRAMES:
@@ -143,7 +138,9 @@ def read(stream: BinaryIO) -> Archive:
         packed = table["compression_scheme"] == _ZSTD
         places = list(_frames(stream, table, at) if packed else _blobs(table, at))
         kernels = {
-            Kernel(binary=binary, target=target, size=entry["original_size"]): places[entry["ordinal"]]
+            Kernel(binary=binary, target=target, size=_size(entry["original_size"])): places[
+                _size(entry["ordinal"])
+            ]
             for binary, targets in table["toc"].items()
             for target, entry in targets.items()
         }
@@ -152,6 +149,12 @@ def read(stream: BinaryIO) -> Archive:
         )
     except (KeyError, TypeError, IndexError, AttributeError, struct.error) as problem:
         raise KpackError(f"its table is damaged ({problem!r})") from problem
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} is not a size")
+    return value
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:
@@ -165,7 +168,8 @@ def _unpacked(data: bytes) -> dict[str, Any]:
 
 
 def _frames(stream: BinaryIO, table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
-    position, stop = table["zstd_offset"], table["zstd_offset"] + table["zstd_size"]
+    position = _size(table["zstd_offset"])
+    stop = position + _size(table["zstd_size"])
     if stop > end:
         raise KpackError("its code objects reach into its table")
     stream.seek(position)
@@ -183,10 +187,10 @@ def _frames(stream: BinaryIO, table: Mapping[str, Any], end: int) -> Iterator[tu
 def _blobs(table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
     if table["compression_scheme"] != _NONE:
         raise KpackError(f"unknown compression scheme {table['compression_scheme']!r}")
-    for blob in table["blobs"]:
-        if blob["offset"] + blob["size"] > end:
+    for offset, size in ((_size(blob["offset"]), _size(blob["size"])) for blob in table["blobs"]):
+        if offset + size > end:
             raise KpackError("a code object reaches into its table")
-        yield blob["offset"], blob["size"]
+        yield offset, size
 
 
 @dataclass(frozen=True, kw_only=True)

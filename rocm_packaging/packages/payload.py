@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from core.binaries import rpath
@@ -64,9 +65,11 @@ def plan(
     exclude: Sequence[str] = (),
 ) -> Payload:
     """Choose the files of a runtime wheel."""
-    taken = re.compile("|".join(map(_pattern, include)) or r".*")
-    refused = re.compile("|".join(map(_pattern, exclude)) or r"(?!)")
-    kept = {p: entry for p, entry in tree.items() if taken.fullmatch(p) and not refused.fullmatch(p)}
+    kept = {
+        path: entry
+        for path, entry in tree.items()
+        if (not include or _matches(path, include)) and not _matches(path, exclude)
+    }
     files: dict[str, PayloadFile] = {}
     aliases: dict[str, str] = {}
     dropped = [path for path in tree if path not in kept]
@@ -85,6 +88,18 @@ def plan(
         else:
             files[path] = PayloadFile(path=path, entry=kept[real], facts=known)
     return Payload(files=files, aliases=aliases, dropped=tuple(sorted(dropped)))
+
+
+def _matches(path: str, globs: Sequence[str]) -> bool:
+    return any(path_pattern(glob).fullmatch(path) for glob in globs)
+
+
+@cache
+def path_pattern(glob: str) -> re.Pattern[str]:
+    """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts))
 
 
 def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> PayloadFile:
@@ -116,13 +131,6 @@ def _canonical(tree: Mapping[str, Entry], path: str, real: str, facts: ElfFacts 
         return path
     candidate = posixpath.join(posixpath.dirname(path), facts.soname)
     return candidate if follow(tree, candidate) == real else path
-
-
-def _pattern(glob: str) -> str:
-    """Turn a glob into a regular expression: ``**/`` is any folders, ``*`` and ``?`` stay in one."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
-    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(meaning.get(part, re.escape(part)) for part in parts)
 
 
 def devel_only(

@@ -76,12 +76,8 @@ def compute(
 ) -> str:
     """Compute the version of a build by its release type.
 
-    Args:
-        base: The three numbers of the release, ``10.1.0``.
-        release_type: One of `core.cli.options.RELEASE_TYPES`.
-        commit: The git commit that ROCm was built from, for ``ci`` and ``dev…``; "" where unknown.
-        day: The day of a nightly build, in UTC.
-        candidate: The number of a prerelease, 0 or more.
+    ``ci`` and ``dev`` have the git commit that ROCm was built from, where it is known, a nightly build its
+    day in UTC, and a prerelease the number of the candidate.
     """
     if not _FORMS[0][1].fullmatch(base):
         raise UsageError(f"Invalid base version {base!r}.", hint="It has three numbers, such as 10.1.0.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
     from rocm_packaging.packages.layouts import Program
     from rocm_packaging.packages.payload import Licenses
-    from rocm_packaging.packages.plan import DevelPlan, Distribution, RuntimePlan
+    from rocm_packaging.packages.plan import BuildRequest, DevelPlan, Distribution, RuntimePlan
 
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
@@ -31,14 +31,11 @@ LICENSE = ROOT / "LICENSE"
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What is written for all packages alike, where and how."""
+    """What is the same for all packages, and where and how they are written."""
 
     distribution: Distribution
-    folder: Path
-    epoch: int | None
+    request: BuildRequest
     workers: Workers
-    level: int | None = None
-    platform_tag: str = ""
 
 
 def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
@@ -99,7 +96,9 @@ def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
     """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
     root = payload_folder("devel", suffix=output.distribution.suffix)
     links = io.BytesIO()
-    write_tar(links, [], links={f"{root}/{path}": to for path, to in plan.links.items()}, epoch=output.epoch)
+    write_tar(
+        links, [], links={f"{root}/{path}": to for path, to in plan.links.items()}, epoch=output.request.epoch
+    )
     files = {
         f"{root}/__init__.py": _docstring("ROCm's development tree."),
         "rocm_sdk_devel/__init__.py": _docstring("Holds the links of ROCm's development tree."),
@@ -138,7 +137,9 @@ def rocm_sdist(output: Output) -> WrittenFile:
         Member(name=LICENSE.name, source=LICENSE),
     ]
     metadata = metadata_text(fields)
-    return write_sdist(output.folder, "rocm", version, members, metadata=metadata, epoch=output.epoch)
+    return write_sdist(
+        output.request.output_dir, "rocm", version, members, metadata=metadata, epoch=output.request.epoch
+    )
 
 
 def runtime_sources() -> list[tuple[str, Path]]:
@@ -187,18 +188,18 @@ def _write(
     spec = WheelSpec(
         distribution=name,
         version=made.version,
-        tag=f"py3-none-{output.platform_tag or _PLATFORMS[made.platform]}",
+        tag=f"py3-none-{output.request.platform_tag or _PLATFORMS[made.platform]}",
         metadata=metadata_text(fields),
         console_scripts=console_scripts,
         license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
     )
     return write_wheel(
-        output.folder,
+        output.request.output_dir,
         spec,
         members,
-        epoch=output.epoch,
+        epoch=output.request.epoch,
         workers=output.workers,
-        level=LEVEL if output.level is None else output.level,
+        level=LEVEL if output.request.level is None else output.request.level,
     )
 
 

@@ -42,40 +42,22 @@ SAMPLE = "sample"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("--artifact-dir", type=Path, metavar="DIR", help="the artifact directory")
-    parser.add_argument(
-        "--version", default="", metavar="V", help="ROCm version (default: by the release type)"
-    )
-    parser.add_argument("--rc", type=int, metavar="N", help="number of a prerelease: 10.1.0rcN")
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
-    parser.add_argument(
-        "--version-suffix",
-        default="",
-        metavar="TEXT",
-        help="ends the names of payload folders, not the version",
-    )
-    parser.add_argument(
-        "--wheel-platform-tag",
-        default="",
-        metavar="TAG",
-        help="platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)",
-    )
-    parser.add_argument(
-        "--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)"
-    )
-    parser.add_argument(
-        "--rocm-layout",
-        choices=get_args(Layout),
-        help="layout of the packages: of the sample either (default: split), of artifacts the one they have",
-    )
+    add = parser.add_argument
+    add("--artifact-dir", type=Path, metavar="DIR", help="the artifact directory")
+    add("--version", default="", metavar="V", help="ROCm version (default: by the release type)")
+    add("--rc", type=int, metavar="N", help="number of a prerelease: 10.1.0rcN")
+    add("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
+    what = "ends the names of payload folders, not the version"
+    add("--version-suffix", default="", metavar="TEXT", help=what)
+    what = "platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)"
+    add("--wheel-platform-tag", default="", metavar="TAG", help=what)
+    add("--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)")
+    what = "layout of the packages: of the sample either (default: split), of artifacts the one they have"
+    add("--rocm-layout", choices=get_args(Layout), help=what)
     for platform in ("linux", "windows"):
-        parser.add_argument(
-            f"--{platform}-amdgpu-families",
-            default="",
-            metavar="FAMILIES",
-            help=f"what the distribution offers on {platform.capitalize()}, built here or elsewhere (a;b)",
-        )
-    parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
+        what = f"what the distribution offers on {platform.capitalize()}, built here or elsewhere (a;b)"
+        add(f"--{platform}-amdgpu-families", default="", metavar="FAMILIES", help=what)
+    add("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
         "with --torch-ref sample, the embedded sample's."

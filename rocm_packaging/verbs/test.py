@@ -27,20 +27,15 @@ SAMPLE = "sample"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add = parser.add_argument
     add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
-    parser.add_argument(
-        "--rocm-extras",
-        default="libraries,devel",
-        metavar="A,B",
-        help="extras of rocm that an index or --find-links gives (default: libraries,devel)",
-    )
+    what = "extras of rocm that an index or --find-links gives (default: libraries,devel)"
+    add("--rocm-extras", default="libraries,devel", metavar="A,B", help=what)
     add_group(parser, default="the GPU families")
-    parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
-    parser.add_argument(
-        "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
-    )
-    parser.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
+    add("--no-install", action="store_true", help="test what the environment holds already")
+    add("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
+    add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+    add("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
 
 
 def run(arguments: argparse.Namespace) -> None:

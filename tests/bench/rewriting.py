@@ -29,16 +29,13 @@ REWRITE = """
 import sys
 from pathlib import Path
 from ci.promote.edits import MemberEdits
-from ci.promote.candidates import final_of, plan_set
-from core.wheel.editor import edit_wheel
 from ci.promote.version_change import final_of, plan_set
 from core.wheel.editor import edit_wheel
 source, folder, candidate = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 change = final_of(candidate)
 plan = plan_set([source.name], change)[0]
 edits = MemberEdits(plan, change)
-edit_wheel(source, folder, version=plan.new, edit=edits)
-edits.require_done()
+edits.require_done(edit_wheel(source, folder, version=plan.new, edit=edits).members)
 """
 PROMOTE = """
 import sys

@@ -1,7 +1,7 @@
 """Ceph's S3 server in a folder of the test's own: one monitor, manager and OSD in memory, and a gateway.
 
 It holds to ``If-None-Match`` and refuses an ``If-Match`` that holds. Debian has it (``radosgw``,
-``ceph-mon``, ``ceph-mgr``, ``ceph-osd``); it takes 20 s to start, so tests on it are asked for: ``--ceph``.
+``ceph-mon``, ``ceph-mgr``, ``ceph-osd``); it takes 20 s to start, so tests on it need ``--ceph``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAMS = (
-    "ceph",
-    "ceph-authtool",
-    "monmaptool",
-    "ceph-mon",
-    "ceph-mgr",
-    "ceph-osd",
-    "radosgw",
-    "radosgw-admin",
+    *("ceph", "ceph-authtool", "monmaptool", "ceph-mon", "ceph-mgr", "ceph-osd"),
+    *("radosgw", "radosgw-admin"),
 )
 _SETTINGS = """\
 [global]
@@ -96,17 +90,8 @@ def ceph_serving(folder: Path) -> Iterator[S3Server]:
             with (folder / "keyring").open("a") as keyring:
                 keyring.write(key)
 
-        run(
-            "ceph-authtool",
-            "--create-keyring",
-            "keyring",
-            "--gen-key",
-            "-n",
-            "mon.",
-            "--cap",
-            "mon",
-            "allow *",
-        )
+        keyring = ("ceph-authtool", "--create-keyring", "keyring", "--gen-key")
+        run(*keyring, "-n", "mon.", "--cap", "mon", "allow *")
         everything = [part for one in ("mon", "osd", "mgr") for part in ("--cap", one, "allow *")]
         run("ceph-authtool", "keyring", "--gen-key", "-n", "client.admin", *everything)
         run("monmaptool", "--create", "--addv", "a", f"[v1:127.0.0.1:{monitor}]", "--fsid", fsid, "monmap")
@@ -122,20 +107,9 @@ def ceph_serving(folder: Path) -> Iterator[S3Server]:
         run("ceph-osd", "-c", "ceph.conf", "-i", "0", "--mkfs", "--osd-uuid", disk)
         start("ceph-osd", "-c", "ceph.conf", "-i", "0")
         allow("client.rgw", "osd", "allow rwx", "mon", "allow rw")
-        run(
-            *(
-                "radosgw-admin",
-                "-c",
-                "ceph.conf",
-                "user",
-                "create",
-                "--uid",
-                "test",
-                "--display-name",
-                "test",
-            ),
-            *("--access-key", server.access_key, "--secret-key", server.secret_key),
-        )
+        keys = ("--access-key", server.access_key, "--secret-key", server.secret_key)
+        user = ("user", "create", "--uid", "test", "--display-name", "test")
+        run("radosgw-admin", "-c", "ceph.conf", *user, *keys)
         wait_for(gateway, start("radosgw", "-c", "ceph.conf", "-n", "client.rgw"))
         yield server
 
@@ -153,7 +127,7 @@ def _stop(server: subprocess.Popen[Any]) -> None:
 def ceph_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[S3Server]:
-    """Run Ceph's S3 server for the session, if it was asked for."""
+    """Run Ceph's S3 server for the session, if ``--ceph`` was given."""
     if not request.config.getoption("--ceph"):
         pytest.skip("--ceph was not given")
     with ceph_serving(tmp_path_factory.mktemp("ceph")) as server:
@@ -162,6 +136,6 @@ def ceph_server(
 
 @pytest.fixture
 def ceph(ceph_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """Give Ceph's S3 server, with the AWS variables set to it."""
+    """Return Ceph's S3 server, with the AWS variables set to it."""
     ceph_server.use(monkeypatch)
     return ceph_server

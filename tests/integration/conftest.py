@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from tests.integration.ceph_server import ceph, ceph_server
 from tests.integration.rocm_environments import setuptools
 from tests.integration.s3_servers import rclone, rclone_server
-
-if TYPE_CHECKING:
-    import pytest
 
 __all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools"]
 
@@ -19,7 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ceph", action="store_true", help="also test against Ceph's S3 server (20 s to start)")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the files that take longest first: one at the end leaves the other processes without work."""
+    """Mark this folder's tests, and start the files that take longest first, so that none ends alone."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("processes")
     slow = ("test_workflows", "test_torch_tests", "test_pipeline")
     items.sort(key=lambda item: slow.index(item.path.stem) if item.path.stem in slow else len(slow))

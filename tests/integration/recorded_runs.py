@@ -37,6 +37,7 @@ def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
 
 def rocm_sdist(folder: Path, version: str, setup: str) -> Path:
     """Write an sdist of rocm whose requirements are known where it is built."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rocm-{version}.tar.gz"
     metadata = f"Metadata-Version: 2.2\nName: rocm\nVersion: {version}\nDynamic: Requires-Dist\n"
     with tarfile.open(path, "w:gz") as archive:

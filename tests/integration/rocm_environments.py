@@ -22,12 +22,9 @@ UV = Path(sys.executable).parent / "uv"
 
 @dataclass(frozen=True, kw_only=True)
 class RocmEnvironment(Venv):
-    """A virtual environment for ROCm packages from one folder.
+    """A virtual environment for ROCm packages from one folder, whose sdist is built for a GPU family.
 
-    Attributes:
-        packages: The folder.
-        family: The GPU family that the sdist of `rocm` is built for.
-        setting: A name that keeps cached wheels of that sdist apart from other packages'.
+    The setting's name keeps cached wheels of that sdist apart from other packages'.
     """
 
     packages: Path
@@ -53,6 +50,24 @@ class RocmEnvironment(Venv):
     def uninstall(self, *names: str) -> None:
         """Remove packages."""
         process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
+
+    def run(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
+        """Run its Python."""
+        clean = {"ROCM_SDK_TARGET_FAMILY": None, "PYTHONDONTWRITEBYTECODE": "1"}
+        full = process.inherited(**{**clean, **env})
+        return process.capture([self.python, *arguments], env=full, check=check)
+
+    def rocm_sdk(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
+        """Run `rocm-sdk`."""
+        return self.run("-m", "rocm_sdk", *arguments, check=check, **env)
+
+    def devel_root(self) -> Path:
+        """Return the development tree, expanded."""
+        return Path(self.rocm_sdk("path", "--root").stdout.strip())
+
+    def left(self) -> list[Path]:
+        """List what is left of ROCm."""
+        return [path for path in self.site.rglob("*") if "rocm" in path.name.lower()]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Literal
@@ -27,16 +27,7 @@ _ANSWERS = {"failing": (500, "InternalError"), "busy": (503, "SlowDown")}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked, and how it ended.
-
-    Attributes:
-        method: HTTP's.
-        path: Bucket and key, unquoted, without the slash before them.
-        query: Its parameters.
-        size: Bytes of its body.
-        status: The server's answer; 0 where there was none.
-        fault: What the proxy did to it.
-    """
+    """A request, with the server's status (0 for none) and what the proxy did to it."""
 
     method: str
     path: str
@@ -47,12 +38,7 @@ class Request:
 
 
 class Proxy:
-    """A running proxy; `proxied` starts one.
-
-    Attributes:
-        endpoint: Its address.
-        requests: What came so far, in the order of their ends.
-    """
+    """A running proxy, which `proxied` starts, and its requests so far in the order of their ends."""
 
     def __init__(
         self, upstream: str, *, rate: float, seed: int, latency: float, faults: tuple[Fault, ...]
@@ -101,14 +87,9 @@ def proxied(
     latency: float = 0.0,
     faults: tuple[Fault, ...] = FAULTS,
 ) -> Iterator[Proxy]:
-    """Run a proxy on a free port of the loopback interface.
+    """Run a proxy on a free port of the loopback interface; it holds each request back for `latency` seconds.
 
-    Args:
-        upstream: The server's address, ``http://host:port``.
-        rate: Which part of the requests meets a fault.
-        seed: Of the choice, so that a failure can be seen again.
-        latency: Seconds before each request is passed on.
-        faults: What may happen; assign `Proxy.choose` for faults at chosen requests.
+    `rate` of the requests meet one of `faults`, chosen by `seed`; assign `Proxy.choose` for chosen requests.
     """
     proxy = Proxy(upstream, rate=rate, seed=seed, latency=latency, faults=faults)
 
@@ -166,16 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             status = self._answer(fault, body)
         finally:
-            self.the_proxy.log(
-                Request(
-                    method=request.method,
-                    path=request.path,
-                    query=query,
-                    size=request.size,
-                    status=status,
-                    fault=fault,
-                )
-            )
+            self.the_proxy.log(replace(request, status=status, fault=fault))
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the base class's names
 

@@ -13,6 +13,7 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +33,7 @@ _START_SECONDS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class S3Server:
-    """A server that runs.
-
-    Attributes:
-        endpoint: Its address.
-        access_key: Of the user that may do everything.
-        secret_key: The same user's.
-        folder: Where rclone's server keeps the objects, a folder a bucket.
-        pid: Its process, for a test that breaks it.
-    """
+    """A running server: its user may do everything, rclone's keeps each bucket as a folder in `folder`."""
 
     endpoint: str
     access_key: str = "access-key"
@@ -50,7 +43,7 @@ class S3Server:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment that leads AWS clients (and s5cmd) here, and to no settings of a person's."""
+        """The environment that leads AWS clients (and s5cmd) here, and to no settings of the user's."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.endpoint,
@@ -65,11 +58,11 @@ class S3Server:
         }
 
     def at(self, endpoint: str) -> S3Server:
-        """Give the same server behind another address, such as a proxy's."""
+        """Return the same server behind another address, such as a proxy's."""
         return replace(self, endpoint=endpoint)
 
     def client(self) -> S3Client:
-        """Give a plain boto3 client, to look past our own code."""
+        """Return a plain boto3 client, to look past our own code."""
         settings = Config(
             s3={"addressing_style": "path"},
             request_checksum_calculation="when_required",
@@ -84,11 +77,7 @@ class S3Server:
         return client
 
     def make_bucket(self, name: str = "") -> str:
-        """Make a bucket of the test's own.
-
-        Returns:
-            Its name.
-        """
+        """Make a bucket of the test's own, and return its name."""
         name = name or f"bucket-{uuid.uuid4().hex[:12]}"
         client = self.client()
         client.create_bucket(Bucket=name)
@@ -142,23 +131,10 @@ def rclone_serving(folder: Path) -> Iterator[S3Server]:
     port = free_port()
     server = S3Server(endpoint=f"http://127.0.0.1:{port}", folder=data)
     with (folder / "rclone.log").open("wb") as log:
-        running = subprocess.Popen(
-            [
-                program("rclone"),
-                "serve",
-                "s3",
-                str(data),
-                "--config",
-                os.devnull,
-                "--auth-key",
-                f"{server.access_key},{server.secret_key}",
-                "--addr",
-                f"127.0.0.1:{port}",
-            ],
-            stdout=log,
-            stderr=log,
-            env=dict(process.inherited()),
-        )
+        keys = f"{server.access_key},{server.secret_key}"
+        options = {"--config": os.devnull, "--auth-key": keys, "--addr": f"127.0.0.1:{port}"}
+        argv = [program("rclone"), "serve", "s3", str(data), *chain.from_iterable(options.items())]
+        running = subprocess.Popen(argv, stdout=log, stderr=log, env=process.inherited())
         try:
             wait_for(port, running)
             yield replace(server, pid=running.pid)
@@ -176,6 +152,6 @@ def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server
 
 @pytest.fixture
 def rclone(rclone_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """Give rclone's S3 server, with the AWS variables set to it."""
+    """Return rclone's S3 server, with the AWS variables set to it."""
     rclone_server.use(monkeypatch)
     return rclone_server

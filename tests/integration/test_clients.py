@@ -14,12 +14,11 @@ from urllib.parse import unquote
 import pytest
 
 from ci.install import dependencies
-from core import files, process
+from core import files, http, process
 from core.cli import Verb, main
 from core.env import installer
 from core.errors import MissingInputError
-from core.packages import pages
-from core.packages.pages import served_store
+from core.http import served_store
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Record
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
 MakeWheel = Callable[..., Path]
 VERBS = tuple(
-    Verb(name, f"ci.{name.replace('-', '_')}", "x") for name in ("setup-venv", "fetch-wheels", "mirror-deps")
+    Verb(name, f"ci.verbs.{name.replace('-', '_')}", "x")
+    for name in ("setup-venv", "fetch-wheels", "mirror-deps")
 )
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"
@@ -85,7 +85,7 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
     def note(handler: Any, *_code: object) -> None:
         asked.requests.append((handler.command, handler.path))
 
-    monkeypatch.setattr(pages._Handler, "log_request", note)
+    monkeypatch.setattr(http._Handler, "log_request", note)
     return asked
 
 

@@ -144,13 +144,13 @@ def test_the_newest_green_run_is_pinned_fetched_and_packaged(desk: Desk, bucket:
 
 
 @pytest.mark.parametrize(("run_id", "why"), [(RED, "not green: failure"), ("17", "has nothing at")])
-def test_a_run_that_does_not_do_is_named_with_one_that_does(desk: Desk, run_id: str, why: str) -> None:
+def test_an_unusable_run_is_named_with_a_usable_one(desk: Desk, run_id: str, why: str) -> None:
     said, plan = desk.plan(f"artifact_run_id={run_id}")
     assert said.returncode != 0
     assert not plan.rocm.origins
     text = said.stderr.replace("\n", " ")
     assert why in text
-    assert f"newest that would do: {GREEN}" in text
+    assert f"newest usable run: {GREEN}" in text
 
 
 def test_a_store_that_is_named_need_not_be_githubs(desk: Desk, bucket: str) -> None:

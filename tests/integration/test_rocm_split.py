@@ -32,20 +32,9 @@ class Environment(RocmEnvironment):
     def tree(self) -> Path:
         return self.site / "_rocm_sdk_devel"
 
-    def run(self, *arguments: str, check: bool = True) -> process.Completed:
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONDONTWRITEBYTECODE="1")
-        return process.capture([self.python, *arguments], env=env, check=check)
-
-    def tested(self, **env: str) -> process.Completed:
-        clean = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONDONTWRITEBYTECODE="1", **env)
-        return process.capture([self.python, "-m", "rocm_sdk", "test"], env=clean, check=False)
-
     def find(self, name: str) -> Path:
         code = "import sys, rocm_sdk; print(rocm_sdk.find_libraries(sys.argv[1])[0])"
         return Path(self.run("-c", code, name).stdout.strip())
-
-    def left(self) -> list[Path]:
-        return [path for path in self.site.rglob("*") if "rocm" in path.name.lower()]
 
 
 @pytest.fixture(scope="session")
@@ -80,12 +69,12 @@ def test_wheels_are_sound_and_the_same_every_time(
 
 
 def test_a_whole_installation_works(installed: Environment) -> None:
-    assert installed.run("-m", "rocm_sdk", "targets").stdout == "gfx942\n"
+    assert installed.rocm_sdk("targets").stdout == "gfx942\n"
     assert installed.find("hipblas") == installed.site / PAYLOAD / "lib" / "libhipblas.so.3"
-    root = Path(installed.run("-m", "rocm_sdk", "path", "--root").stdout.strip())
+    root = installed.devel_root()
     assert (root / KPACK).samefile(installed.site / PAYLOAD / KPACK)
     assert not (root / ".devel_links").exists()
-    tested = installed.tested(ROCM_PATH="/opt/rocm", HIP_PATH="/opt/rocm")
+    tested = installed.rocm_sdk("test", check=False, ROCM_PATH="/opt/rocm", HIP_PATH="/opt/rocm")
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert "ok    core: a kernel is compiled for gfx942" in tested.stdout
     assert f"ok    libraries: {CK.format('gfx942')} loads" in tested.stdout
@@ -94,10 +83,10 @@ def test_a_whole_installation_works(installed: Environment) -> None:
 def test_a_compiler_without_device_libraries_fails(installed: Environment) -> None:
     installed.install(f"rocm-sdk-device-gfx1100=={ROCM_VERSION}")
     bitcode = "lib/llvm/amdgcn/bitcode/oclc_isa_version_1100.bc"
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     for folder in ("_rocm_sdk_core", "_rocm_sdk_devel"):
         (installed.site / folder / bitcode).unlink()
-    said = installed.tested().stdout
+    said = installed.rocm_sdk("test", check=False).stdout
     assert "ok    core: a kernel is compiled for gfx942" in said
     assert "FAIL  core: a kernel is compiled for gfx1100" in said
     assert "hipcc: error: cannot find ROCm device library for gfx1100" in said
@@ -161,45 +150,45 @@ def test_every_rpath_leads_somewhere(installed: Environment) -> None:
 
 
 def test_without_a_device_package_the_libraries_still_work(installed: Environment) -> None:
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     assert (installed.tree / KPACK).exists()
     installed.uninstall("rocm-sdk-device-gfx942")
     assert installed.find("hipblas").is_file()
     assert not (installed.tree / KPACK).exists(), "a device package takes its links along"
     assert not list(installed.site.rglob("*gfx942*"))
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     assert (installed.tree / "lib/libhipblas.so").exists()
 
 
 def test_a_device_package_that_comes_later_joins_the_devel_tree(installed: Environment) -> None:
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     installed.install(f"rocm-sdk-device-gfx1100=={ROCM_VERSION}")
-    installed.run("-m", "rocm_sdk", "path", "--root")
+    installed.rocm_sdk("path", "--root")
     name = "lib/rocblas/library/TensileLibrary_gfx1100.dat"
     assert (installed.tree / name).samefile(installed.site / PAYLOAD / name)
     record = next(installed.site.glob("rocm_sdk_device_gfx1100-*.dist-info")) / "RECORD"
     assert f"_rocm_sdk_devel/{name},," in record.read_text(encoding="utf-8").splitlines()
-    assert installed.run("-m", "rocm_sdk", "targets").stdout == "gfx1100;gfx942\n"
+    assert installed.rocm_sdk("targets").stdout == "gfx1100;gfx942\n"
 
 
 def test_a_device_package_of_another_version_stays_out(installed: Environment) -> None:
     other_version(installed, "7.0.0")
-    done = installed.run("-m", "rocm_sdk", "init")
+    done = installed.rocm_sdk("init")
     assert "The device package of gfx942 has version 7.0.0" in done.stderr
     assert f'pip install "rocm[device-gfx942]=={ROCM_VERSION}"; until then its files stay out' in done.stderr
     assert not (installed.tree / KPACK).exists()
     assert (installed.tree / "lib/libhipblas.so").exists()
     other_version(installed, ROCM_VERSION)
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     assert (installed.tree / KPACK).exists()
 
 
 def test_devel_installed_again_beside_a_device_package_expands_again(installed: Environment) -> None:
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     installed.uninstall("rocm-sdk-devel")
     assert not installed.tree.exists()
     installed.install(f"rocm-sdk-devel=={ROCM_VERSION}")
-    root = Path(installed.run("-m", "rocm_sdk", "path", "--root").stdout.strip())
+    root = installed.devel_root()
     assert (root / "include/hip/hip_runtime.h").is_file()
     assert (root / KPACK).exists()
 
@@ -208,7 +197,7 @@ def test_devel_installed_again_beside_a_device_package_expands_again(installed: 
     "order", list(itertools.islice(itertools.permutations(NAMES[1:]), 0, 24, 5)), ids=str
 )
 def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order: tuple[str, ...]) -> None:
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     for name in order:
         installed.uninstall(name)
     installed.uninstall("rocm")
@@ -216,7 +205,7 @@ def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order:
 
 
 def test_pip_removes_everything_too(installed: Environment) -> None:
-    installed.run("-m", "rocm_sdk", "init")
+    installed.rocm_sdk("init")
     command: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed.python, "uninstall", "-y"]
     for name in (NAMES[3], NAMES[4], NAMES[2], NAMES[1], NAMES[0]):
         process.capture([*command, name])
@@ -231,20 +220,12 @@ def test_the_profiler_runs(environment: Environment) -> None:
 
 def test_families_stand_for_their_targets(environment: Environment) -> None:
     environment.install(f"rocm[libraries,device]=={ROCM_VERSION}", family="gfx110X-all")
-    assert environment.run("-m", "rocm_sdk", "targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
+    assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
 
 
 def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: Path) -> None:
-    options: list[str | Path] = [
-        "--artifact-dir",
-        artifacts,
-        "--gpu-family",
-        "gfx942",
-        "--dry-run",
-        "--store",
-        tmp_path / "out",
-    ]
-    command: list[str | Path] = [sys.executable, "-m", "rocm_packaging", "build", *options]
+    words = ["--artifact-dir", str(artifacts), "--gpu-family", "gfx942", "--dry-run", "--store"]
+    command = [sys.executable, "-m", "rocm_packaging", "build", *words, str(tmp_path / "out")]
     shown = process.capture([*command])
     text = shown.stdout + shown.stderr
     assert re.search(r"rocm-sdk-device-gfx942 +\.kpack/blas_lib_gfx942\.kpack +as it is", text)

@@ -14,10 +14,11 @@ from core import files, process
 from core.cli.options import ROOT
 from core.errors import ConflictError, FatalError, ServiceError, StoreError
 from core.parallel import each
+from core.stores import s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import connect
-from core.stores.s3_transfer import MIB, Sizes
+from core.stores.s3_transfer import MIB
 from tests.integration.s3_proxy import FAULTS, Fault, Proxy, proxied
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 
     from tests.integration.s3_servers import S3Server
 
-# the least that S3 takes for a part that is not the last
-SMALL = Sizes(part=5 * MIB)
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the least that S3 takes for a part that is not the last
+    monkeypatch.setattr(s3_transfer, "PART", 5 * MIB)
 
 
 @pytest.fixture(name="server", params=["rclone", "ceph"])
@@ -39,8 +43,8 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def open_through(proxy: Proxy, bucket: str, *, sizes: Sizes = SMALL) -> S3Store:
-    return S3Store(connection=connect(endpoint=proxy.endpoint), bucket=bucket, prefix="run", sizes=sizes)
+def open_through(proxy: Proxy, bucket: str) -> S3Store:
+    return S3Store(connection=connect(endpoint=proxy.endpoint), bucket=bucket, prefix="run")
 
 
 def test_objects_of_every_size_come_and_go(server: S3Server, tmp_path: Path) -> None:
@@ -205,8 +209,7 @@ def test_an_upload_that_is_killed_shows_nothing_and_is_run_again(server: S3Serve
         code = (
             "import sys; from pathlib import Path; from core.stores.s3 import *;"
             "from core.stores.s3_client import connect;"
-            "store = S3Store(connection=connect(), bucket=sys.argv[1],"
-            " sizes=transfer.Sizes(part=5 << 20));"
+            "transfer.PART = 5 << 20; store = S3Store(connection=connect(), bucket=sys.argv[1]);"
             "store.put_file('r/a.whl', Path(sys.argv[2]), sha256=sys.argv[3], replace=False)"
         )
         argv: list[str | Path] = [sys.executable, "-c", code, bucket, source, digest]

@@ -14,7 +14,7 @@ from core.cli.options import ROOT, Common
 from core.errors import ProcessError, StoreError
 from core.run import stage
 from core.run.records import Cell
-from core.stores.s3_conditions import PROBE
+from core.stores.s3_client import PROBE
 from tests.integration.s3_proxy import proxied
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from pytorch_build.test import skip_review, skip_rules
 from pytorch_build.test.ids import Pattern, TestId, exact
-from pytorch_build.test.skip_rules import UnderTest, decide, planned_rule
+from pytorch_build.test.skip_rules import UnderTest, decide
 from pytorch_build.verbs import skips
 from pytorch_build.verbs.skips import Trial
 
@@ -57,7 +57,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
 
 @pytest.fixture(scope="module")
 def collected(tree: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
-    trial = Trial(python=torch_python, tree=tree, rules=tuple(planned_rule(one.rule) for one in decisions))
+    trial = Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
     files = skips.named_files(tree, decisions)
     assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
     return list(skips.sessions(trial, files, "collect"))
@@ -87,7 +87,7 @@ def test_what_is_gone_is_found(collected: Sequence[Session], decisions: Sequence
 def test_tests_that_rules_hide_are_tried(
     tree: Path, torch_python: Path, decisions: Sequence[Decision]
 ) -> None:
-    trial = Trial(python=torch_python, tree=tree, rules=tuple(planned_rule(one.rule) for one in decisions))
+    trial = Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
     (session,) = skips.sessions(trial, ["test/test_type_info.py"], "try")
     assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
         "test_finfo": ("passed", "mine.finfo"),
@@ -101,7 +101,7 @@ def test_the_embedded_rules_name_files_that_there_are(tree: Path) -> None:
     files = [path.relative_to(tree).as_posix() for path in (tree / "test").rglob("*.py")]
     assert files
     for rule in skip_rules.load():
-        for entry in skip_review.entries(rule):
+        for entry in rule.entries:
             if Pattern.parse(entry).path and not any(skip_review.in_file(entry, file) for file in files):
                 missing.add(entry)
     assert missing <= {

@@ -112,9 +112,9 @@ class Files(Source):
         path = self.store.fetch(stored.key, self.folder)
         if path.suffix != ".whl":
             return _promise_of(stored, files.sha256(path), _sdist_requires_python(path))
-        from core import wheel  # no part of the server
+        from core.wheel import read_metadata  # no part of the server
 
-        metadata = wheel.read_metadata(path)
+        metadata = read_metadata(path)
         _require_name(path, metadata.name, str(metadata.version), "METADATA")
         self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata.raw)
         return _promise_of(stored, files.sha256(path), metadata.requires_python, metadata.raw)

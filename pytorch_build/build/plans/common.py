@@ -41,10 +41,7 @@ _PASSING = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
 
 @dataclass(frozen=True, kw_only=True)
 class Overlay:
-    """A file that lies in the tree while it is built; what was there under its name is put back afterwards.
-
-    Either its content or its source is given.
-    """
+    """A file, by content or source, that replaces what is under its name while the tree is built."""
 
     path: str
     content: str | None = None
@@ -131,10 +128,7 @@ def make_plan(  # noqa: PLR0913 - a plan has as many parts
 
 
 def build_requires(site: Site) -> tuple[str, ...]:
-    """Return the requirements of the project's pyproject.toml, without what this pipeline itself installs.
-
-    Some projects name torch there; the installed one must stay, and no index may answer for it.
-    """
+    """Return the requirements of pyproject.toml without what this pipeline installs: torch must stay."""
     try:
         return tuple(
             line
@@ -189,11 +183,7 @@ def _rocm_env(build: Build, rocm: RocmSdk) -> dict[str, str]:
 
 
 def sysdeps_env(build: Build, site: Site) -> dict[str, str]:
-    """Let the build find ROCm's bundled system libraries (liblzma, libdrm): Linux with ROCm only.
-
-    Linking against ROCm's libraries, and running programs so linked, takes them. They go to
-    the commands of the build alone, in front of what the user has set.
-    """
+    """Let the build find ROCm's bundled system libraries, in front of what the user has set (Linux)."""
     if site.rocm is None or build.platform.windows:
         return {}
     folder = site.rocm.root / "lib" / "rocm_sysdeps"
@@ -215,10 +205,7 @@ def windows_env(build: Build) -> dict[str, str]:
 
 
 def needed_torch(build: Build, site: Site) -> str:
-    """Return the installed torch's version, which the wheel is then pinned to.
-
-    The full version, local part too: extensions hold for the one torch they are built against.
-    """
+    """Return the installed torch's full version: extensions hold for the one torch they are built against."""
     if not site.torch_version:
         raise MissingInputError(
             f"{build.project} is built against torch, and torch is not installed.",

@@ -84,11 +84,7 @@ def flash_attention(
     gpu_targets: tuple[str, ...],
     triton_version: str,
 ) -> bool:
-    """Decide whether torch is built with flash and memory-efficient attention.
-
-    The user's choice counts. Else Linux needs triton for it, and some target must have kernels;
-    Windows needs no triton.
-    """
+    """Decide on flash and memory-efficient attention: as wanted, else where targets and triton allow it."""
     needs_triton = not platform.windows and not triton_version
     if wanted and not gpu_targets:
         raise UsageError(f"{platform.flash_flag} needs GPU targets, and family cpu has none.")
@@ -142,7 +138,7 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
 
 
 def _unchecked(build: Build, site: Site) -> tuple[str, ...]:
-    """Keep `build` from refusing the lock's ninja where the project asks for one that does not work."""
+    """Keep `build` from refusing the lock's ninja where the project requires one that does not work."""
     usable = load_needs().tools.ninja_windows
     required = [Requirement(line) for line in build_requires(site)]
     refused = any(one.name == "ninja" and not one.specifier.contains(usable) for one in required)
@@ -178,11 +174,7 @@ def _notes(build: Build, site: Site) -> Iterator[str]:
 
 
 def preload_names(platform: Platform, available: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the libraries to load first that the SDK has, and those that it lacks.
-
-    One name in the list that the SDK cannot find breaks ``import torch`` for everybody,
-    so the list follows the SDK, as long as it has what torch cannot do without.
-    """
+    """Return the libraries to load first that the SDK has, and those that it lacks."""
     if lacking := [name for name in REQUIRED if name not in available]:
         raise RocmError(
             f"The ROCm SDK has no {', '.join(lacking)}, without which torch cannot be imported.",

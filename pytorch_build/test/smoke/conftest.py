@@ -1,4 +1,4 @@
-"""What the smoke tests are told: SMOKE_EXPECT is JSON, distribution -> version that must be installed.
+"""What the smoke tests expect: SMOKE_EXPECT is JSON, distribution -> version that must be installed.
 SMOKE_GPU names the GPU that torch must see; without it the tests of a GPU are skipped where torch sees none.
 
 Standard library and pytest only: these tests run in the target environment, and as
@@ -16,9 +16,8 @@ DISTRIBUTIONS = ("triton", "torch", "torchaudio", "torchvision", "apex", "rocm")
 
 
 def expected():
-    told = os.environ.get("SMOKE_EXPECT")
-    if told:
-        return json.loads(told)
+    if expected := os.environ.get("SMOKE_EXPECT"):
+        return json.loads(expected)
     found = {}
     for name in DISTRIBUTIONS:
         try:
@@ -88,13 +87,13 @@ def pytest_report_header():
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
-    """Give each kind of device in turn; torch's cuda is ROCm, too."""
+    """Return each kind of device in turn; torch's cuda is ROCm, too."""
     return request.param
 
 
 @pytest.fixture
 def close():
-    """Give the comparison: both as nested lists of numbers, so that no torch is needed to compare."""
+    """Return the comparison: both as nested lists of numbers, so that no torch is needed to compare."""
 
     def compare(found, wanted, tolerance=1e-4):
         assert flat(found.tolist()) == pytest.approx(flat(wanted), rel=tolerance, abs=tolerance)
@@ -106,6 +105,12 @@ def flat(values):
     if not isinstance(values, list):
         return [values]
     return [one for value in values for one in flat(value)]
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """Return torch, imported where a test runs: it may not be part of this run."""
+    return importlib.import_module("torch")
 
 
 @pytest.fixture(scope="session")

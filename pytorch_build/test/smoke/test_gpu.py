@@ -11,9 +11,7 @@ SYMBOLS = ("hipGetDeviceCount", "hipblasCreate", "amdsmi_init")
 
 
 @pytest.mark.gpu
-def test_the_gpu_is_of_an_architecture_that_the_wheel_has_code_for():
-    import torch
-
+def test_the_gpu_is_of_an_architecture_that_the_wheel_has_code_for(torch):
     if not torch.version.hip:
         pytest.skip("a build without ROCm")
     target = torch.cuda.get_device_properties(0).gcnArchName.partition(":")[0]
@@ -21,9 +19,7 @@ def test_the_gpu_is_of_an_architecture_that_the_wheel_has_code_for():
 
 
 @pytest.mark.gpu
-def test_streams_wait_for_each_other():
-    import torch
-
+def test_streams_wait_for_each_other(torch):
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     values = torch.ones(1 << 20, device="cuda")
     first.wait_stream(torch.cuda.current_stream())
@@ -38,9 +34,7 @@ def test_streams_wait_for_each_other():
 
 
 @pytest.mark.gpu
-def test_events_measure_time():
-    import torch
-
+def test_events_measure_time(torch):
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     left = torch.randn(1024, 1024, device="cuda")
     before.record()
@@ -51,9 +45,7 @@ def test_events_measure_time():
 
 
 @pytest.mark.gpu
-def test_memory_is_counted_and_given_back():
-    import torch
-
+def test_memory_is_counted_and_given_back(torch):
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
@@ -67,9 +59,7 @@ def test_memory_is_counted_and_given_back():
 
 
 @pytest.mark.gpu
-def test_copies_arrive_from_pinned_memory_too():
-    import torch
-
+def test_copies_arrive_from_pinned_memory_too(torch):
     values = torch.arange(1 << 20).pin_memory()
     there = values.to("cuda", non_blocking=True)
     torch.cuda.synchronize()
@@ -77,18 +67,14 @@ def test_copies_arrive_from_pinned_memory_too():
 
 
 @pytest.mark.gpu
-def test_too_much_memory_is_an_error_that_one_can_go_on_after():
-    import torch
-
+def test_too_much_memory_is_an_error_that_one_can_go_on_after(torch):
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(1 << 46, dtype=torch.uint8, device="cuda")
     assert torch.ones(2, device="cuda").sum().item() == 2
 
 
 @pytest.mark.gpu
-def test_random_numbers_repeat_by_seed():
-    import torch
-
+def test_random_numbers_repeat_by_seed(torch):
     torch.manual_seed(7)
     first = torch.randn(1000, device="cuda")
     torch.manual_seed(7)
@@ -98,9 +84,7 @@ def test_random_numbers_repeat_by_seed():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Windows has no one table of symbols")
 @pytest.mark.parametrize("symbol", SYMBOLS)
-def test_symbols_of_rocm_resolve(symbol, versions):
-    import torch
-
+def test_symbols_of_rocm_resolve(torch, symbol, versions):
     if not torch.version.hip:
         pytest.skip("a build without ROCm")
     loaded = hasattr(ctypes.CDLL(None), symbol)

@@ -1,12 +1,30 @@
 # What is installed: the versions, and what each companion of torch computes.
 import math
+from importlib import import_module, metadata
 
 import pytest
+from conftest import DISTRIBUTIONS, expected
+
+NAMES = [name for name in DISTRIBUTIONS if name in expected()]
+
+
+def test_something_is_expected():
+    assert NAMES, "no distribution of a PyTorch build is installed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_installed_version_is_the_recorded_one(name, versions):
+    assert metadata.version(name) == versions[name]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "rocm"])
+def test_module_names_its_version(name, versions):
+    module = import_module(name)
+    assert getattr(module, "__version__", versions[name]) == versions[name]
 
 
 @pytest.mark.distribution("torchaudio")
-def test_torchaudio_computes_decibels():
-    import torch
+def test_torchaudio_computes_decibels(torch):
     import torchaudio
 
     assert torchaudio.__version__
@@ -17,8 +35,7 @@ def test_torchaudio_computes_decibels():
 
 
 @pytest.mark.distribution("torchvision")
-def test_torchvision_drops_the_overlapping_box():
-    import torch
+def test_torchvision_drops_the_overlapping_box(torch):
     from torchvision.ops import nms
 
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 1.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0]])
@@ -27,8 +44,7 @@ def test_torchvision_drops_the_overlapping_box():
 
 @pytest.mark.distribution("torchaudio")
 @pytest.mark.needs("torchaudio.transforms.Spectrogram", "torchaudio.functional.lfilter")
-def test_torchaudio_finds_a_tone_and_filters_it(device):
-    import torch
+def test_torchaudio_finds_a_tone_and_filters_it(torch, device):
     import torchaudio
 
     time = torch.arange(16000, device=device) / 16000
@@ -45,8 +61,7 @@ def test_torchaudio_finds_a_tone_and_filters_it(device):
 
 @pytest.mark.distribution("torchvision")
 @pytest.mark.needs("torchvision.ops.roi_align", "torchvision.models.resnet18")
-def test_torchvision_pools_regions_and_runs_a_network(device):
-    import torch
+def test_torchvision_pools_regions_and_runs_a_network(torch, device):
     import torchvision
 
     image = torch.arange(16.0, device=device).reshape(1, 1, 4, 4)

@@ -10,17 +10,40 @@ AB = [[19.0, 22.0], [43.0, 50.0]]
 SYMMETRIC = [[4.0, 2.0], [2.0, 3.0]]
 
 
-@pytest.fixture
-def on(device):
-    import torch
+def test_matmul_has_known_values(torch):
+    product = torch.matmul(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0, 6.0], [7.0, 8.0]]))
+    assert product.tolist() == [[19.0, 22.0], [43.0, 50.0]]
 
+
+def test_elementwise_and_reduction(torch):
+    total = (torch.ones(3, 4) + torch.ones(3, 4)).sum()
+    assert total.tolist() == 24.0
+
+
+def test_configuration_names_a_blas(torch):
+    assert "BLAS" in torch.__config__.show()
+
+
+def test_rocm_build_says_so(torch, versions):
+    if "rocm" not in versions:
+        pytest.skip("a build without ROCm")
+    assert torch.version.hip
+    assert torch.version.cuda is None
+
+
+@pytest.mark.gpu
+def test_matmul_on_the_gpu(torch):
+    left = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).cuda()
+    assert torch.matmul(left, left).tolist() == [[7.0, 10.0], [15.0, 22.0]]
+
+
+@pytest.fixture
+def on(torch, device):
     return lambda values, **options: torch.tensor(values, device=device, **options)
 
 
 @pytest.mark.needs("torch.bmm", "torch.einsum", "torch.addmm")
-def test_the_matmul_family_agrees(on, close):
-    import torch
-
+def test_the_matmul_family_agrees(torch, on, close):
     a, b = on(A), on(B)
     close(torch.mm(a, b), AB)
     close(a @ b, AB)
@@ -34,9 +57,7 @@ def test_the_matmul_family_agrees(on, close):
 
 
 @pytest.mark.needs("torch.bmm")
-def test_a_big_product_is_right(device):
-    import torch
-
+def test_a_big_product_is_right(torch, device):
     # integers that a float holds exactly, in a size that takes the library's own kernels
     left = torch.arange(512 * 512, device=device).reshape(512, 512).remainder(7).float()
     product = left @ torch.eye(512, device=device)
@@ -46,18 +67,14 @@ def test_a_big_product_is_right(device):
 
 
 @pytest.mark.needs("torch.linalg.solve")
-def test_linear_systems_are_solved(on, close):
-    import torch
-
+def test_linear_systems_are_solved(torch, on, close):
     close(torch.linalg.solve(on(A), on([5.0, 11.0])), [1.0, 2.0])
     close(torch.linalg.inv(on(A)), [[-2.0, 1.0], [1.5, -0.5]])
     close(torch.linalg.det(on(A)), -2.0)
 
 
 @pytest.mark.needs("torch.linalg.svd")
-def test_decompositions_have_known_values(on, close):
-    import torch
-
+def test_decompositions_have_known_values(torch, on, close):
     close(torch.linalg.svdvals(on([[3.0, 0.0], [4.0, 5.0]])), [45**0.5, 5**0.5])
     u, s, v = torch.linalg.svd(on(A))
     close(u @ torch.diag(s) @ v, A)
@@ -69,9 +86,7 @@ def test_decompositions_have_known_values(on, close):
 
 
 @pytest.mark.needs("torch.fft.fft")
-def test_a_fourier_transform_finds_the_frequency(device):
-    import torch
-
+def test_a_fourier_transform_finds_the_frequency(torch, device):
     time = torch.arange(64, device=device) / 64
     spectrum = torch.fft.rfft(torch.sin(2 * torch.pi * 5 * time)).abs()
     assert int(spectrum.argmax()) == 5
@@ -88,9 +103,7 @@ def test_convolutions_have_known_values(on, close):
 
 
 @pytest.mark.needs("torch.nn.functional.conv2d")
-def test_a_convolution_in_channels_last_is_the_same(device):
-    import torch
-
+def test_a_convolution_in_channels_last_is_the_same(torch, device):
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(8, 4, 3).to(device)
     image = torch.randn(2, 8, 16, 16, device=device)
@@ -100,9 +113,7 @@ def test_a_convolution_in_channels_last_is_the_same(device):
 
 
 @pytest.mark.needs("torch.linalg.svd")
-def test_lapack_is_built_in():
-    import torch
-
+def test_lapack_is_built_in(torch):
     shown = torch.__config__.show()
     assert "LAPACK" in shown
     assert torch._C.has_lapack  # noqa: SLF001 - upstream offers no other name
@@ -114,9 +125,7 @@ INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 
 @pytest.mark.needs("torch.bfloat16", "torch.int8")
 @pytest.mark.parametrize("name", FLOATS + INTEGERS)
-def test_every_dtype_computes(name, device):
-    import torch
-
+def test_every_dtype_computes(torch, name, device):
     values = torch.arange(1, 5, device=device).to(getattr(torch, name))
     assert (values + values).tolist() == [2, 4, 6, 8]
     assert (values * values).tolist() == [1, 4, 9, 16]
@@ -126,26 +135,20 @@ def test_every_dtype_computes(name, device):
 
 @pytest.mark.needs("torch.bfloat16")
 @pytest.mark.parametrize("name", FLOATS)
-def test_every_float_multiplies_matrices(name, device):
-    import torch
-
+def test_every_float_multiplies_matrices(torch, name, device):
     left = torch.tensor([[1, 2], [3, 4]], device=device).to(getattr(torch, name))
     assert (left @ left).tolist() == [[7, 10], [15, 22]]
 
 
 @pytest.mark.needs("torch.complex64")
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
-def test_complex_numbers_multiply(name, device):
-    import torch
-
+def test_complex_numbers_multiply(torch, name, device):
     value = torch.tensor([1 + 2j], dtype=getattr(torch, name), device=device)
     assert (value * value).tolist() == [-3 + 4j]
 
 
 @pytest.mark.needs("torch.autograd.grad")
-def test_an_autograd_step_has_known_gradients(device, close):
-    import torch
-
+def test_an_autograd_step_has_known_gradients(torch, device, close):
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     (x * x * x).sum().backward()
     close(x.grad, [3.0, 12.0, 27.0])
@@ -154,9 +157,7 @@ def test_an_autograd_step_has_known_gradients(device, close):
 
 
 @pytest.mark.needs("torch.optim.SGD")
-def test_a_training_loop_finds_the_line(device, close):
-    import torch
-
+def test_a_training_loop_finds_the_line(torch, device, close):
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 64, device=device).unsqueeze(1)
     y = 3 * x + 0.5
@@ -173,9 +174,7 @@ def test_a_training_loop_finds_the_line(device, close):
 
 
 @pytest.mark.needs("torch.optim.Adam")
-def test_a_network_learns_what_no_line_can(device):
-    import torch
-
+def test_a_network_learns_what_no_line_can(torch, device):
     torch.manual_seed(0)
     x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], device=device)
     y = torch.tensor([[0.0], [1.0], [1.0], [0.0]], device=device)
@@ -196,9 +195,7 @@ def gelu_of_sum(a, b):
 
 
 @pytest.mark.needs("torch.compile")
-def test_a_function_is_traced_and_gives_the_same(device):
-    import torch
-
+def test_a_function_is_traced_and_gives_the_same(torch, device):
     a, b = torch.randn(8, 32, device=device), torch.randn(8, 32, device=device)
     traced = torch.compile(gelu_of_sum, backend="aot_eager", fullgraph=True)
     assert torch.allclose(traced(a, b), gelu_of_sum(a, b), atol=1e-5)
@@ -207,9 +204,7 @@ def test_a_function_is_traced_and_gives_the_same(device):
 @pytest.mark.gpu
 @pytest.mark.distribution("triton")
 @pytest.mark.needs("torch.compile")
-def test_a_compiled_function_gives_the_same():
-    import torch
-
+def test_a_compiled_function_gives_the_same(torch):
     a, b = torch.randn(8, 1024, device="cuda"), torch.randn(8, 1024, device="cuda")
     compiled = torch.compile(gelu_of_sum, fullgraph=True)
     assert torch.allclose(compiled(a, b), gelu_of_sum(a, b), atol=1e-4)
@@ -218,9 +213,7 @@ def test_a_compiled_function_gives_the_same():
 @pytest.mark.gpu
 @pytest.mark.distribution("triton")
 @pytest.mark.needs("torch.compile")
-def test_a_compiled_network_has_the_same_gradients():
-    import torch
-
+def test_a_compiled_network_has_the_same_gradients(torch):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).cuda()
     x = torch.randn(8, 16, device="cuda")

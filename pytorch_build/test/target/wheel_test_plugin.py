@@ -332,7 +332,6 @@ def _outcome(report: pytest.TestReport) -> str:
 
 
 def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the lines that matter: the assertion or exception, or the reason of a skip."""
     longrepr = report.longrepr
     if hasattr(report, "wasxfail"):
         message = str(report.wasxfail).removeprefix("reason: ")
@@ -346,7 +345,6 @@ def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the traceback of a failure, the middle of a very long one left out."""
     text = "" if report.outcome in ("passed", "skipped") else report.longreprtext
     half = _LONGEST_TEXT // 2
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n…\n{text[-half:]}"

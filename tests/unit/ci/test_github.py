@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import urllib3
 
-from ci.github import GitHub, from_environment, pause
-from ci.plan.runs import RunQuery, find_run
-from core.errors import MissingInputError, ServiceError
+from ci.github import MOST_RUNS, GitHub, Run, RunQuery, find_run, from_environment, pause
+from core.errors import MissingInputError, ServiceError, UsageError
+from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -245,3 +245,57 @@ def test_patience_ends_soon_where_there_is_a_safe_default(played: Played, status
     with pytest.raises(ServiceError):
         replace(played.hub(), patience=20.0).labels("a/b", 7)
     assert sum(played.slept) <= 20
+
+
+# -- which run to take artifacts from --------------------------------------------------------
+
+RUNS = RunQuery(repository="ROCm/TheRock", workflow="multi_arch_ci.yml", branch="main")
+GOOD = made_run("1")
+
+
+def recorded_runs(found: list[Run]) -> Any:
+    return RunsOfGitHub(found)
+
+
+def test_the_newest_run_with_artifacts_counts() -> None:
+    source = recorded_runs([replace(GOOD, run_id=str(number)) for number in (5, 4, 3)])
+    assert find_run(source, RUNS, lambda run: run.run_id in {"4", "3"}).run_id == "4"
+    assert source.given == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "conclusion"), [("completed", "failure"), ("in_progress", ""), ("completed", "cancelled")]
+)
+def test_only_successful_runs_count_unless_others_may(status: str, conclusion: str) -> None:
+    source = recorded_runs([replace(GOOD, run_id="2", status=status, conclusion=conclusion), GOOD])
+    assert find_run(source, RUNS, lambda _: True).run_id == "1"
+    assert find_run(source, replace(RUNS, require_successful=False), lambda _: True).run_id == "2"
+
+
+def test_a_short_commit_is_made_whole_first() -> None:
+    source = recorded_runs([GOOD])
+    find_run(source, replace(RUNS, branch="", commit="ddddddd"), lambda _: True)
+    assert source.asked[0].commit == "d" * 40
+    whole = replace(RUNS, branch="", commit="e" * 40)
+    find_run(source, whole, lambda _: True)
+    assert source.asked[1] == whole
+
+
+def test_no_run_and_no_artifacts_are_told_apart() -> None:
+    with pytest.raises(MissingInputError, match=r"no successful run of multi_arch_ci.yml for branch main"):
+        find_run(recorded_runs([]), RUNS, lambda _: True)
+    with pytest.raises(MissingInputError, match="artifacts of none of the newest 2"):
+        find_run(recorded_runs([GOOD, GOOD]), RUNS, lambda _: False)
+
+
+def test_the_search_ends() -> None:
+    source = recorded_runs([GOOD] * (MOST_RUNS + 50))
+    with pytest.raises(MissingInputError, match=f"newest {MOST_RUNS}"):
+        find_run(source, RUNS, lambda _: False)
+    assert source.given == MOST_RUNS
+
+
+@pytest.mark.parametrize("commit", ["main", "abc", "g" * 40, "a" * 41, "../../x"])
+def test_other_words_are_no_commit(commit: str) -> None:
+    with pytest.raises(UsageError, match="is not a commit"):
+        replace(RUNS, commit=commit)

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.flow import command, planned, release_words, unresolved
-from ci.jobs import Call, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
-from ci.pipeline import BUILDS, MATRIX_SESSIONS, SESSIONS
+from ci.jobs import (
+    BUILDS,
+    MATRIX_SESSIONS,
+    SESSIONS,
+    Call,
+    Target,
+    left_out,
+    plan_jobs,
+    posargs_of,
+    promotion_job,
+    ref_jobs,
+)
 from ci.plan.rocm import completed
 from core.cli.options import ROOT, Common
 from core.errors import UsageError

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
-from core.packages.offers import Offer, RunGroup, find_group, fits, offered, required_by
+from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
 from core.run import records
 from core.stores.directory import DirectoryStore
 

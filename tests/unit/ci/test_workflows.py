@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.flow import planned, release_words, unresolved
-from ci.jobs import Target, nightly_jobs, plan_jobs, setup_job
-from ci.pipeline import SESSIONS
+from ci.jobs import SESSIONS, Target, nightly_jobs, plan_jobs, setup_job
 from ci.plan import data, inputs
 from ci.plan.outputs import outputs
 from core import process

@@ -1,9 +1,14 @@
-"""Artifact sets on disk, of text files only: nothing in them needs a process."""
+"""Artifact sets on disk, of text files only: nothing in them needs a process; and what was made of them."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import tarfile
+import zipfile
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from rocm_packaging.packages.build import BuildRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,3 +44,29 @@ def write_base(root: Path, *targets: str, split: bool) -> None:
     (root / "base_lib_generic" / "artifact_manifest.txt").write_text(
         "base/aux-overlay/stage\n", encoding="utf-8"
     )
+
+
+def request(artifacts: Path, **changes: Any) -> BuildRequest:
+    """Ask for packages of a set, beside it."""
+    return BuildRequest(**{"artifact_dir": artifacts, "output_dir": artifacts.parent / "out", **changes})
+
+
+def names_in(wheel: Path) -> set[str]:
+    """List a wheel's files outside ``.dist-info``."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def executed(dist_info: bytes) -> ModuleType:
+    """Run a ``_dist_info.py``."""
+    module = ModuleType("dist_info")
+    exec(compile(dist_info, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
+    return module
+
+
+def in_sdist(sdist: Path, name: str) -> bytes:
+    """Read a file of a sdist."""
+    with tarfile.open(sdist) as archive:
+        member = archive.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/{name}")
+        assert member is not None
+        return member.read()

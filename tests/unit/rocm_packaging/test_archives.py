@@ -69,14 +69,17 @@ def tar(*pieces: Piece, end: bytes = END) -> bytes:
     return b"".join(piece.bytes() for piece in (MANIFEST, *pieces)) + end
 
 
+def compressed(data: bytes, name: ArchiveName = NAME) -> bytes:
+    return lzma.compress(data, preset=0) if name is XZ_NAME else zstandard.compress(data)
+
+
 def unpack(data: bytes, target: Path, name: ArchiveName = NAME, **options: Any) -> Path:
-    compressed = lzma.compress(data, preset=0) if name.suffix == ".tar.xz" else zstandard.compress(data)
-    return unpack_raw(compressed, target, name, **options)
+    return unpack_raw(compressed(data, name), target, name, **options)
 
 
-def unpack_raw(compressed: bytes, target: Path, name: ArchiveName = NAME, **options: Any) -> Path:
+def unpack_raw(data: bytes, target: Path, name: ArchiveName = NAME, **options: Any) -> Path:
     options.setdefault("sha256", "")
-    return extract(io.BytesIO(compressed), name, target, **options)
+    return extract(io.BytesIO(data), name, target, **options)
 
 
 def refused(data: bytes, target: Path, said: str, **options: Any) -> None:
@@ -114,16 +117,12 @@ def test_names_are_read_and_written(filename: str, expected: tuple[str, ...]) ->
         *("blas_lib_generic.tar", "blas_lib_generic.tar.gz", "blas_lib_generic", "1a_lib_generic.tar.zst"),
         *("blas_lib_.tar.zst", "blas_lib_...tar.zst", "a/b_lib_generic.tar.zst", "b_lib_gfx942:x.tar.zst"),
         *("blas_lib_generic.tar.zst.sha256sum", "b_LIB_generic.tar.zst", "b_lib_a/../b.tar.zst"),
+        "blas_libs_generic.tar.zst",  # an unknown component, with the nearest
     ],
 )
 def test_malformed_names_are_refused(filename: str) -> None:
-    with pytest.raises(ArtifactError, match="is not the name of an artifact's archive"):
+    with pytest.raises(ArtifactError, match=r"is not the name of an artifact's archive|Did you mean 'lib'"):
         parse_name(filename)
-
-
-def test_an_unknown_component_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ArtifactError, match="Did you mean 'lib'"):
-        parse_name("blas_libs_generic.tar.zst")
 
 
 def test_sidecars_are_read_by_their_first_word() -> None:
@@ -213,8 +212,18 @@ def test_several_compressed_streams_in_a_row_are_one_archive(tmp_path: Path) -> 
 # --- what is hostile -----------------------------------------------------------------------
 
 
+def record(text: bytes) -> bytes:
+    """A pax record; its length counts its own digits."""
+    length = next(n for n in range(200) if n == len(str(n)) + len(text) + 2)
+    return b"%d %s\n" % (length, text)
+
+
+def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> Piece:
+    return Piece(name="pax", type=kind, data=records, form=tarfile.USTAR_FORMAT)
+
+
 @pytest.mark.parametrize(
-    ("piece", "said"),
+    ("hostile", "said"),
     [
         (Piece(name="/etc/passwd"), "'/etc/passwd' is an absolute path"),
         (Piece(name=".//etc/passwd"), "is an absolute path"),
@@ -248,15 +257,6 @@ def test_several_compressed_streams_in_a_row_are_one_archive(tmp_path: Path) -> 
         (hardlink("a/stage/x", "a/stage/later"), "is not a file before it"),
         (hardlink("a/stage/x", "artifact_manifest.txt"), "is not a file before it"),
         (Piece(name="a/stage/x", type=tarfile.SYMTYPE, link="y", size=512), "the size 512"),
-    ],
-)
-def test_hostile_members_are_refused_by_name(tmp_path: Path, piece: Piece, said: str) -> None:
-    refused(tar(piece), tmp_path / "out", said)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "said"),
-    [
         # the classic: a link out of the folder, then a file behind it
         ((symlink("a/stage/x", "../../.."), Piece(name="a/stage/x/evil")), "'a/stage/x/evil' lies behind"),
         ((symlink("a/stage/x", "y"), Piece(name="a/stage/x/evil")), "which is a symlink"),
@@ -271,15 +271,23 @@ def test_hostile_members_are_refused_by_name(tmp_path: Path, piece: Piece, said:
         ((Piece(name="a/stage/x"), folder("a/stage/x")), "is there twice"),
         ((Piece(name="a/stage/x/y"), Piece(name="a/stage/x")), "is there twice"),
         ((Piece(name="a/stage/x"), Piece(name="a/stage/x/y")), "which is a file"),
-    ],
-)
-def test_hostile_companies_are_refused(tmp_path: Path, pieces: tuple[Piece, ...], said: str) -> None:
-    refused(tar(*pieces), tmp_path / "out", said)
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
+        ((pax(record(b"path=a/stage/y")),), "ends after an extended header"),
+        ((pax(record(b"path=/etc/passwd")), Piece(name="a/stage/x")), "'/etc/passwd' is an absolute path"),
+        ((pax(record(b"linkpath=\xff")), symlink("a/stage/x", "y")), "malformed extended header"),
+        ((pax(record(b"linkpath=../../../")), symlink("a/stage/x", "y")), "which is outside"),
+        ((pax(b"99 path=a/stage/y\n"), Piece(name="a/stage/x")), "cut off"),
+        ((pax(b"path=a/stage/y\n"), Piece(name="a/stage/x")), "no length"),
+        ((pax(record(b"size=-1")), Piece(name="a/stage/x")), "the size -1"),
+        ((pax(record(b"size=9999999999x")), Piece(name="a/stage/x")), "the size 9999999999x"),
+        ((pax(record(b"path=\xff\xfe\xfd")), Piece(name="a/stage/x")), "malformed extended header"),
+        ((pax(record(b"GNU.sparse.major=1")), Piece(name="a/stage/x")), "a sparse file"),
+        ((pax(record(b"path=/etc/passwd"), tarfile.XGLTYPE), Piece(name="a/stage/x")), "by a global header"),
+        ((Piece(name="x", type=tarfile.GNUTYPE_LONGNAME, data=b"a" * 70_000),), "of 70000 bytes"),
+        # data longer or shorter than its header says
+        (Piece(name="a/stage/x", data=b"12345678", size=4), "more data at 'a/stage/x' than its header says"),
+        (Piece(name="a/stage/x", data=b"1" * 2048, size=512), "malformed header after 'a/stage/x'"),
+        (Piece(name="a/stage/x", data=b"1234", size=1 << 20), "is truncated after 'a/stage/x'"),
+        # the manifest comes first
         (b"", "is truncated"),
         (END, "it is empty"),
         (Piece(name="a/stage/x").bytes() + MANIFEST.bytes() + END, "'a/stage/x' comes first"),
@@ -290,20 +298,12 @@ def test_hostile_companies_are_refused(tmp_path: Path, pieces: tuple[Piece, ...]
         (replace(MANIFEST, data=b"a\n" * (1 << 20)).bytes() + END, "of 2097152 bytes"),
     ],
 )
-def test_the_manifest_comes_first(tmp_path: Path, data: bytes, said: str) -> None:
-    refused(data, tmp_path / "out", said)
-
-
-def test_data_longer_than_its_header_says_is_refused(tmp_path: Path) -> None:
-    longer = Piece(name="a/stage/x", data=b"12345678", size=4)
-    refused(tar(longer), tmp_path / "out", "more data at 'a/stage/x' than its header says")
-    blocks = Piece(name="a/stage/x", data=b"1" * 2048, size=512)
-    refused(tar(blocks), tmp_path / "out", "malformed header after 'a/stage/x'")
-
-
-def test_data_shorter_than_its_header_says_is_refused(tmp_path: Path) -> None:
-    shorter = Piece(name="a/stage/x", data=b"1234", size=1 << 20)
-    refused(tar(shorter), tmp_path / "out", "is truncated after 'a/stage/x'")
+def test_hostile_archives_are_refused_by_the_member_and_the_reason(
+    tmp_path: Path, hostile: Piece | tuple[Piece, ...] | bytes, said: str
+) -> None:
+    if not isinstance(hostile, bytes):
+        hostile = tar(*(hostile if isinstance(hostile, tuple) else (hostile,)))
+    refused(hostile, tmp_path / "out", said)
 
 
 def test_what_lies_behind_the_end_is_refused(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_truncated_tars_are_refused_wherever_they_end(tmp_path: Path, cut: int) 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.99])
 def test_truncated_archives_are_refused(tmp_path: Path, name: ArchiveName, share: float) -> None:
     data = tar(Piece(name="a/stage/x", data=os.urandom(100_000)), Piece(name="a/stage/y", data=b"2"))
-    whole = lzma.compress(data) if name is XZ_NAME else zstandard.compress(data)
+    whole = compressed(data, name)
     with pytest.raises(ArtifactError, match=r"truncated|damaged"):
         unpack_raw(whole[: int(len(whole) * share)], tmp_path / "out", name)
     assert list((tmp_path / "out").iterdir()) == []
@@ -378,37 +378,6 @@ def test_memory_has_a_limit(tmp_path: Path) -> None:
         unpack(data, tmp_path / "out", XZ_NAME, policy=Policy(max_memory=1 << 17))
 
 
-def record(text: bytes) -> bytes:
-    """A pax record; its length counts its own digits."""
-    length = next(n for n in range(200) if n == len(str(n)) + len(text) + 2)
-    return b"%d %s\n" % (length, text)
-
-
-def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> Piece:
-    return Piece(name="pax", type=kind, data=records, form=tarfile.USTAR_FORMAT)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "said"),
-    [
-        ((pax(record(b"path=a/stage/y")),), "ends after an extended header"),
-        ((pax(record(b"path=/etc/passwd")), Piece(name="a/stage/x")), "'/etc/passwd' is an absolute path"),
-        ((pax(record(b"linkpath=\xff")), symlink("a/stage/x", "y")), "malformed extended header"),
-        ((pax(record(b"linkpath=../../../")), symlink("a/stage/x", "y")), "which is outside"),
-        ((pax(b"99 path=a/stage/y\n"), Piece(name="a/stage/x")), "cut off"),
-        ((pax(b"path=a/stage/y\n"), Piece(name="a/stage/x")), "no length"),
-        ((pax(record(b"size=-1")), Piece(name="a/stage/x")), "the size -1"),
-        ((pax(record(b"size=9999999999x")), Piece(name="a/stage/x")), "the size 9999999999x"),
-        ((pax(record(b"path=\xff\xfe\xfd")), Piece(name="a/stage/x")), "malformed extended header"),
-        ((pax(record(b"GNU.sparse.major=1")), Piece(name="a/stage/x")), "a sparse file"),
-        ((pax(record(b"path=/etc/passwd"), tarfile.XGLTYPE), Piece(name="a/stage/x")), "by a global header"),
-        ((Piece(name="x", type=tarfile.GNUTYPE_LONGNAME, data=b"a" * 70_000),), "of 70000 bytes"),
-    ],
-)
-def test_extended_headers_are_read_strictly(tmp_path: Path, pieces: tuple[Piece, ...], said: str) -> None:
-    refused(tar(*pieces), tmp_path / "out", said)
-
-
 def test_extended_headers_may_say_what_nobody_looks_at(tmp_path: Path) -> None:
     comment = pax(record(b"comment=a\xff\xfebcd"), tarfile.XGLTYPE)
     data = tar(comment, pax(record(b"mtime=1700000000")), Piece(name="a/stage/x", data=b"1"))
@@ -428,12 +397,11 @@ def test_pax_records_are_read_or_refused(data: bytes) -> None:
 
 
 def test_the_digest_is_of_the_bytes_that_were_extracted(tmp_path: Path) -> None:
-    compressed = zstandard.compress(tar(Piece(name="a/stage/x", data=b"1")))
-    digest = hashlib.sha256(compressed).hexdigest()
+    data = compressed(tar(Piece(name="a/stage/x", data=b"1")))
+    digest = hashlib.sha256(data).hexdigest()
     seen: list[int] = []
-    done = extract(io.BytesIO(compressed), NAME, tmp_path, sha256=digest, on_bytes=seen.append)
-    assert (extracted_digest(done), sum(seen)) == (digest, len(compressed))
-    assert extracted_digest(done) == digest
+    done = extract(io.BytesIO(data), NAME, tmp_path, sha256=digest, on_bytes=seen.append)
+    assert (extracted_digest(done), sum(seen)) == (digest, len(data))
     assert extracted_digest(tmp_path) == ""
 
 
@@ -470,9 +438,8 @@ class Breaking(io.BytesIO):
 @pytest.mark.parametrize("name", [NAME, XZ_NAME])
 def test_a_stream_that_breaks_off_is_the_stores_error(tmp_path: Path, name: ArchiveName) -> None:
     data = tar(Piece(name="a/stage/x", data=os.urandom(100_000)))
-    compressed = lzma.compress(data) if name is XZ_NAME else zstandard.compress(data)
     with pytest.raises(StoreError, match="broke off after 60000 bytes: reset"):
-        extract(Breaking(compressed), name, tmp_path / "out", sha256="")
+        extract(Breaking(compressed(data, name)), name, tmp_path / "out", sha256="")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -489,20 +456,6 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # --- writing -------------------------------------------------------------------------------
 
 
-def artifact(root: Path, name: str = "blas_lib_generic") -> Path:
-    place = root / name
-    (place / "a/stage/lib").mkdir(parents=True)
-    (place / "a/stage/empty").mkdir()
-    (place / "artifact_manifest.txt").write_text("b/absent\na/stage\n", encoding="utf-8")
-    (place / "a/stage/lib/x.so.1").write_bytes(os.urandom(70_000))
-    (place / "a/stage/lib/x.so").symlink_to("x.so.1")
-    (place / "a/stage/lib/hard").hardlink_to(place / "a/stage/lib/x.so.1")
-    (place / "a/stage/tool").write_text("#!/bin/sh\n", encoding="utf-8")
-    (place / "a/stage/tool").chmod(0o755)
-    (place / ".archive.sha256").write_text("of the past", encoding="utf-8")
-    return place
-
-
 def contents(place: Path) -> dict[str, tuple[int, str | bytes]]:
     found: dict[str, tuple[int, str | bytes]] = {}
     for path in sorted(place.rglob("*")):
@@ -511,18 +464,6 @@ def contents(place: Path) -> dict[str, tuple[int, str | bytes]]:
             content = str(path.readlink()) if path.is_symlink() else path.is_file() and path.read_bytes()
             found[path.relative_to(place).as_posix()] = (mode, content or b"")
     return found
-
-
-@pytest.mark.parametrize("suffix", archives.SUFFIXES)
-def test_packed_artifacts_come_out_as_they_were(tmp_path: Path, suffix: str) -> None:
-    source = artifact(tmp_path / "source")
-    packed = pack(source, tmp_path / "archives", suffix=suffix)
-    digest = hashlib.sha256(packed.read_bytes()).hexdigest()
-    with packed.open("rb") as stream:
-        done = extract(stream, parse_name(packed.name), tmp_path / "out", sha256=digest)
-    assert contents(done) == contents(source)
-    assert (done / "a/stage/lib/hard").samefile(done / "a/stage/lib/x.so.1")
-    assert extracted_digest(done) == digest
 
 
 PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0"), min_size=1, max_size=40).filter(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
-import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.wheel.writer import write_tar
-from rocm_packaging.packages import layouts, wheels
-from rocm_packaging.packages.plan import Distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 FAMILY = "gfx94X-dcgpu"
 CORE, DEVEL = "_rocm_sdk_core", "_rocm_sdk_devel"
@@ -69,29 +65,10 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    root, info = tmp_path / "site", tmp_path / "info"
-    root.mkdir()
-    info.mkdir()
-    distribution = Distribution(
-        version="1.0.0", platform="linux", families={FAMILY: ("gfx942",)}, libraries=()
-    )
-    (info / "_dist_info.py").write_bytes(wheels.dist_info(distribution, ""))
-    template = layouts.TEMPLATES / "rocm" / "src" / "rocm_sdk"
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def site(installed_sdk: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Site:
+    root = installed_sdk({FAMILY: ("gfx942",)})
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
-    monkeypatch.syspath_prepend(str(root))
-    spec = importlib.util.spec_from_file_location(
-        "rocm_sdk", template / "__init__.py", submodule_search_locations=[str(template), str(info)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "rocm_sdk", module)
-    spec.loader.exec_module(module)
-    yield Site(root=root, devel=importlib.import_module("rocm_sdk._devel"))
-    for name in [name for name in sys.modules if name.startswith("rocm_sdk.")]:
-        del sys.modules[name]
+    return Site(root=root, devel=importlib.import_module("rocm_sdk._devel"))
 
 
 def raw_tar(*members: tarfile.TarInfo) -> bytes:

@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.families import target_of_version
-from rocm_packaging.packages import wheels
-from rocm_packaging.packages.plan import Distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 KNOWN = ("gfx942", "gfx1100")
 
 
-def installation(site: Path, *, split: bool) -> Any:
-    for name, source in wheels.runtime_sources():
-        if name.startswith("src/") and "/tests/" not in name:
-            target = site / name.removeprefix("src/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-    of = {target: (target,) for target in KNOWN} if split else {"gfx94X-dcgpu": ("gfx942",)}
-    made = Distribution(version="1.0.0", platform="linux", families=of, libraries=(), split=split)
-    (site / "rocm_sdk" / "_dist_info.py").write_bytes(wheels.dist_info(made, ""))
-    folder = site / ("_rocm_sdk_libraries" if split else "_rocm_sdk_libraries_gfx94X_dcgpu")
-    folder.mkdir()
-    (folder / "__init__.py").touch()
+@pytest.fixture
+def site(installed_sdk: Callable[..., Path]) -> Path:
+    return installed_sdk({target: (target,) for target in KNOWN}, split=True)
+
+
+def gpus_of(site: Path, libraries: str = "_rocm_sdk_libraries") -> Any:
+    (site / libraries).mkdir()
+    (site / libraries / "__init__.py").touch()
     importlib.invalidate_caches()
     return importlib.import_module("rocm_sdk._gpus")
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield tmp_path / "site"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_sdk"]:
-        del sys.modules[name]
 
 
 def machine(gpus: Any, folder: Path, *versions: int) -> None:
@@ -60,7 +44,7 @@ def device(site: Path, target: str, text: str) -> None:
 
 
 def test_targets_are_spelt_as_the_tool_spells_them(site: Path, tmp_path: Path) -> None:
-    gpus = installation(site, split=True)
+    gpus = gpus_of(site)
     numbers = (90402, 110501, 90010, 120000, 100306)
     machine(gpus, tmp_path / "nodes", 0, *numbers, 90402)
     assert gpus.targets() == [target_of_version(number) for number in numbers]
@@ -72,7 +56,7 @@ def test_targets_are_spelt_as_the_tool_spells_them(site: Path, tmp_path: Path) -
 def test_each_gpu_without_fitting_device_code_is_named_with_what_to_install(
     site: Path, tmp_path: Path
 ) -> None:
-    gpus = installation(site, split=True)
+    gpus = gpus_of(site)
     machine(gpus, tmp_path / "nodes", 90402, 110000, 90000)  # of the last one there is no package at all
     assert [problem.partition(" is not")[0] for problem in gpus.device_problems()] == [
         f"The device code of {target}" for target in KNOWN
@@ -86,7 +70,9 @@ def test_each_gpu_without_fitting_device_code_is_named_with_what_to_install(
     assert "has version ?" in gpus.device_problems()[0]
 
 
-def test_libraries_that_hold_their_device_code_need_none(site: Path, tmp_path: Path) -> None:
-    gpus = installation(site, split=False)
+def test_libraries_that_hold_their_device_code_need_none(
+    installed_sdk: Callable[..., Path], tmp_path: Path
+) -> None:
+    gpus = gpus_of(installed_sdk({"gfx94X-dcgpu": ("gfx942",)}), "_rocm_sdk_libraries_gfx94X_dcgpu")
     machine(gpus, tmp_path / "nodes", 110000)
     assert gpus.device_problems() == []

@@ -68,7 +68,6 @@ import re
 import stat
 import zipfile
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,8 +80,11 @@ from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import packages, payload_folder
 from rocm_packaging.packages.payload import Licenses, Payload, plan
 from rocm_packaging.packages.plan import DevelPlan, Distribution, Kind, RuntimePlan
+from tests.unit.rocm_packaging.artifact_sets import executed, request
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from core.wheel.writer import WrittenFile
 
 TESTS = ROOT / "tests"
@@ -103,10 +105,7 @@ def distribution(*, split: bool) -> Distribution:
 
 
 def dist_info(*, split: bool) -> ModuleType:
-    module = ModuleType("dist_info")
-    source = wheels.dist_info(distribution(split=split), "")
-    exec(compile(source, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
-    return module
+    return executed(wheels.dist_info(distribution(split=split), ""))
 
 
 def test_every_defect_is_listed() -> None:
@@ -184,7 +183,8 @@ def test_every_wheel_names_what_it_needs(tmp_path: Path, kind: Kind, needed: lis
 
 
 def written(folder: Path, kind: Kind | str, workers: Workers) -> WrittenFile:
-    output = wheels.Output(distribution=distribution(split=True), folder=folder, epoch=None, workers=workers)
+    made_of = request(folder, output_dir=folder)
+    output = wheels.Output(distribution=distribution(split=True), request=made_of, workers=workers)
     if kind == "devel":
         empty = DevelPlan(files={}, links={}, licenses=LICENSES)
         return wheels.devel_wheel(output, empty)

@@ -7,8 +7,7 @@ import pytest
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import sources
-from core.packages.offers import offers_named
+from core.packages import offers_named, sources
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
@@ -64,18 +63,9 @@ def file(distribution: str, version: str) -> FileRecord:
 
 
 def run_of(common: Common, *found: FileRecord, status: str = "ok") -> PackageSource:
-    record = Record.model_validate(
-        {
-            "stage": "build_rocm",
-            "status": status,
-            "run_id": "local",
-            "platform": "linux",
-            "cell": Cell(gpu_family=FAMILY),
-            "started": "now",
-            "seconds": 1,
-            "files": found,
-        }
-    )
+    run, cell = common.outputs.run_id, Cell(gpu_family=FAMILY)
+    facts = {"stage": "build_rocm", "status": status, "run_id": run, "platform": "linux", "cell": cell}
+    record = Record.model_validate({**facts, "started": "now", "seconds": 1, "files": found})
     records.write(common.open_store(), common.outputs, FAMILY, record)
     return own_run(common, FAMILY)
 
@@ -218,15 +208,7 @@ def test_sources_are_named_as_people_name_them(tmp_path: Path) -> None:
 
 def test_another_run_is_a_source_like_any_other(tmp_path: Path) -> None:
     common = Common(root=tmp_path, run_id="17", store=str(tmp_path / "theirs"))
-    record = Record(
-        stage="build_rocm",
-        run_id="17",
-        platform="linux",
-        started="now",
-        seconds=1,
-        files=(file("rocm", "7.1.0"),),
-    )
-    records.write(common.open_store(), common.outputs, FAMILY, record)
+    run_of(common, file("rocm", "7.1.0"))
     common.open_store().put_bytes(f"{common.outputs.python_prefix(FAMILY)}/rocm-7.1.0.tar.gz", b"x")
     found = named(tmp_path, run_id="17", store=str(tmp_path / "theirs"), prefix="--rocm-")
     assert found.versions("rocm") == ("7.1.0",)

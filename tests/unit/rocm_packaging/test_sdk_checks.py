@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rocm_packaging import selftest
-from rocm_packaging.packages import wheels
-from rocm_packaging.packages.plan import Distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 FAMILY = "gfx94X-dcgpu"
 
@@ -42,26 +39,10 @@ class Sdk:
 
 
 @pytest.fixture
-def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sdk]:
-    site = tmp_path / "site"
-    for name, source in wheels.runtime_sources():
-        if name.startswith("src/"):
-            target = site / name.removeprefix("src/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-    distribution = Distribution(
-        version="1.0.0", platform="linux", families={FAMILY: ("gfx942",)}, libraries=("amdhip64",)
-    )
-    info = wheels.dist_info(distribution, "")
-    (site / "rocm_sdk" / "_dist_info.py").write_bytes(info)
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.delenv("ROCM_SDK_TARGET_FAMILY", raising=False)
-    made = Sdk(site=site)
+def sdk(installed_sdk: Callable[..., Path]) -> Sdk:
+    made = Sdk(site=installed_sdk({FAMILY: ("gfx942",)}, "amdhip64"))
     made.write("_rocm_sdk_core/__init__.py")
-    yield made
-    for name in [name for name in sys.modules if name.partition(".")[0] in {"rocm_sdk", "rocm_sdk_core"}]:
-        del sys.modules[name]
+    return made
 
 
 def test_outcomes_say_why(sdk: Sdk) -> None:

@@ -1,19 +1,35 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.cleanup.plan import Held, Plan, Policy, Rules, plan_of, require_modest
+from ci.cleanup.plan import (
+    Held,
+    Plan,
+    Policy,
+    Retention,
+    Rules,
+    carry_out,
+    plan_of,
+    require_modest,
+    retention,
+)
 from ci.cleanup.units import units
-from core.errors import StoreError
+from ci.publish.buckets import buckets
+from core.data import validated
+from core.errors import DataError, StoreError, UsageError
 from core.stores import Stored
+from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from core.stores import Store
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400
@@ -39,10 +55,12 @@ POLICIES = st.builds(Policy, days=st.integers(1, 60), newest=st.integers(1, 4)) 
 )
 
 
+def stored(key: str, days: float = 0) -> Stored:
+    return Stored(key=key, size=3, etag="", modified=NOW.timestamp() - days * DAY)
+
+
 def listing(ages: dict[str, float]) -> list[Stored]:
-    return [
-        Stored(key=key, size=3, etag="", modified=NOW.timestamp() - days * DAY) for key, days in ages.items()
-    ]
+    return [stored(key, days) for key, days in ages.items()]
 
 
 def decide(objects: Sequence[Stored], policy: Policy, held: Held | None = None) -> Plan:
@@ -77,17 +95,15 @@ def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lo
     for series in {one.unit.series for one in planned.goes}:
         kept = [one for one in planned.stays if one.unit.series == series]
         assert len(kept) >= policy.newest
-        newest = max((one.unit for one in (*planned.goes, *planned.stays) if one.unit.series == series),
-                     key=lambda unit: (unit.version or 0, unit.modified))  # fmt: skip
+        of = [one.unit for one in (*planned.goes, *planned.stays) if one.unit.series == series]
+        newest = max(of, key=lambda unit: (unit.version or 0, unit.modified))
         assert newest in [one.unit for one in kept]
     assert len(planned.goes) + len(planned.stays) == len(units(objects))
     assert all(one.why for one in (*planned.goes, *planned.stays))
 
 
 @given(LISTINGS, POLICIES, st.data())
-def test_a_deletion_that_broke_off_goes_on_and_takes_nothing_else(
-    ages: dict[str, float], policy: Policy, data: st.DataObject
-) -> None:
+def test_a_deletion_resumes(ages: dict[str, float], policy: Policy, data: st.DataObject) -> None:
     gone = going(decide(listing(ages), policy))
     already = data.draw(st.sets(st.sampled_from(sorted(gone))) if gone else st.just(set()))
     left = {key: age for key, age in ages.items() if key not in already}
@@ -124,25 +140,25 @@ def test_each_reason_is_said() -> None:
     assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept for ever"}
 
 
-def test_the_day_counts_to_the_second(stored: Callable[..., Stored]) -> None:
+def test_the_day_counts_to_the_second() -> None:
     policy = Policy(days=30, newest=1)
     objects = [stored("9-linux/x"), stored("1-linux/x", 30), stored("2-linux/x", 30 - 1 / DAY)]
     assert going(decide(objects, policy)) == {"1-linux/x"}
 
 
-def test_a_required_version_stays(stored: Callable[..., Stored]) -> None:
+def test_a_required_version_stays() -> None:
     objects = [stored(f"v2-staging/g/rocm-{number}-py3-none-any.whl", 50) for number in (1, 2, 3)]
     planned = decide(objects, Policy(days=30, newest=1), Held(required=frozenset({"v2-staging/g/rocm 1"})))
     assert going(planned) == {"v2-staging/g/rocm-2-py3-none-any.whl"}
     assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
 
 
-def test_a_wrong_clock_deletes_nothing(stored: Callable[..., Stored]) -> None:
+def test_a_wrong_clock_deletes_nothing() -> None:
     with pytest.raises(StoreError, match="clock is wrong"):
         decide([stored("1-linux/x", -2), stored("2-linux/x", 90)], Policy(days=30, newest=1))
 
 
-def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes(stored: Callable[..., Stored]) -> None:
+def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes() -> None:
     objects = [stored(f"{number}-linux/x", 40) for number in range(3)]
     planned = decide(objects, Policy(days=30, newest=1))
     with pytest.raises(StoreError, match=r"2 of 3 .* more than 50 %") as caught:
@@ -150,3 +166,187 @@ def test_a_plan_that_takes_most_is_refused_and_says_how_much_it_takes(stored: Ca
     assert "--at-most 67" in caught.value.hint
     require_modest(planned, percent=67)
     require_modest(Plan(goes=(), stays=()), percent=1)
+
+
+def test_the_data_has_a_policy_for_every_release_type() -> None:
+    policies = retention().policies
+    assert {name: policy.days for name, policy in policies.items()} == {
+        **dict.fromkeys(("ci", "dev", "dev-bkc"), 30),
+        **dict.fromkeys(("nightly", "nightly-bkc"), 120),
+        **dict.fromkeys(("prerelease", "rc"), 2 * 365),
+        "weekly": 7 * 52,
+        "release": None,
+    }
+    assert policies["release"].forever
+    assert buckets().release_types.keys() <= policies.keys()
+    with pytest.raises(UsageError, match="nightly"):
+        retention().policy("nigthly")
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ({}, "either days or forever"),
+        ({"days": 3, "forever": True}, "either days or forever"),
+        ({"days": 0}, "greater than or equal to 1"),
+        ({"days": 3, "newest": 0}, "greater than or equal to 1"),
+        ({"days": 30, "expire_days": 20}, "must not be before days"),
+        ({"forever": True, "expire_days": 20}, "must not be before days"),
+        ({"day": 3}, "unknown key"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        validated(policy, Policy, where="x")
+
+
+def test_run_ids_must_be_an_expression() -> None:
+    data = {"run_ids": "[", "at_most_percent": 5, "abort_uploads_days": 1, "policies": {}}
+    with pytest.raises(DataError, match="is not a regular expression"):
+        validated(data, Retention, where="x")
+
+
+LATER = datetime.now(UTC).timestamp() + 100 * 86_400
+POLICY = Policy(days=30, newest=1)
+RUN = [
+    "1-linux/python/g/index.html",
+    "1-linux/python/g/simple/torch/index.html",
+    "1-linux/python/g/simple/index-state.txt",
+    "1-linux/python/g/torch-1.0-py3-none-any.whl.metadata",
+    "1-linux/python/g/torch-1.0-py3-none-any.whl",
+    "1-linux/python/g/rocm-1.0.tar.gz",
+    "1-linux/manifests/g/build.json",
+    "1-linux/a_lib_generic.tar.zst",
+]
+IN_STAGING = [
+    f"v2-staging/g/torch-{version}-py3-none-any.whl{suffix}"
+    for version in ("1.0", "2.0")
+    for suffix in ("", ".metadata")
+]
+
+
+class Killed(BaseException):
+    pass
+
+
+class Recorder(DirectoryStore):
+    """Notes what is deleted, and dies at a deletion."""
+
+    def __init__(self, root: Path, dies_at: int = -1) -> None:
+        super().__init__(root)
+        object.__setattr__(self, "gone", [])
+        object.__setattr__(self, "dies_at", dies_at)
+
+    def delete(self, key: str) -> None:
+        gone: list[str] = self.__dict__["gone"]
+        if len(gone) == self.__dict__["dies_at"]:
+            raise Killed
+        super().delete(key)
+        gone.append(key)
+
+
+def fill(root: Path, keys: Sequence[str]) -> DirectoryStore:
+    store = DirectoryStore(root)
+    for key in keys:
+        store.put_bytes(key, key.encode())
+    return store
+
+
+def flat(store: Store, folder: str, without: frozenset[str] = frozenset()) -> None:
+    """Write a staging folder's page as the indexer would: what has its sidecar, less what is to go."""
+    there = [one.key for one in store.list(folder)]
+    wheels = [key for key in there if key.endswith(".whl") and f"{key}.metadata" in there]
+    links = "".join(f'<a href="{key.rpartition("/")[2]}">x</a>' for key in wheels if key not in without)
+    store.put_bytes(f"{folder}/index.html", links.encode())
+
+
+def decided(store: DirectoryStore) -> Plan:
+    now = datetime.fromtimestamp(LATER, tz=UTC)
+    return plan_of(units(store.list("")), Rules(policy=POLICY, run_ids="[0-9]+", now=now), Held())
+
+
+@pytest.fixture(autouse=True)
+def _pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.cleanup.plan._rewrite", flat)
+    monkeypatch.setattr("core.parallel.each", lambda action, items: [action(one) for one in items])
+
+
+def keys_in(store: DirectoryStore) -> list[str]:
+    return [one.key for one in store.list("")]
+
+
+def test_pages_go_first_then_sidecars_then_wheels_then_the_rest(tmp_path: Path) -> None:
+    fill(tmp_path, [*RUN, "2-linux/x"])
+    store = Recorder(tmp_path)
+    assert carry_out(store, decided(store)) == len(RUN)
+    gone: list[str] = store.__dict__["gone"]
+    kinds = [
+        0 if "index" in key else 1 if key.endswith(".metadata") else 2 if key.endswith((".whl", ".gz")) else 3
+        for key in gone
+    ]
+    assert kinds == sorted(kinds)
+    assert sorted(gone) == sorted(RUN)
+    assert keys_in(store) == ["2-linux/x"]
+
+
+@pytest.mark.parametrize("step", range(len(RUN) + 3))
+def test_a_kill_at_any_deletion_leaves_pages_true_and_is_completed(tmp_path: Path, step: int) -> None:
+    whole = fill(tmp_path, [*RUN, "2-linux/x", *IN_STAGING])
+    flat(whole, "v2-staging/g")
+    dying = Recorder(tmp_path, dies_at=step)
+    try:
+        carry_out(dying, decided(whole))
+    except Killed:
+        page = whole.read("v2-staging/g/index.html").decode()
+        there = keys_in(whole)
+        for version in ("1.0", "2.0"):
+            name = f"torch-{version}-py3-none-any.whl"
+            assert name not in page or f"v2-staging/g/{name}" in there
+    carry_out(whole, decided(whole))
+    assert keys_in(whole) == ["2-linux/x", "v2-staging/g/index.html", *IN_STAGING[2:]]
+    assert "torch-1.0" not in whole.read("v2-staging/g/index.html").decode()
+    assert not decided(whole).goes
+
+
+def test_what_pages_still_list_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_PAUSE", 0.0), ("_PATIENCE", 0.01), ("_rewrite", lambda *_: None)):
+        monkeypatch.setattr(f"ci.cleanup.plan.{name}", value)
+    store = fill(tmp_path, IN_STAGING)
+    flat(store, "v2-staging/g")
+    with pytest.raises(StoreError, match=r"go on listing torch-1.0"):
+        carry_out(store, decided(store))
+    assert IN_STAGING[0] in keys_in(store)
+
+
+def test_a_server_that_follows_sidecars_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = fill(tmp_path, IN_STAGING)
+    flat(store, "v2-staging/g")
+    waited = []
+
+    def server(_seconds: float) -> None:
+        waited.append(IN_STAGING[0] in keys_in(store) and IN_STAGING[1] not in keys_in(store))
+        flat(store, "v2-staging/g")
+
+    monkeypatch.setattr("time.sleep", server)
+    monkeypatch.setattr("ci.cleanup.plan._rewrite", lambda *_: None)
+    carry_out(store, decided(store))
+    assert waited == [True]
+    assert keys_in(store) == ["v2-staging/g/index.html", *IN_STAGING[2:]]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_promotion_begun_meanwhile_keeps_its_files(
+    tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fill(tmp_path, IN_STAGING)
+    flat(store, "v2-staging/g")
+    asked: list[int] = []
+
+    def in_use(_store: Store) -> frozenset[str]:
+        asked.append(1)
+        return frozenset({IN_STAGING[0]} if len(asked) > late else ())
+
+    monkeypatch.setattr("ci.cleanup.plan.in_promotion", in_use)
+    with pytest.raises(StoreError, match="began meanwhile"):
+        carry_out(store, decided(store))
+    assert set(IN_STAGING) <= set(keys_in(store))

@@ -1,65 +1,56 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
-from ci.cleanup.units import is_page, units
+from ci.cleanup.units import is_page, listed, required, units
+from ci.publish.index.pages import Entry, render
+from core.errors import DataError
 from core.stores import Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SEGMENT = st.sampled_from(
     [
-        "v2",
-        "v2-staging",
-        "python-deps",
-        "17-linux",
-        "18-windows",
-        "ROCm-TheRock",
-        "amd-linux",
-        "python",
-        "simple",
+        *("v2", "v2-staging", "python-deps", "17-linux", "18-windows"),
+        *("ROCm-TheRock", "amd-linux", "python", "simple"),
     ]
 )
 NAMES = st.sampled_from(["torch-2.10.0-py3-none-any.whl", "index.html", "a.json", "x.tar.gz", "weird.whl"])
 KEYS = st.builds(lambda parts, name: "/".join([*parts, name]), st.lists(SEGMENT, max_size=4), NAMES)
+WHEEL = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 
 
-def test_runs_are_put_together_by_repository_and_platform(stored: Callable[..., Stored]) -> None:
+def stored(key: str, days: float = 0) -> Stored:
+    """An object of a listing that was written some days ago."""
+    return Stored(key=key, size=10, etag=key, modified=1_800_000_000.0 - days * 86_400)
+
+
+def test_runs_are_put_together_by_repository_and_platform() -> None:
     keys = [
-        "17-linux/python/g/torch-1-py3-none-any.whl",
-        "17-linux/logs/g/build.log",
-        "17-windows/a_lib_generic.tar.zst",
-        "me-TheRock/17-linux/x",
+        *("17-linux/python/g/torch-1-py3-none-any.whl", "17-linux/logs/g/build.log"),
+        *("17-windows/a_lib_generic.tar.zst", "me-TheRock/17-linux/x"),
+        # a repository that is named as a run
+        *("amd-linux/17-linux/x", "amd-linux/18-linux/x"),
     ]
     found = units([stored(key) for key in keys])
     assert {unit.name: (unit.series, len(unit.objects), unit.run_id) for unit in found} == {
         "17-linux": ("*-linux", 2, "17"),
         "17-windows": ("*-windows", 1, "17"),
         "me-TheRock/17-linux": ("me-TheRock/*-linux", 1, "17"),
+        "amd-linux/17-linux": ("amd-linux/*-linux", 1, "17"),
+        "amd-linux/18-linux": ("amd-linux/*-linux", 1, "18"),
     }
 
 
-def test_a_repository_that_is_named_as_a_run_is_no_run(stored: Callable[..., Stored]) -> None:
-    found = units([stored("amd-linux/17-linux/x"), stored("amd-linux/18-linux/x")])
-    assert sorted(unit.name for unit in found) == ["amd-linux/17-linux", "amd-linux/18-linux"]
-
-
-def test_versions_of_staging_are_put_together_with_their_sidecars(stored: Callable[..., Stored]) -> None:
-    wheel = "torch-2.10.0%2Brocm7.1-cp312-cp312-linux_x86_64.whl".replace("%2B", "+")
-    keys = [
-        f"v2-staging/gfx94X-dcgpu/{wheel}",
-        f"v2-staging/gfx94X-dcgpu/{wheel}.metadata",
-        f"v2-staging/gfx94X-dcgpu/{wheel.replace('cp312', 'cp311')}",
-        "v2-staging/gfx94X-dcgpu/torch-2.9.0-cp312-cp312-linux_x86_64.whl",
-        "v2-staging/gfx94X-dcgpu/rocm-7.1.0.tar.gz",
-        "v2-staging/gfx94X-dcgpu/index.html",
-        "v2-staging/gfx94X-dcgpu/simple/torch/index.html",
+def test_versions_of_staging_are_put_together_with_their_sidecars() -> None:
+    names = [
+        *(WHEEL, f"{WHEEL}.metadata", WHEEL.replace("cp312", "cp311"), "rocm-7.1.0.tar.gz"),
+        *("torch-2.9.0-cp312-cp312-linux_x86_64.whl", "index.html", "simple/torch/index.html"),
     ]
-    found = units([stored(key) for key in keys])
+    found = units([stored(f"v2-staging/gfx94X-dcgpu/{name}") for name in names])
     assert [(unit.name, len(unit.objects)) for unit in found] == [
         ("v2-staging/gfx94X-dcgpu/torch 2.10.0+rocm7.1", 3),
         ("v2-staging/gfx94X-dcgpu/torch 2.9.0", 1),
@@ -67,7 +58,7 @@ def test_versions_of_staging_are_put_together_with_their_sidecars(stored: Callab
     ]
 
 
-def test_versions_count_by_pep_440_and_runs_by_their_date(stored: Callable[..., Stored]) -> None:
+def test_versions_count_by_pep_440_and_runs_by_their_date() -> None:
     staged = [
         stored(f"v2-staging/g/torch-{version}-py3-none-any.whl", days)
         for version, days in (("2.9.0", 0), ("2.10.0", 9), ("2.10.0rc1", 3))
@@ -77,7 +68,7 @@ def test_versions_count_by_pep_440_and_runs_by_their_date(stored: Callable[..., 
     assert [unit.run_id for unit in units(runs)] == ["8", "9", "10"]
 
 
-def test_pages_that_are_written_again_make_no_run_younger(stored: Callable[..., Stored]) -> None:
+def test_pages_that_are_written_again_make_a_run_no_younger() -> None:
     run = [stored("17-linux/python/g/index.html", 0), stored("17-linux/python/g/simple/index.html", 0)]
     assert units([*run, stored("17-linux/python/g/x.whl", 50)])[0].modified == stored("x", 50).modified
     assert units(run)[0].modified == stored("x", 0).modified
@@ -85,7 +76,7 @@ def test_pages_that_are_written_again_make_no_run_younger(stored: Callable[..., 
 
 @given(st.sets(KEYS, max_size=12))
 def test_no_object_is_in_two_units_and_protected_folders_are_in_none(keys: set[str]) -> None:
-    found = units([Stored(key=key, size=1, etag="", modified=0.0) for key in keys])
+    found = units([stored(key) for key in keys])
     inside = [one.key for unit in found for one in unit.objects]
     assert len(inside) == len(set(inside))
     assert not [key for key in inside if key.startswith(("v2/", "python-deps/"))]
@@ -93,3 +84,52 @@ def test_no_object_is_in_two_units_and_protected_folders_are_in_none(keys: set[s
     assert len({unit.name for unit in found}) == len(found)
     order = [unit.series for unit in found]
     assert order == sorted(order, reverse=True)
+
+
+@pytest.mark.parametrize("page", ["index.html", "simple/torch/index.html", "simple/torch/index.json"])
+def test_our_own_pages_list_what_lies_beside_them(page: str) -> None:
+    digests = {"sha256": "0" * 64, "metadata_sha256": "1" * 64}
+    entry = Entry(
+        filename=WHEEL, name="torch", version=Version("2.10.0+rocm7.1"), size=1, modified=0, **digests
+    )
+    assert f"v2/g/{WHEEL}" in listed(f"v2/g/{page}", render("v2/g", [entry])[page].encode())
+
+
+def test_links_to_elsewhere_count_only_for_the_bucket_that_is_meant() -> None:
+    page = b"""<a href="https://b.s3.amazonaws.com/17-linux/a%2Bb.whl#sha256=0">x</a>
+        <a href="https://s3.us-east-2.amazonaws.com/b/18-linux/c.whl">x</a>
+        <a href="https://other.s3.amazonaws.com/19-linux/d.whl">x</a>
+        <A HREF="../../v2-staging/g/e.whl">x</A> <link href="../f.whl">"""
+    assert listed("v2/g/index.html", page) == {"v2-staging/g/e.whl"}
+    ours = {"17-linux/a+b.whl", "18-linux/c.whl"}
+    assert listed("v2/g/index.html", page, bucket="b") == ours | {"v2-staging/g/e.whl"}
+    assert listed("v2/g/index.html", page, bucket="b", own=False) == ours
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("index.html", b"\xff"),
+        *(
+            ("simple/torch/index.json", page)
+            for page in (b"{", b"[]", b'["files"]', b"7", json.dumps({"files": [{}]}).encode())
+        ),
+    ],
+)
+def test_a_page_that_cannot_be_read_stops_everything(name: str, page: bytes) -> None:
+    with pytest.raises(DataError, match="is not a page of an index"):
+        listed(f"v2/g/{name}", page)
+
+
+def test_versions_that_a_kept_wheel_pins_are_named() -> None:
+    versions = ("7.1.0a1", "7.1.0a2", "7.2")
+    going = units([stored(f"v2-staging/g/rocm-{version}-py3-none-any.whl") for version in versions])
+    metadata = (
+        b"Metadata-Version: 2.1\nName: torch\nRequires-Dist: rocm[libraries]==7.1.0a1\n"
+        b"Requires-Dist: ROCm>=7; extra == 'x'\nRequires-Dist: not a requirement !\n\n"
+        b"Requires-Dist: rocm==7.2\n"
+    )
+    for folder, found in (("g", {"v2-staging/g/rocm 7.1.0a1"}), ("h", set())):
+        sidecar = f"v2-staging/{folder}/{WHEEL}.metadata"
+        assert required(units([stored(sidecar)]), going, {sidecar: metadata}) == found
+        assert required(units([stored(sidecar)]), going, {}) == frozenset()

@@ -12,7 +12,7 @@ from ci.install.dependencies import Cell, Mirror, Need, Source, batches, mirror,
 from core import files, process
 from core.data import load_toml
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
-from core.packages.offers import RunGroup, offered
+from core.packages import RunGroup, offered
 from core.packages.resolution import Resolved, ResolvedFile, others_of
 from core.wheel.distributions import is_ours
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS

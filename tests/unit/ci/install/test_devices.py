@@ -7,7 +7,7 @@ import pytest
 from ci.install import devices, parse_requirements
 from ci.install.devices import Devices, devices_for, known_offers
 from core.errors import MissingInputError, RocmError
-from core.packages.offers import Offer
+from core.packages import Offer
 from core.packages.sources import PackageSource
 
 if TYPE_CHECKING:

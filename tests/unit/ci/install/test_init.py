@@ -16,9 +16,8 @@ from core import process
 from core.env import installer
 from core.env.installer import Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
-from core.packages import resolution, sources
-from core.packages.offers import Offer, RunGroup
-from core.packages.pages import served_store
+from core.http import served_store
+from core.packages import Offer, RunGroup, resolution, sources
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import PackageSource
 from core.stores.directory import DirectoryStore

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from ci.github import Run
 from ci.plan import data, events, inputs
 from ci.plan.data import Data
 from ci.plan.decisions import DISPATCHES, Question
@@ -13,12 +15,14 @@ from ci.plan.events import Changes
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core.cli.options import ROOT
+from core.errors import MissingInputError, ServiceError
 from core.run.plan import PLATFORMS, Plan
 from pytorch_build.refs.torch_refs import load_refs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from ci.github import RunQuery
     from core.run.outputs import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 
@@ -106,3 +110,46 @@ def stages(made: Plan, platform: str = "linux") -> dict[str, list[str]]:
 def why(made: Plan, what: str) -> str:
     """Say why something was left out."""
     return next(one.reason for one in made.left_out if one.what == what)
+
+
+def made_run(run_id: str, workflow: str = "multi_arch_ci.yml", **facts: Any) -> Run:
+    """Make a green run of the main branch."""
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "commit": "d" * 40,
+        "status": "completed",
+        "conclusion": "success",
+        "created": f"2026-11-{run_id}",
+        "url": "",
+        "fork": False,
+        "workflow": workflow,
+    }
+    return Run(**{**values, **facts})
+
+
+@dataclass
+class RunsOfGitHub:
+    """GitHub with these runs, the newest first; notes queries and how many runs it gave."""
+
+    known: list[Run] = field(default_factory=list)
+    silent: bool = False
+    asked: list[RunQuery] = field(default_factory=list)
+    given: int = 0
+
+    def whole_commit(self, _repository: str, commit: str) -> str:
+        return commit.ljust(40, "d")
+
+    def run(self, repository: str, run_id: str) -> Run:
+        for one in self.known:
+            if one.run_id == run_id:
+                return one
+        raise MissingInputError(f"GitHub has nothing at /repos/{repository}/actions/runs/{run_id}.")
+
+    def runs(self, query: RunQuery) -> Iterator[Run]:
+        self.asked.append(query)
+        if self.silent:
+            raise ServiceError("GitHub cannot be reached.")
+        for one in self.known:
+            if one.workflow in {"", query.workflow}:
+                self.given += 1
+                yield one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +25,6 @@ from tests.unit.ci.plan.planning import (
     stages,
     why,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PRESUBMIT = ["gfx94X-dcgpu", "gfx110X-all", "gfx1151", "gfx120X-all"]
 POSTSUBMIT = [*PRESUBMIT, "gfx90a", "gfx950-dcgpu"]
@@ -270,66 +267,44 @@ def test_a_part_of_upstreams_tests_is_a_job_with_its_machine_and_time() -> None:
     assert not {"config", "shard", "minutes"} & row.keys()
 
 
-def labelled(*labels: str, **facts: Any) -> Plan:
-    head = facts.pop("head", OURS)
-    return planned("pull_request", pull_request("build:pytorch", *labels, head=head), **facts)
+def labelled(*labels: str, head: str = OURS) -> tuple[str, Any]:
+    return "pull_request", pull_request("build:pytorch", *labels, head=head)
 
 
-FULL_TESTS = ("test_filter:full", "gfx906", "gfx1151")
+FULL_TESTS = labelled("test_filter:full", "gfx906", "gfx1151")
+TRITON = {"linux_amdgpu_families": "gfx94x", "pytorch_components": "triton", "linux_test_labels": "torch"}
 ON_LINUX = "default, gfx94X-dcgpu on linux"
-WHEEL = "default, gfx94X-dcgpu, nightly, Python 3.12 on linux"
-TRITON = {
-    "linux_amdgpu_families": "gfx94x",
-    "pytorch_components": "triton",
-    "linux_test_labels": "test:torch",
-}
+WHEEL = "default, gfx94X-dcgpu, nightly, Python {} on linux"
+NO_UPLOAD = "nothing is uploaded that it could install: a fork's run has no credentials to upload with"
 
 
 @pytest.mark.parametrize(
-    ("make", "what", "reason"),
+    ("words", "facts", "what", "reason"),
     [
-        (
-            lambda: planned("push", push()),
-            ON_LINUX,
-            "not of test type quick; label test:torch requests it",
-        ),
-        (
-            lambda: labelled(*FULL_TESTS),
-            "distributed, gfx1151 on linux",
-            "no machine has several GPUs of gfx1151 on linux",
-        ),
-        (lambda: labelled(*FULL_TESTS), "default, gfx906 on linux", "no machine has gfx906 on linux"),
-        (lambda: labelled(*FULL_TESTS), "inductor, gfx110X-all on windows", "tested on linux only"),
-        (
-            lambda: planned("schedule", release_type="nightly"),
-            WHEEL.replace("3.12", "3.11"),
-            "tested with Python 3.12",
-        ),
-        (
-            lambda: labelled("test:torch", head="a/b"),
-            ON_LINUX,
-            "nothing is uploaded that it could install: a fork's run has no credentials to upload with",
-        ),
-        (lambda: dispatched(**TRITON), WHEEL, "torch is not built"),
-        (lambda: labelled("test:smoke"), ON_LINUX, "other tests are requested"),
-        (
-            lambda: planned("schedule", what=failing(DAY, stages=("build_pytorch",)), given={}),
-            WHEEL,
-            "its build is expected to fail",
-        ),
+        (("push", push()), {}, ON_LINUX, "not of test type quick; label test:torch requests it"),
+        (FULL_TESTS, {}, "distributed, gfx1151 on linux", "no machine has several GPUs of gfx1151 on linux"),
+        (FULL_TESTS, {}, "default, gfx906 on linux", "no machine has gfx906 on linux"),
+        (FULL_TESTS, {}, "inductor, gfx110X-all on windows", "tested on linux only"),
+        (("schedule",), {"release_type": "nightly"}, WHEEL.format("3.11"), "tested with Python 3.12"),
+        (labelled("test:torch", head="a/b"), {}, ON_LINUX, NO_UPLOAD),
+        (("workflow_dispatch", {"inputs": TRITON}), {}, WHEEL.format("3.12"), "torch is not built"),
+        (labelled("test:smoke"), {}, ON_LINUX, "other tests are requested"),
+        (("schedule",), {"failing": "build_pytorch"}, WHEEL.format("3.12"), "its build is expected to fail"),
     ],
 )
 def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason(
-    make: Callable[[], Plan], what: str, reason: str
+    words: Any, facts: dict[str, Any], what: str, reason: str
 ) -> None:
-    assert why(make(), f"test_torch {what}") == reason
+    stage = facts.get("failing")
+    more = {"what": failing(DAY, stages=(stage,))} if stage else facts
+    assert why(planned(*words, **more), f"test_torch {what}") == reason
 
 
 def test_tests_on_several_gpus_run_where_a_machine_has_them() -> None:
     runners = known().runners.model_dump()
     runners["self_hosted"]["many"] = "ROCm"
     runners["families"]["gfx94X-dcgpu"]["linux"]["several_gpus"] = "many"
-    made = labelled("test:torch-distributed", what=changed(runners=runners))
+    made = planned(*labelled("test:torch-distributed"), what=changed(runners=runners))
     found = [(one.shard, one.runner) for one in made.matrix("linux", "test_torch")]
     assert found == [("1/3", "many"), ("2/3", "many"), ("3/3", "many")]
 
@@ -624,7 +599,7 @@ def test_a_plan_of_another_shape_is_refused(tmp_path: Any) -> None:
 
 
 def test_the_schema_is_one_of_plans() -> None:
-    assert {"cells", "variants", "left_out", "trusted"} <= plan.schema()["properties"].keys()
+    assert {"cells", "variants", "left_out", "trusted"} <= Plan.model_json_schema()["properties"].keys()
 
 
 def test_outputs_are_json_and_never_pythons_own_writing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,21 +13,19 @@ from ci.plan import rocm
 from ci.plan.artifacts import find_place
 from ci.plan.data import RocmData
 from ci.plan.rocm import Need, Search, completed, needs
-from ci.plan.runs import Run
 from core.cli.options import Common
 from core.env.installer import Sources
-from core.errors import FatalError, MissingInputError, ServiceError, UsageError
+from core.errors import FatalError, MissingInputError, UsageError
 from core.packages import sources
 from core.run.plan import Plan, RocmOrigin, RocmPackages
 from tests.folders import served
-from tests.unit.ci.plan.planning import OURS, dispatched, known, planned, pull_request
+from tests.unit.ci.plan.planning import OURS, RunsOfGitHub, dispatched, known, made_run, planned, pull_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from ci.plan.artifacts import Place
-    from ci.plan.runs import RunQuery
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 NEEDS = tuple(Need(platform="linux", artifact_group=one, gpu_family=one) for one in FAMILIES)
@@ -36,49 +34,12 @@ ASAN = Need(platform="linux", artifact_group="gfx94X-dcgpu-asan", gpu_family="gf
 INDEX = "https://packages.example/whl/"
 
 
-def made_run(run_id: str, workflow: str = "multi_arch_ci.yml", **facts: Any) -> Run:
-    values: dict[str, Any] = {
-        "run_id": run_id,
-        "commit": "a" * 40,
-        "branch": "main",
-        "status": "completed",
-        "conclusion": "success",
-        "created": f"2026-11-{run_id}",
-        "url": "",
-        "fork": False,
-        "workflow": workflow,
-    }
-    return Run(**{**values, **facts})
-
-
-@dataclass
-class Hub:
-    """GitHub, with these runs, the newest first."""
-
-    known: list[Run] = field(default_factory=list)
-    silent: bool = False
-
-    def whole_commit(self, _repository: str, commit: str) -> str:
-        return commit
-
-    def run(self, repository: str, run_id: str) -> Run:
-        for one in self.known:
-            if one.run_id == run_id:
-                return one
-        raise MissingInputError(f"GitHub has nothing at /repos/{repository}/actions/runs/{run_id}.")
-
-    def runs(self, query: RunQuery) -> Iterator[Run]:
-        if self.silent:
-            raise ServiceError("GitHub cannot be reached.")
-        yield from (one for one in self.known if one.workflow == query.workflow)
-
-
 @dataclass
 class World:
     """A store of runs, and a search in it."""
 
     root: Path
-    hub: Hub = field(default_factory=Hub)
+    hub: RunsOfGitHub = field(default_factory=RunsOfGitHub)
     notes: list[str] = field(default_factory=list)
 
     def put(self, run_id: str, *names: str, platform: str = "linux", whole: bool = True) -> None:
@@ -105,7 +66,7 @@ class World:
             repository=repository,
             release_type="ci",
             data=what or known().rocm,
-            source=self.hub,
+            github=cast("Any", self.hub),
             place=place,
             notes=self.notes,
         )

@@ -12,8 +12,10 @@ from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.policy import Rules, decide, gates
+from ci.promote.version_change import RocmChange
 from core.archive import Member
 from core.cli import Verb, main
+from core.errors import CheckError
 from core.families import parents
 from core.run import records
 from core.run.outputs import RunOutputs
@@ -21,7 +23,7 @@ from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.split.parts import Wheels
 
 if TYPE_CHECKING:
@@ -36,8 +38,19 @@ if TYPE_CHECKING:
 ROCM = "7.10.0a20251120"
 REF = "mine"
 ANY = "py3-none-linux_x86_64"
+TARGETS = ("gfx942", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 VERBS = (Verb("stage", "ci.verbs.stage", "stage"), Verb("promote", "ci.verbs.promote", "promote"))
 DATE = "2026-11-21T12:00:00+00:00"
+
+
+def split_wheels(*targets: str, version: str = "2.10.0+rocm7.10.0rc2", rocm: str = "7.10.0rc2") -> Wheels:
+    """Torch's wheels of a split."""
+    groups = sorted({group for one in targets for group in parents(one)})
+    return Wheels(distribution="torch", version=version, targets=targets, groups=tuple(groups), rocm=rocm)
+
+
+def keeping(*targets: str) -> RocmChange:
+    return RocmChange(old="7.10.0rc2", new="7.10.0", targets=targets)
 
 
 @dataclass
@@ -81,125 +94,81 @@ class Runs:
         if tested:
             self.test_rocm(family)
 
-    def lock(self, release_type: str = "nightly", commit: str = "a") -> None:
+    def lock(self, commit: str = "a") -> None:
         local = self.torch.partition("+")[2]
         projects = {
-            name: {
-                "project": name,
-                "origin": f"https://invalid/{name}",
-                "ref": "main",
-                "commit": commit * 40,
-                "base_version": base,
-                "versions": {"rocm": f"{base}+{local}"},
-            }
+            name: LockedProject(
+                project=name,
+                origin=f"https://invalid/{name}",
+                ref="main",
+                commit=commit * 40,
+                base_version=base,
+                versions={"rocm": f"{base}+{local}"},
+            )
             for name, base in (("torch", "2.10.0a0"), ("audio", "2.9.0a0"))
         }
-        lock = SourceLock.model_validate(
-            {
-                "torch_ref": self.ref,
-                "release_type": release_type,
-                "rocm_version": self.rocm,
-                "projects": projects,
-            }
-        )
+        said = {"torch_ref": self.ref, "release_type": "nightly", "rocm_version": self.rocm}
+        lock = SourceLock(**said, projects=projects)
         self.store.put_bytes(self.outputs.source_lock_key(self.ref), lock.model_dump_json().encode())
 
     def build_rocm(self, family: str) -> None:
         listed = f"\nAVAILABLE_TARGET_FAMILIES = {list(self.devices)}\n" if self.devices else "\n"
-        info = Member(
-            name="src/rocm_sdk/_dist_info.py", source=f"__version__ = '{self.rocm}'{listed}".encode()
-        )
+        info, setup = f"__version__ = '{self.rocm}'{listed}", f"# {family}\n"
+        members = {"setup.py": setup, "src/rocm_sdk/_dist_info.py": info}
         sdist = write_sdist(
             self.folder / family,
             "rocm",
             self.rocm,
-            [Member(name="setup.py", source=f"# {family}\n".encode()), info],
+            [Member(name=name, source=text.encode()) for name, text in members.items()],
             metadata=metadata_text([("Name", "rocm"), ("Version", self.rocm)]),
         )
-        core = self._wheel(family, "rocm-sdk-core", self.rocm, ANY, {"_dist_info": self.rocm}, listed=listed)
-        devices = [
-            self._written(
-                family,
-                f"rocm-sdk-device-{gpu}",
-                self.rocm,
-                ANY,
-                {f"_rocm_sdk_libraries/.devel_links/{gpu}.json": f'{{"version": "{self.rocm}"}}'},
-            )
-            for gpu in self.devices
+        links = {gpu: f"_rocm_sdk_libraries/.devel_links/{gpu}.json" for gpu in self.devices}
+        core = {"rocm_sdk_core/_dist_info.py": info, "rocm_sdk_core/__init__.py": setup}
+        wheels = [
+            self._wheel(family, "rocm-sdk-core", self.rocm, ANY, core),
+            *(
+                self._wheel(
+                    family, f"rocm-sdk-device-{gpu}", self.rocm, ANY, {name: f"{{'v': '{self.rocm}'}}"}
+                )
+                for gpu, name in links.items()
+            ),
         ]
         if self.devices:
-            devices.append(self._wheel(family, "rocm-bootstrap", "0.1.0", "py3-none-any", {}))
-        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, core, *devices))
+            wheels.append(self._wheel(family, "rocm-bootstrap", "0.1.0", "py3-none-any", {"a/b.py": setup}))
+        self._record("build_rocm", family, Cell(gpu_family=family), (sdist.path, *wheels))
 
     def build(self, family: str, python: str) -> None:
         tag = f"{python}-{python}-{'linux_x86_64' if self.platform == 'linux' else 'win_amd64'}"
-        for name, version, needs, places in (
-            ("torch", self.torch, f"rocm[libraries]=={self.rocm}", {"_rocm_init": self.rocm}),
-            ("torchaudio", self.audio, f"torch=={self.torch}", {}),
+        split = self.split if self.devices else None
+        host = ["rocm-bootstrap", *split.host_lines()] if split else []
+        for name, version, needs, modules in (
+            ("torch", self.torch, (f"rocm[libraries]=={self.rocm}", *host), {"_rocm_init": self.rocm}),
+            ("torchaudio", self.audio, (f"torch=={self.torch}",), {}),
         ):
-            more = self.split.host_lines() if name == "torch" and self.devices else ()
-            path = self._wheel(family, name, version, tag, {"version": version, **places}, needs, more=more)
-            devices = [
-                self._written(
-                    family,
-                    f"amd-torch-device-{gpu}",
-                    version,
-                    tag,
-                    {f"torch/{gpu}": gpu},
-                    *self.split.requirements(gpu),
-                )
-                for gpu in ((*self.split.targets, *self.split.groups) if more else ())
+            places = {"version": version, **modules}
+            texts = {f"{name}/{module}.py": f"__version__ = '{one}'\n" for module, one in places.items()}
+            wheels = [
+                self._wheel(family, name, version, tag, {**texts, f"{name}/__init__.py": family}, *needs)
             ]
+            for gpu in (*split.targets, *split.groups) if split and name == "torch" else ():
+                own = f"amd-torch-device-{gpu}"
+                needed = split.requirements(gpu) if split else ()
+                wheels.append(self._wheel(family, own, version, tag, {f"torch/{gpu}": gpu}, *needed))
             cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-            stage = f"build_{name.removeprefix('torch') or 'torch'}"
-            self._record(stage, family, cell, (path, *devices))
+            self._record(f"build_{name.removeprefix('torch') or 'torch'}", family, cell, wheels)
 
     @property
     def split(self) -> Wheels:
-        """Torch's wheels of a split."""
-        groups = sorted({group for one in self.devices for group in parents(one)})
-        return Wheels(
-            distribution="torch",
-            version=self.torch,
-            targets=self.devices,
-            groups=tuple(groups),
-            rocm=self.rocm,
-        )
+        return split_wheels(*self.devices, version=self.torch, rocm=self.rocm)
 
     def _wheel(
-        self,
-        family: str,
-        name: str,
-        version: str,
-        tag: str,
-        places: dict[str, str],
-        *needs: str,
-        more: Sequence[str] = (),
-        listed: str = "\n",
+        self, family: str, name: str, version: str, tag: str, texts: dict[str, str], *needs: str
     ) -> Path:
-        """Write a wheel whose modules hold versions, as those of builds do: module to version."""
-        package = name.replace("-", "_")
-        modules = {
-            f"{package}/{module}.py": f"__version__ = '{one}'{listed}" for module, one in places.items()
-        }
-        bootstrap = ("rocm-bootstrap",) if more else ()
-        modules[f"{package}/__init__.py"] = f"# {family}\n"
-        return self._written(family, name, version, tag, modules, *needs, *bootstrap, more=more)
-
-    def _written(
-        self,
-        family: str,
-        name: str,
-        version: str,
-        tag: str,
-        texts: dict[str, str],
-        *needs: str,
-        more: Sequence[str] = (),
-    ) -> Path:
-        members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
+        """Write a wheel; what it needs are requirements, or whole fields."""
         fields = [("Name", name), ("Version", version), ("Requires-Python", ">=3.10")]
-        fields += [("Requires-Dist", one) for one in needs]
-        fields += [(key, value) for key, _, value in (line.partition(": ") for line in more)]
+        for one in needs:
+            key, colon, value = one.partition(": ")
+            fields.append((key, value) if colon else ("Requires-Dist", one))
         spec = WheelSpec(
             distribution=name,
             version=version,
@@ -207,67 +176,60 @@ class Runs:
             metadata=metadata_text(fields),
             purelib=tag.startswith("py3"),
         )
+        members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
         return write_wheel(self.folder / family, spec, members).path
 
     def smoke(self, family: str, python: str, *, stage: str = "test_smoke", **facts: Any) -> None:
-        named = {
-            one.name: one.sha256
-            for one in self.made.values()
-            if f"/{family}/" in one.key and (f"-{python}-" in one.name or one.name.startswith("rocm"))
-        }
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-        inputs = {"files": named, "arguments": ["uv"], "gpu": ["gfx942"], "installed": True}
+        inputs = {"files": self._names(family, python), "arguments": ["uv"], "gpu": ["gfx942"]}
         totals = {"tests": {"tests": 22, "failures": 0, "errors": 0, "skipped": 1}}
-        self._tested(stage, family, cell, (inputs, totals), facts)
+        self._tested(stage, family, cell, inputs, totals, **facts)
 
-    def upstream(self, family: str, python: str, stage: str = "test_torch", **facts: Any) -> None:
+    def upstream(self, family: str, python: str, stage: str = "test_torch") -> None:
         """Leave the record of upstream's own tests of torch."""
-        more = {"config": "default", **facts.pop("inputs", {})}
-        self.smoke(family, python, stage=stage, inputs=more, **facts)
+        self.smoke(family, python, stage=stage, inputs={"config": "default"})
 
-    def test_rocm(self, family: str, python: str = "cp312", **facts: Any) -> None:
-        named = {
-            one.name: one.sha256
-            for one in self.made.values()
-            if f"/{family}/" in one.key and one.name.startswith("rocm")
-        }
-        inputs = {"packages": named, "installed": True}
+    def test_rocm(self, family: str, python: str = "cp312") -> None:
         totals = {"checks": {"passed": 9, "failed": 0, "skipped": 0}}
-        self._tested("test_rocm", family, Cell(python=python, gpu_family=family), (inputs, totals), facts)
+        cell = Cell(python=python, gpu_family=family)
+        self._tested("test_rocm", family, cell, {"packages": self._names(family)}, totals)
 
     def failed(self, stage: str, family: str, python: str = "cp312", error: str = "It broke.") -> None:
         """Leave the record of a stage that failed."""
         cell = Cell(python=python, torch_ref=self.ref, gpu_family=family)
-        self._write(family, Record(**self._facts(stage, cell), status="failed", exit_code=8, error=error))
+        self._leave(stage, family, cell, status="failed", exit_code=8, error=error)
+
+    def _names(self, family: str, python: str = "no") -> dict[str, str]:
+        """The digests of ROCm's packages, and of the wheels for a Python."""
+        made = (one for one in self.made.values() if f"/{family}/" in one.key)
+        return {one.name: one.sha256 for one in made if f"-{python}-" in one.name or one.name[:4] == "rocm"}
 
     def _tested(
-        self, stage: str, family: str, cell: Cell, said: tuple[Any, Any], other: dict[str, Any]
+        self,
+        stage: str,
+        family: str,
+        cell: Cell,
+        said: dict[str, Any],
+        totals: dict[str, Any],
+        *,
+        inputs: dict[str, Any] | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         key = f"{self.outputs.reports_prefix(family)}/{records.record_name(stage, cell)}.xml"
         content = f"<testsuites><testsuite tests='22'/><!-- {stage} {cell} --></testsuites>".encode()
         self.store.put_bytes(key, content)
-        report = {"key": key, "sha256": hashlib.sha256(content).hexdigest()}
-        inputs = {**said[0], **other.get("inputs", {})}
-        details = {**said[1], "report": report, **other.get("details", {})}
-        self._write(family, Record(**self._facts(stage, cell), inputs=inputs, details=details))
+        found = {**totals, "report": {"key": key, "sha256": hashlib.sha256(content).hexdigest()}}
+        read = {"installed": True, **said, **(inputs or {})}
+        self._leave(stage, family, cell, inputs=read, details={**found, **(details or {})})
 
     def _record(self, stage: str, family: str, cell: Cell, paths: Sequence[Path]) -> None:
         files = tuple(distributions.publish(self.store, self.outputs, family, path) for path in paths)
         self.made |= {one.key: one for one in files}
-        self._write(family, Record(**self._facts(stage, cell), files=files))
+        self._leave(stage, family, cell, files=files)
 
-    def _facts(self, stage: str, cell: Cell) -> dict[str, Any]:
-        return {
-            "stage": stage,
-            "run_id": self.run_id,
-            "platform": self.platform,
-            "cell": cell,
-            "started": DATE,
-            "seconds": 1.0,
-        }
-
-    def _write(self, family: str, record: Record) -> None:
-        records.write(self.store, self.outputs, family, record)
+    def _leave(self, stage: str, family: str, cell: Cell, **facts: Any) -> None:
+        where = {"run_id": self.run_id, "platform": self.platform, "started": DATE, "seconds": 1.0}
+        records.write(self.store, self.outputs, family, Record(stage=stage, cell=cell, **where, **facts))
 
 
 @dataclass(kw_only=True)
@@ -296,7 +258,15 @@ class Desk:
     def said(self) -> str:
         return self.capsys.readouterr().err
 
-    def refusal(self) -> str:
+    def staged(self, *families: str, **how: Any) -> None:
+        for family in families:
+            self.runs.whole(family, **how)
+        assert self.stage() == 0
+
+    def refused(self, *words: str) -> str:
+        """Promote what must not be released."""
+        self.said()
+        assert self.promote(*words) == CheckError.exit_code
         return self.said().partition("error: ")[2]
 
     def released(self, family: str) -> list[str]:

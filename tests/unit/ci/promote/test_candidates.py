@@ -150,7 +150,7 @@ def test_a_distribution_that_locks_promise_in_two_versions_is_not_promised() -> 
     assert found["torch"].requires == ("rocm[libraries]==7.10.0rc2", "triton==3.5.0+rocm7.10.0rc2")
 
 
-def test_a_release_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
+def test_a_release_killed_at_any_write_is_completed_by_the_next(
     desk: Desk, candidate: Runs, tmp_path: Path
 ) -> None:
     request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
@@ -244,9 +244,7 @@ def test_keep_lists_that_are_refused(desk: Desk, words: tuple[str, ...], code: i
         ("rocm-bootstrap", "torch"),
     ],
 )
-def test_a_set_that_lacks_a_device_wheel_or_that_of_a_group_is_refused_by_name(
-    desk: Desk, gone: str, by: str
-) -> None:
+def test_a_set_without_a_device_wheel_is_refused_by_name(desk: Desk, gone: str, by: str) -> None:
     desk.runs.rocm, desk.runs.devices = "7.10.0rc2", TARGETS
     desk.runs.whole(FAMILIES[0])
     there = ",".join({one.distribution for one in desk.runs.made.values()} - {gone})

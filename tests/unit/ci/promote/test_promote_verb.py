@@ -18,9 +18,7 @@ GFX94, GFX1151, NO_RUNNER = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
 
 
 def test_a_tested_set_is_promoted_whole_with_pages_and_a_decision(desk: Desk) -> None:
-    for family in (GFX94, GFX1151):
-        desk.runs.whole(family, ["cp311", "cp312"])
-    desk.stage()
+    desk.staged(GFX94, GFX1151, pythons=["cp311", "cp312"])
     assert desk.promote() == 0
     for family in (GFX94, GFX1151):
         assert len(desk.released(family)) == 5
@@ -53,16 +51,14 @@ def test_a_tested_set_is_promoted_whole_with_pages_and_a_decision(desk: Desk) ->
 def test_every_reason_is_given_at_once_cell_by_cell(desk: Desk) -> None:
     desk.runs.whole(GFX94, ["cp311", "cp312"])
     desk.runs.whole(GFX1151, ["cp311"])
-    desk.runs.whole(NO_RUNNER, ["cp311", "cp312"], tested=False)
-    desk.stage()
+    desk.staged(NO_RUNNER, pythons=["cp311", "cp312"], tested=False)
     desk.runs.failed("test_smoke", GFX94, "cp311", error="Smoke tests: 3 of 22 failed.\nAgain: nox")
     desk.runs.failed("build_audio", NO_RUNNER, "cp312")
     gone = next(
         one for one in desk.bucket.list(f"v2-staging/{GFX1151}") if one.key.endswith("cp311-linux_x86_64.whl")
     )
     desk.bucket.delete(gone.key)
-    assert desk.promote() == 9
-    said = desk.refusal()
+    said = desk.refused()
     assert f"  {GFX94} linux cp311:\n    test_smoke failed: Smoke tests: 3 of 22 failed.\n" in said
     absent = (f"torch {desk.runs.torch} is not staged", f"torchaudio {desk.runs.audio} is not staged")
     assert f"  {GFX1151} linux cp312:\n    {absent[0]}\n    {absent[1]}\n" in said
@@ -77,8 +73,7 @@ def test_every_reason_is_given_at_once_cell_by_cell(desk: Desk) -> None:
 def test_a_family_without_a_runner_blocks_unless_its_data_excuses_it(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.runs.whole(NO_RUNNER, tested=False)
-    desk.stage()
+    desk.staged(NO_RUNNER, tested=False)
     assert desk.promote() == 9
     assert "Test again, or override the tests" in desk.said()
     assert desk.released_nothing()
@@ -100,14 +95,12 @@ def test_upstreams_tests_are_needed_where_the_data_says_so_and_heeded_wherever_t
             desk.runs.build(family, python)
             desk.runs.smoke(family, python)
     desk.stage()
-    assert desk.promote() == 9
-    said = desk.refusal()
+    said = desk.refused()
     assert f"for 1 reason:\n  {GFX94} linux cp312:\n    no test_torch has passed\n" in said
     # parts of it prove nothing alone, and one that failed counts at once
     desk.runs.upstream(GFX94, "cp312", "test_torch-1-of-2")
     desk.runs.failed("test_torch_inductor-2-of-2", GFX1151, "cp311", error="3 of 70 failed.")
-    assert desk.promote() == 9
-    said = desk.refusal()
+    said = desk.refused()
     assert "no test_torch has passed" in said
     assert f"{GFX1151} linux cp311:\n    test_torch_inductor-2-of-2 failed: 3 of 70 failed." in said
     desk.runs.upstream(GFX94, "cp312")
@@ -117,12 +110,10 @@ def test_upstreams_tests_are_needed_where_the_data_says_so_and_heeded_wherever_t
 
 
 def test_a_downstream_has_gates_of_its_own(desk: Desk, tmp_path: Path) -> None:
-    desk.runs.whole(GFX1151)
-    desk.stage()
+    desk.staged(GFX1151)
     mine = tmp_path / "mine.toml"
     mine.write_text('[[promotion.required]]\nstage = "test_torch_distributed"\nplatforms = ["linux"]\n')
-    assert desk.promote("--config", str(mine)) == 9
-    assert "no test_torch_distributed has passed" in desk.refusal()
+    assert "no test_torch_distributed has passed" in desk.refused("--config", str(mine))
     mine.write_text('[[promotion.required]]\nstage = "test_torch"\nplatform = ["linux"]\n')
     assert desk.promote("--config", str(mine)) == 3
     assert "Did you mean 'platforms'" in desk.said()
@@ -133,13 +124,11 @@ def test_a_downstream_has_gates_of_its_own(desk: Desk, tmp_path: Path) -> None:
 
 
 def test_a_person_decides_against_tests_by_name_and_reason_only(desk: Desk) -> None:
-    desk.runs.whole(GFX94, ["cp311", "cp312"])
-    desk.stage()
+    desk.staged(GFX94, pythons=["cp311", "cp312"])
     desk.runs.failed("test_smoke", GFX94, "cp311")
     assert desk.promote("--override-by", "A. Person") == 2
     assert desk.promote("--override-reason", "because") == 2
     assert desk.promote("--override-by", " ", "--override-reason", "because") == 2
-    desk.said()
     assert desk.promote("--override-by", "A. Person", "--override-reason", "The runner's driver is old.") == 0
     done = desk.decision()
     assert done.override == documents.Override(by="A. Person", reason="The runner's driver is old.")
@@ -148,8 +137,7 @@ def test_a_person_decides_against_tests_by_name_and_reason_only(desk: Desk) -> N
 
 
 def test_nothing_is_promoted_whose_build_failed_whatever_a_person_says(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     desk.runs.failed("build_vision", GFX94)
     assert desk.promote("--override-by", "A. Person", "--override-reason", "Wanted.") == 9
     assert desk.released_nothing()
@@ -157,11 +145,8 @@ def test_nothing_is_promoted_whose_build_failed_whatever_a_person_says(desk: Des
 
 @pytest.mark.parametrize("override", [False, True])
 @pytest.mark.parametrize("with_record", [False, True])
-def test_a_staging_wheel_that_somebody_overwrote_is_refused(
-    desk: Desk, *, override: bool, with_record: bool
-) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage()
+def test_an_overwritten_staged_wheel_is_refused(desk: Desk, *, override: bool, with_record: bool) -> None:
+    desk.staged(GFX94)
     key = next(
         one.key
         for one in desk.bucket.list(f"v2-staging/{GFX94}")
@@ -177,8 +162,7 @@ def test_a_staging_wheel_that_somebody_overwrote_is_refused(
                 file |= {"sha256": desk.bucket.digest(key), "size": 11}
         desk.bucket.put_bytes(where, json.dumps(document).encode())
     words = ["--override-by", "A. Person", "--override-reason", "Wanted."] if override else []
-    assert desk.promote(*words) == 9
-    said = desk.refusal()
+    said = desk.refused(*words)
     assert (
         "is not what the run's records name" if with_record else "was replaced after it was staged"
     ) in said
@@ -203,35 +187,30 @@ def test_a_test_that_no_release_can_rest_on_is_none(desk: Desk, facts: dict[str,
     desk.runs.whole(GFX94)
     desk.runs.smoke(GFX94, "cp312", **facts)
     desk.stage()
-    assert desk.promote() == 9
-    assert said in desk.refusal()
+    assert said in desk.refused()
     assert desk.released_nothing()
 
 
 def test_tests_of_other_bytes_and_a_report_that_was_replaced_count_for_nothing(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     cell = Cell(python="cp312", torch_ref=desk.runs.ref)
     report = f"{desk.runs.outputs.reports_prefix(GFX94)}/{records.record_name('test_smoke', cell)}.xml"
     desk.runs.store.put_bytes(report, b"<testsuites/>")
-    assert desk.promote() == 9
-    assert f"its report {report.rpartition('/')[2]} was replaced" in desk.refusal()
+    assert f"its report {report.rpartition('/')[2]} was replaced" in desk.refused()
     named = {one.name: "0" * 64 for one in desk.runs.made.values()}
     desk.runs.smoke(GFX94, "cp312", inputs={"files": named})
-    assert desk.promote() == 9
-    assert "test_smoke ran on other bytes of torch-2.10" in desk.refusal()
+    assert "test_smoke ran on other bytes of torch-2.10" in desk.refused()
 
 
 def test_families_pythons_and_platforms_that_were_asked_for_must_be_there(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.runs.whole(GFX1151)
-    desk.stage()
-    assert desk.promote("--gpu-family", f"{GFX94};gfx950-dcgpu") == 9
-    assert f"gfx950-dcgpu:\n    no torch {desk.runs.torch} is staged" in desk.refusal()
-    assert desk.promote("--gpu-family", GFX94, "--pythons", "3.12,3.13") == 9
-    assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in desk.refusal()
-    assert desk.promote("--gpu-family", GFX94, "--platform", "windows") == 9
-    assert "windows:\n    no torch" in desk.refusal()
+    desk.staged(GFX94, GFX1151)
+    assert f"gfx950-dcgpu:\n    no torch {desk.runs.torch} is staged" in desk.refused(
+        "--gpu-family", f"{GFX94};gfx950-dcgpu"
+    )
+    assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in desk.refused(
+        "--gpu-family", GFX94, "--pythons", "3.12,3.13"
+    )
+    assert "windows:\n    no torch" in desk.refused("--gpu-family", GFX94, "--platform", "windows")
     assert desk.released_nothing()
     assert desk.promote("--gpu-family", GFX94, "--pythons", "3.12") == 0
     assert desk.released(GFX94)
@@ -243,8 +222,7 @@ def test_a_matrix_says_which_cells_must_be_there(desk: Desk) -> None:
     desk.runs.whole("gfx94X-dcgpu")
     desk.stage()
     assert desk.promote("--matrix", "ci", "--platform", "linux") == 0
-    assert desk.promote("--matrix", "release", "--platform", "linux") == 9
-    said = desk.refusal()
+    said = desk.refused("--matrix", "release", "--platform", "linux")
     assert "gfx950-dcgpu linux:\n    no torch" in said
     assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in said
 
@@ -252,8 +230,7 @@ def test_a_matrix_says_which_cells_must_be_there(desk: Desk) -> None:
 def test_rocm_packages_alone_are_a_set_too_and_serve_torch_from_the_index(desk: Desk) -> None:
     desk.runs.whole(GFX94)
     desk.stage("--distributions", "pytorch")
-    assert desk.promote() == 9
-    assert "requires rocm[libraries]==7.10.0a20251120, which the index would not have" in desk.refusal()
+    assert "requires rocm[libraries]==7.10.0a20251120, which the index would not have" in desk.refused()
     desk.stage("--distributions", "rocm")
     assert desk.promote("--rocm-version", desk.runs.rocm) == 0
     assert desk.released(GFX94) == ["rocm_sdk_core-7.10.0a20251120-py3-none-linux_x86_64.whl"]
@@ -262,24 +239,20 @@ def test_rocm_packages_alone_are_a_set_too_and_serve_torch_from_the_index(desk: 
 
 
 def test_cells_of_other_commits_are_no_set(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     desk.runs.run_id = "18"
     desk.runs.whole(GFX1151)
     desk.runs.lock(commit="b")
     desk.stage()
-    assert desk.promote() == 9
-    assert "torch was built from aaaaaaaaaaaa, for gfx1151 linux from bbbbbbbbbbbb" in desk.refusal()
+    assert "torch was built from aaaaaaaaaaaa, for gfx1151 linux from bbbbbbbbbbbb" in desk.refused()
 
 
 def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
     assert desk.promote() == 2
     assert "No torch versions are staged" in desk.said()
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     desk.runs.run_id, desk.runs.rocm = "18", "7.10.0a20251121"
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     assert desk.promote() == 2
     assert "2 torch versions are staged" in desk.said()
     assert desk.promote("--torch-version", "2.10.0a0+rocm7.10.0a20251122") == 4
@@ -289,8 +262,7 @@ def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
 
 
 def test_a_dry_run_shows_the_decision_and_the_plan(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     assert desk.promote("--dry-run") == 0
     said = desk.said()
     assert desk.released_nothing()
@@ -303,10 +275,8 @@ def test_a_dry_run_shows_the_decision_and_the_plan(desk: Desk) -> None:
 
 
 def test_a_run_whose_records_are_gone_proves_nothing(desk: Desk) -> None:
-    desk.runs.whole(GFX94)
-    desk.stage()
+    desk.staged(GFX94)
     for one in desk.runs.store.list("17-linux/manifests"):
         desk.runs.store.delete(one.key)
-    assert desk.promote() == 9
-    assert f"run 17 in {desk.runs.store.url} has no records of it" in desk.refusal()
+    assert f"run 17 in {desk.runs.store.url} has no records of it" in desk.refused()
     assert desk.released_nothing()

@@ -12,8 +12,7 @@ from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.facts import SetRequest, gather
 from ci.promote.promotion import promoted_files
-from ci.promote.runs import read_group, read_locks
-from ci.promote.staging_area import chosen_files, planned_record, stage_group
+from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
 from tests.unit.ci.promote.conftest import decided
 from tests.unit.ci.promote.memory_store import (
@@ -48,7 +47,7 @@ def promote(bucket: Store, runs: Runs, by: str = "one", at: str = NOW) -> Done:
     request = SetRequest(distribution="torch", version=runs.torch)
     facts = gather(bucket, request, lambda _address: runs.store)
     decision = decided(facts, promoted_files(facts), by=by, decided=at)
-    return promotion.carry_out(bucket, decision, promotion.Staged(store=bucket), now=lambda: NOW, jobs=2)
+    return promotion.carry_out(bucket, decision, promotion.staged_in(bucket), now=lambda: NOW, jobs=2)
 
 
 @pytest.fixture
@@ -66,9 +65,7 @@ def staged(whole: Runs) -> MemoryStore:
     return bucket.copy_of()
 
 
-def test_a_promotion_that_is_killed_at_any_write_is_run_again_and_ends_the_same(
-    whole: Runs, staged: MemoryStore
-) -> None:
+def test_a_promotion_killed_at_any_write_is_completed_by_the_next(whole: Runs, staged: MemoryStore) -> None:
     ended = stopped_everywhere(staged, partial(promote, runs=whole), "v2")
     assert len(decisions(ended)) == 1
     assert promotion.unfinished(ended) == []
@@ -172,9 +169,7 @@ def test_two_promotions_at_once_end_with_one_result(whole: Runs, staged: MemoryS
     audit(staged)
 
 
-def test_a_wheel_that_is_overwritten_while_it_is_promoted_is_not_listed(
-    whole: Runs, staged: MemoryStore
-) -> None:
+def test_a_wheel_overwritten_during_promotion_is_not_listed(whole: Runs, staged: MemoryStore) -> None:
     key = next(key for key in staged.objects if key.startswith("v2-staging") and key.endswith(".whl"))
 
     def overwrite(number: int, _key: str) -> None:
@@ -223,9 +218,7 @@ def test_half_of_a_promotion_is_not_listed_by_another_one(whole: Runs, staged: M
     assert listed("20251120", left)
 
 
-def test_what_was_taken_out_of_the_release_comes_back_when_it_is_promoted_again(
-    whole: Runs, staged: MemoryStore
-) -> None:
+def test_promoting_again_restores_what_was_removed(whole: Runs, staged: MemoryStore) -> None:
     promote(staged, whole)
     before = dict(staged.objects)
     key = next(key for key in staged.objects if key.startswith("v2/") and key.endswith(".whl"))

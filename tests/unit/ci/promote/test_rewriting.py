@@ -4,17 +4,14 @@ import io
 import json
 import tarfile
 import zipfile
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packaging.version import Version
 
 from ci.promote import edits, version_change
 from ci.promote.candidates import Rewritten, rewrite_set
-from ci.promote.edits import literals
 from ci.promote.version_change import RocmChange, final_of
 from core.archive import Member
 from core.errors import CheckError, FatalError, MissingInputError, WheelError
@@ -216,12 +213,6 @@ def test_torch(tmp_path: Path) -> None:
     assert done.file.sha256 == sha256(torch(TORCH_FINAL, FINAL).write(tmp_path / "built"))
 
 
-def test_the_same_set_gives_the_same_bytes(tmp_path: Path) -> None:
-    once = rewrite(tmp_path, core(), torch())
-    again = rewrite(tmp_path, core(), torch())
-    assert [one.file.sha256 for one in once] == [one.file.sha256 for one in again]
-
-
 def test_the_source_locks_promises_hold_with_the_new_versions(tmp_path: Path) -> None:
     wheel = torch().write(tmp_path / "old")
     promised = Expectation(
@@ -238,82 +229,61 @@ def test_the_source_locks_promises_hold_with_the_new_versions(tmp_path: Path) ->
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def changed(package: Package, **how: Any) -> Package:
-    for name, value in how.items():
-        setattr(package, name, value)
-    return package
+def having(package: Package, member: str, content: bytes | None) -> Package:
+    """Give a package another member, or take one away."""
+    members = {name: data for name, data in package.members.items() if name != member}
+    return replace(package, members=members if content is None else {**members, member: content})
 
 
-def without(package: Package, member: str) -> Package:
-    del package.members[member]
-    return package
-
-
-def with_member(package: Package, member: str, content: bytes) -> Package:
-    package.members[member] = content
-    return package
+ROCM_INFO = "rocm_sdk_core/_dist_info.py"
+LINKS = "_rocm_sdk_libraries/.devel_links/gfx942.json"
 
 
 @pytest.mark.parametrize(
-    ("package", "said"),
+    ("package", "member", "content", "said"),
     [
-        (without(core(), "rocm_sdk_core/_dist_info.py"), r"rocm_\*/_dist_info.py: there is no such file"),
-        (without(torch(), "torch/_rocm_init.py"), "torch/_rocm_init.py: there is no such file"),
-        (without(torch(), "torch/version.py"), "torch/version.py: there is no such file"),
+        (core(), ROCM_INFO, None, r"rocm_\*/_dist_info.py: there is no such file"),
+        (torch(), "torch/_rocm_init.py", None, "torch/_rocm_init.py: there is no such file"),
+        (torch(), "torch/version.py", None, "torch/version.py: there is no such file"),
+        (device(), LINKS, None, r"\.devel_links/\*\.json: there is no such file"),
+        (core(), ROCM_INFO, info("7.10.0rc1"), f"{ROCM_INFO}: It does not hold 7.10.0rc2 between quotes"),
+        (torch(), "torch/version.py", b"v = '2.10.0'\n", "It does not hold 2.10.0.rocm7.10.0rc2"),
+        (torch(), "torch/a.py", b"\n\nB = '7.10.0rc2'\n", "torch/a.py: line 3 still holds 7.10.0rc2"),
+        (core(), ROCM_INFO, info(more="# for 7.10.0rc2\n"), f"{ROCM_INFO}: line 4 still holds 7.10.0rc2"),
+        (triton(), "triton/7.py", b"text = 'ROCm 7.10.0rc2, from 7.9'\n", "triton/7.py: line 1 still holds"),
+        (core(), "_rocm_7.10.0rc2/lib/a.so", b"\0", "_rocm_7.10.0rc2/lib/a.so: its path still holds"),
+        (devel(), "rocm_sdk_devel/_devel.tar", b"\0no tar" * 99, "cannot be read as a tar"),
         (
-            without(device(), "_rocm_sdk_libraries/.devel_links/gfx942.json"),
-            r"\.devel_links/\*\.json: there is no such file",
-        ),
-        (
-            with_member(core(), "rocm_sdk_core/_dist_info.py", info("7.10.0rc1")),
-            "rocm_sdk_core/_dist_info.py: It does not hold 7.10.0rc2 between quotes",
-        ),
-        (
-            with_member(torch(), "torch/version.py", b"__version__ = '2.10.0'\n"),
-            "torch/version.py: It does not hold 2.10.0.rocm7.10.0rc2",
-        ),
-        (
-            with_member(torch(), "torch/new_place.py", b"\n\nBUILT_FOR = '7.10.0rc2'\n"),
-            "torch/new_place.py: line 3 still holds 7.10.0rc2",
-        ),
-        (
-            with_member(core(), "rocm_sdk_core/_dist_info.py", info(more="# made for 7.10.0rc2\n")),
-            "rocm_sdk_core/_dist_info.py: line 4 still holds 7.10.0rc2",
-        ),
-        (
-            with_member(triton(), "triton/version_7.py", b"text = 'ROCm 7.10.0rc2, from 7.9'\n"),
-            "triton/version_7.py: line 1 still holds",
-        ),
-        (
-            changed(torch(), requires=["rocm[libraries]==7.10.0rc1"]),
+            replace(torch(), requires=["rocm[libraries]==7.10.0rc1"]),
+            "",
+            None,
             r"METADATA: The requirement 'rocm\[libraries\]==7.10.0rc1' is not on ROCm 7.10.0rc2",
         ),
         (
-            changed(torch(), requires=["rocm<=7.10.0rc2,!=7.10.0rc2"]),
-            "METADATA: line 4 still holds 7.10.0rc2",
+            replace(torch(), requires=["rocm<=7.10.0rc2,!=7.10.0rc2"]),
+            "",
+            None,
+            "METADATA: line 4 still holds",
         ),
         (
-            devel(tree={"_rocm_sdk_devel/share/made.txt": b"7.10.0rc2"}),
-            "_devel.tar/_rocm_sdk_devel/share/made.txt: line 1 still holds 7.10.0rc2",
+            devel(tree={"share/made.txt": b"7.10.0rc2"}),
+            "",
+            None,
+            "_devel.tar/share/made.txt: line 1 still holds",
         ),
-        (
-            with_member(core(), "_rocm_sdk_core_7.10.0rc2/lib/a.so", b"\0"),
-            "_rocm_sdk_core_7.10.0rc2/lib/a.so: its path still holds",
-        ),
-        (with_member(devel(), "rocm_sdk_devel/_devel.tar", b"\0no tar" * 99), "cannot be read as a tar"),
     ],
 )
 def test_a_wheel_that_does_not_hold_versions_where_it_should(
-    tmp_path: Path, package: Package, said: str
+    tmp_path: Path, package: Package, member: str, content: bytes | None, said: str
 ) -> None:
     with pytest.raises(WheelError, match=said) as refused:
-        rewrite(tmp_path, profiler(), package)
+        rewrite(tmp_path, profiler(), having(package, member, content))
     assert package.name.replace("-", "_") in refused.value.message
     assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_every_problem_of_a_wheel_is_named(tmp_path: Path) -> None:
-    package = with_member(without(torch(), "torch/version.py"), "torch/a.py", b"'7.10.0rc2'")
+    package = having(having(torch(), "torch/version.py", None), "torch/a.py", b"'7.10.0rc2'")
     with pytest.raises(WheelError) as refused:
         rewrite(tmp_path, package)
     assert refused.value.message.splitlines() == [
@@ -324,20 +294,18 @@ def test_every_problem_of_a_wheel_is_named(tmp_path: Path) -> None:
     assert "rewriting.toml" in refused.value.hint
 
 
-def test_files_may_mention_a_candidate_where_the_data_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_allows_mentions_of_a_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mention = {"distributions": ["triton"], "members": "triton/history.md", "reason": "release notes"}
     plain = version_change.rules().model_dump() | {"mentions": (mention,)}
     made = version_change.Rules.model_validate(plain)
     monkeypatch.setattr(edits, "rules", lambda: made)
-    done = rewrite(tmp_path, with_member(triton(), "triton/history.md", b"Since 7.10.0rc2: nothing.\n"))
+    done = rewrite(tmp_path, having(triton(), "triton/history.md", b"Since 7.10.0rc2: nothing.\n"))
     assert read(done[0].file.path, "triton/history.md") == "Since 7.10.0rc2: nothing.\n"
 
 
 def test_builds_that_know_their_whole_version(tmp_path: Path) -> None:
     manifest = "_rocm_sdk_core/share/therock/therock_manifest.json"
-    done = rewrite(tmp_path, with_member(core(), manifest, b'{"rocm_version": "7.10.0rc2"}'))
+    done = rewrite(tmp_path, having(core(), manifest, b'{"rocm_version": "7.10.0rc2"}'))
     assert read(done[0].file.path, manifest) == '{"rocm_version": "7.10.0"}'
 
 
@@ -370,20 +338,3 @@ def test_sets_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=said):
             rewrite_set(files, tmp_path / "new", CHANGE)
     assert not (tmp_path / "new").exists()
-
-
-QUOTED = st.sampled_from(
-    ["'7.10.0rc2'", '"7.10.0rc2"', "'7.10.0-rc2'", "'7.10.0rc21'", "7.10.0rc2", "'x 7.10.0rc2'"]
-)
-
-
-@given(st.lists(st.tuples(st.text("ab'\" =\n#,", max_size=12), QUOTED), max_size=6))
-def test_only_whole_quoted_versions_are_replaced(pieces: list[tuple[str, str]]) -> None:
-    text = "".join(f"{before}\n{version}\n" for before, version in pieces)
-    edited, count = literals(text.encode(), Version(ROCM), FINAL)
-    lines = [
-        line[0] + FINAL + line[0] if line[1:-1] in {"7.10.0rc2", "7.10.0-rc2"} and line[0] in "'\"" else line
-        for line in text.split("\n")
-    ]
-    assert edited.decode().split("\n") == lines
-    assert count == sum(a != b for a, b in zip(lines, text.split("\n"), strict=True))

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.promote import documents, promotion
-from ci.promote.documents import Decision
-from core.cli import Verb, main
+from ci.promote import promotion
+from core.cli import main
 from core.cli.options import ROOT
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
+from tests.unit.ci.promote.conftest import VERBS, decision_in
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-VERBS = (Verb("stage", "ci.verbs.stage", "stage"), Verb("promote", "ci.verbs.promote", "promote"))
 FAMILIES = ("gfx94X-dcgpu",)
 
 
@@ -30,7 +29,7 @@ def buckets(s3: S3Client, runs: Any) -> Any:
     return runs
 
 
-def test_a_run_is_staged_and_promoted_between_buckets(
+def test_staging_and_promotion_copy_on_the_server(
     buckets: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_download(_self: S3Store, key: str, _folder: object) -> None:
@@ -41,8 +40,7 @@ def test_a_run_is_staged_and_promoted_between_buckets(
     assert main("ci", "", VERBS, ["stage", "--run-id", "17", "--store", "s3://bucket", *nightly]) == 0
     assert main("ci", "", VERBS, ["promote", *nightly, "--by", "one"]) == 0
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
-    (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)
+    decision = decision_in(bucket)
     assert len(decision.files) == 4
     for file in decision.files:
         assert bucket.digest(file.key) == file.sha256 == buckets.store.digest(file.staged_key.replace(
@@ -57,24 +55,7 @@ def test_a_run_is_staged_and_promoted_between_buckets(
     assert [(one.key, one.etag, one.modified) for one in bucket.list("")] == before
 
 
-def test_a_staged_wheel_that_was_overwritten_in_the_bucket_is_refused(
-    buckets: Any, s3: S3Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nightly = ["--release-type", "nightly"]
-    assert main("ci", "", VERBS, ["stage", "--run-id", "17", "--store", "s3://bucket", *nightly]) == 0
-    name = next(file.name for file in buckets.made.values() if file.distribution == "torch")
-    # past our own code, and of the same size
-    key = f"v2-staging/{FAMILIES[0]}/{name}"
-    size = s3.head_object(Bucket="therock-nightly-python", Key=key)["ContentLength"]
-    s3.put_object(Bucket="therock-nightly-python", Key=key, Body=b"\0" * size)
-    assert main("ci", "", VERBS, ["promote", *nightly]) == 9
-    assert f"{name} was replaced after it was staged" in capsys.readouterr().err
-    assert "Contents" not in s3.list_objects_v2(Bucket="therock-nightly-python", Prefix="v2/")
-
-
-def test_a_bucket_that_is_not_there_is_one_clear_error(
-    buckets: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_bucket_is_one_clear_error(buckets: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert buckets.made
     words = ["--run-id", "17", "--store", "s3://bucket", "--distribution-store", "s3://nowhere-to-be-found"]
     assert main("ci", "", VERBS, ["stage", *words]) == 11
@@ -83,7 +64,7 @@ def test_a_bucket_that_is_not_there_is_one_clear_error(
     assert "nowhere-to-be-found" in capsys.readouterr().err
 
 
-def test_a_run_of_ci_is_staged_from_the_bucket_that_the_data_names(
+def test_a_run_of_ci_is_staged_from_its_bucket(
     runs: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):

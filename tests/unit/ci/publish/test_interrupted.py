@@ -14,6 +14,7 @@ from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import upload
 from ci.verbs.upload import Folders
+from core.cli import options
 from core.cli.options import Common
 from core.run import records
 from core.stores import location
@@ -109,7 +110,8 @@ def deaths(
             return Mortal(root / place, death)
         return real(place, root=root, dry_run=dry_run)
 
-    monkeypatch.setattr("core.cli.options.open_store", open_store)
+    for module in (options, upload):
+        monkeypatch.setattr(module, "open_store", open_store)
     act(Common(root=root, run_id="17", store="target"))
     total, whole = death.writes, state(root / "target")
     assert total >= 5

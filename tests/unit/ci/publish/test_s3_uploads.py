@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.verbs import upload
-from core.archive import Member
 from core.cli import Verb, main
 from core.cli.options import common_from
-from core.errors import MissingInputError, StoreError, UsageError, WheelError
-from core.wheel.writer import WheelSpec, write_wheel
+from core.errors import MissingInputError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from types_boto3_s3 import S3Client
+
+    from core.errors import FatalError
 
 VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)
 GROUP = "gfx90a-dcgpu"
@@ -126,59 +126,34 @@ def test_the_second_time_no_file_is_asked_about(
     assert sum(asked.values()) <= 16
 
 
-def broken(folder: Path) -> None:
-    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n"
-    spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
-    write_wheel(folder, spec, [Member(name="torch.py", source=b"")])
+FOLDER = " ".join(WORDS)
+GIVEN = "--run-id 123 --artifact-group g --bucket bucket"
 
 
 @pytest.mark.usefixtures("wheel")
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "error", "said"),
     [
-        ((*WORDS, "--bucket", "no-such-bucket"), StoreError.exit_code, "no-such-bucket"),
-        (
-            (*WORDS, "--bucket", "bucket", "--output-dir", "x"),
-            UsageError.exit_code,
-            "names the store already",
-        ),
-        (("--run-id", "999", "--bucket", "bucket"), MissingInputError.exit_code, "Run 999 has no wheels in"),
-        (
-            ("--run-id", "999", "--bucket", "bucket", "--what", "logs"),
-            MissingInputError.exit_code,
-            "no logs in",
-        ),
-        (("--what", "wheel", "--bucket", "bucket"), UsageError.exit_code, "Did you mean 'wheels'"),
-        (
-            (*WORDS, "--bucket", "bucket", "--what", "logs"),
-            UsageError.exit_code,
-            "--what chooses from the run",
-        ),
-        (("--input-dir", "mine", "--bucket", "bucket"), UsageError.exit_code, "need the group"),
-        (
-            ("--input-dir", "none", *WORDS[2:], "--bucket", "bucket"),
-            MissingInputError.exit_code,
-            "none holds no",
-        ),
-        (("--input-dir", "lies", *WORDS[2:], "--bucket", "bucket"), WheelError.exit_code, "it is torch 9.9"),
-        (
-            ("--build-dir", "mine", *WORDS[2:], "--bucket", "bucket"),
-            UsageError.exit_code,
-            "neither logs/ nor",
-        ),
+        (f"{FOLDER} --bucket no-such-bucket", StoreError, "no-such-bucket"),
+        (f"{FOLDER} --bucket bucket --output-dir x", UsageError, "names the store already"),
+        ("--run-id 999 --bucket bucket", MissingInputError, "Run 999 has no wheels in"),
+        ("--run-id 999 --bucket bucket --what logs", MissingInputError, "no logs in"),
+        ("--what wheel --bucket bucket", UsageError, "Did you mean 'wheels'"),
+        (f"{FOLDER} --bucket bucket --what logs", UsageError, "--what chooses from the run"),
+        ("--input-dir mine --bucket bucket", UsageError, "need the group"),
+        (f"--input-dir none {GIVEN}", MissingInputError, "none holds no"),
+        (f"--build-dir mine {GIVEN}", UsageError, "neither logs/ nor"),
     ],
 )
 def test_bad_input_is_one_message_and_nothing_changed(
-    words: tuple[str, ...],
-    code: int,
+    words: str,
+    error: type[FatalError],
     said: str,
     s3: S3Client,
     run: Callable[..., int],
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    broken(tmp_path / "lies")
-    assert run(*words) == code
+    assert run(*words.split()) == error.exit_code
     errors = capsys.readouterr().err
     assert said in errors
     assert errors.count("error:") == 1
@@ -203,24 +178,18 @@ def test_without_credentials_nothing_is_written(
 def test_a_builds_logs_artifacts_and_manifest_go_by_one_command(
     s3: S3Client, run: Callable[..., int], tmp_path: Path
 ) -> None:
-    for name in (
+    names = (
         "logs/blas/build.log",
         "logs/.ninja/x",
         "artifacts/blas_lib_gfx90a.tar.zst",
         "therock_manifest.json",
-    ):
+    )
+    for name in names:
         path = tmp_path / "build" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
-    words = (
-        "--build-dir",
-        "build",
-        "--manifest",
-        "build/therock_manifest.json",
-        "--reports-dir",
-        "build/logs",
-    )
-    assert run(*words, *WORDS[2:], "--bucket", "bucket") == 0
+    words = "--build-dir build --manifest build/therock_manifest.json --reports-dir build/logs"
+    assert run(*words.split(), *WORDS[2:], "--bucket", "bucket") == 0
     assert [key for key in keys(s3) if "/upload-" not in key] == [
         "123-linux/blas_lib_gfx90a.tar.zst",
         "123-linux/blas_lib_gfx90a.tar.zst.sha256sum",

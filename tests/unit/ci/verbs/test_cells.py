@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.pipeline import MATRIX_SESSIONS
+from ci.jobs import MATRIX_SESSIONS
 from ci.plan.data import Matrix
 from ci.verbs import cells
 from ci.verbs.cells import Cell, expand, load_matrix

@@ -8,7 +8,6 @@ import pytest
 from ci import github
 from ci.plan import artifacts
 from ci.plan.artifacts import find_place
-from ci.plan.runs import Run
 from ci.verbs import fetch_artifacts
 from core.cli import Verb, options, verb_parser
 from core.cli.options import Common, common_from
@@ -20,14 +19,14 @@ from core.stores import location
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan
 from tests.artifact_archives import pack
+from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from types_boto3_s3 import S3Client
 
-    from ci.plan.runs import RunQuery
     from core.stores import Store
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")
@@ -149,7 +148,7 @@ def test_the_artifact_run_need_not_be_the_one_that_is_built(
 
 
 def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
-    tmp_path: Path, command: Callable[..., Path], source: Recorded
+    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
 ) -> None:
     put(run_folder(tmp_path, "33"), "base_lib_generic", "blas_lib_gfx110X-all")
     folder = command("--latest", "--build-variant=asan", run_id="33")
@@ -165,7 +164,7 @@ def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
 
 
 def test_a_downstreams_data_names_whose_runs_count(
-    tmp_path: Path, command: Callable[..., Path], source: Recorded, env: dict[str, str]
+    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub, env: dict[str, str]
 ) -> None:
     own = (
         '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
@@ -257,39 +256,16 @@ def test_artifacts_come_from_s3(
 # --- finding the run -----------------------------------------------------------------------
 
 
-class Recorded:
-    """A source of three runs, of which a test may put artifacts into the store."""
-
-    def __init__(self) -> None:
-        self.asked: list[RunQuery] = []
-
-    def whole_commit(self, _repository: str, commit: str) -> str:
-        return commit.ljust(40, "0")
-
-    def runs(self, query: RunQuery) -> Iterator[Run]:
-        self.asked.append(query)
-        for number, fork in ((33, False), (32, True), (31, False)):
-            yield Run(
-                run_id=str(number),
-                commit="0" * 40,
-                branch="main",
-                status="completed",
-                conclusion="success",
-                created="2026-08-22T05:00:00Z",
-                url=f"https://github.com/ROCm/TheRock/actions/runs/{number}",
-                fork=fork,
-            )
-
-
 @pytest.fixture
-def source(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    recorded = Recorded()
+def source(monkeypatch: pytest.MonkeyPatch) -> RunsOfGitHub:
+    """GitHub with three runs, of which a test may put artifacts into the store."""
+    recorded = RunsOfGitHub([made_run("33", ""), made_run("32", "", fork=True), made_run("31", "")])
     monkeypatch.setattr(github, "from_environment", lambda _env: recorded)
     return recorded
 
 
 def test_the_newest_run_with_the_familys_artifacts_is_fetched(
-    tmp_path: Path, command: Callable[..., Path], source: Recorded
+    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
 ) -> None:
     put(run_folder(tmp_path, "33"), "base_lib_generic", "blas_lib_gfx94X-dcgpu")
     put(run_folder(tmp_path, "31"), "base_lib_generic", "blas_lib_gfx110X-all")
@@ -306,17 +282,17 @@ def test_the_newest_run_with_the_familys_artifacts_is_fetched(
 
 
 def test_a_forks_run_lies_in_the_shared_buckets_folder(
-    tmp_path: Path, command: Callable[..., Path], source: Recorded, env: dict[str, str]
+    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub, env: dict[str, str]
 ) -> None:
     env["GITHUB_REPOSITORY"] = "ROCm/TheRock"
     put(run_folder(tmp_path, "32", external="ROCm-TheRock/"), "base_lib_generic", "blas_lib_gfx110X-all")
     folder = command("--commit", "0123456", "--no-require-successful", run_id="32")
     assert len(scan(folder)) == 2
-    assert (source.asked[0].commit, source.asked[0].branch) == ("0123456".ljust(40, "0"), "")
+    assert (source.asked[0].commit, source.asked[0].branch) == ("0123456".ljust(40, "d"), "")
     assert not source.asked[0].require_successful
 
 
-def test_a_run_is_named_in_one_way(command: Callable[..., Path], source: Recorded) -> None:
+def test_a_run_is_named_in_one_way(command: Callable[..., Path], source: RunsOfGitHub) -> None:
     with pytest.raises(UsageError, match="--run-id names the run already"):
         command("--run-id", "17", "--latest")
     with pytest.raises(UsageError, match="not allowed with"):

@@ -12,7 +12,7 @@ from ci.verbs import fetch_wheels
 from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
-from core.packages.offers import Offer, RunGroup, offered
+from core.packages import Offer, RunGroup, offered
 from core.run import records
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions

@@ -88,10 +88,7 @@ def test_json_says_what_the_page_says(
 
 
 def test_a_store_that_takes_no_page_still_leaves_the_summary(
-    built: FileRecord,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise StoreError("Access denied.")

@@ -13,7 +13,8 @@ from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingReco
 from ci.publish.buckets import buckets
 from ci.verbs import retention
 from core.cli import Verb, main
-from core.errors import DataError, MissingInputError, StoreError, UsageError
+from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
+from core.files import sha256
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 from core.wheel import distributions
@@ -46,12 +47,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "retention", lambda: data.model_copy(update={"policies": policies}))
 
 
-@pytest.fixture(name="later")
-def later_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    def days(number: int) -> None:
-        monkeypatch.setattr(retention, "_now", lambda: datetime.now(UTC) + timedelta(days=number))
-
-    return days
+def later(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    monkeypatch.setattr(retention, "_now", lambda: datetime.now(UTC) + timedelta(days=days))
 
 
 @pytest.fixture(name="folder")
@@ -79,21 +76,13 @@ def staged_fixture(request: pytest.FixtureRequest, tmp_path: Path, make_wheel: C
 def stage(store: Store, paths: list[Path]) -> None:
     files = []
     for path in paths:
-        one = distributions.publish(store, _Folder(STAGED), FAMILY, path)  # type: ignore[arg-type]
-        files.append(one.model_dump(mode="json"))
+        key, digest = f"{STAGED}/{path.name}", sha256(path)
+        described = distributions.describe(path, key=key, sha256=digest)
+        store.put_file(key, path, sha256=digest, replace=False)
+        store.put_bytes(f"{key}.metadata", described.sidecar or b"")
+        files.append(described.record.model_dump(mode="json"))
     staging_record(store, files)
     documents.write_pages(store, documents.STAGING, FAMILY, expected=())
-
-
-class _Folder:
-    immutable = True
-    platform = "linux"
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-
-    def python_prefix(self, _group: str) -> str:
-        return self.prefix
 
 
 def staging_record(
@@ -126,10 +115,8 @@ def page(store: Store) -> str:
     return store.read(f"{STAGED}/index.html").decode()
 
 
-def test_old_versions_go_from_pages_and_bucket_and_what_is_required_stays(
-    staged: Store, later: Callable[[int], None]
-) -> None:
-    later(130)
+def test_old_versions_go_and_required_ones_stay(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(monkeypatch, 130)
     assert door(staged.url, "--yes") == 0
     assert wheels(staged) == ["rocm-7.1", "rocm-7.4", "rocm-7.5", "torch-2.10"]
     assert "rocm-7.2" not in page(staged)
@@ -140,7 +127,7 @@ def test_old_versions_go_from_pages_and_bucket_and_what_is_required_stays(
     assert keys(staged) == before
 
 
-def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: Callable[[int], None]) -> None:
+def test_files_in_promotion_stay_until_it_ends(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rocm-7.2-py3-none-any.whl"
     file = PromotedFile(
         family=FAMILY,
@@ -153,40 +140,36 @@ def test_what_a_promotion_works_with_stays_until_it_ends(staged: Store, later: C
         staged_key=f"{STAGED}/{name}",
         staged_sha256="0" * 64,
     )
-    decision = Decision(
-        set_name="set",
-        identity="1",
-        status="promoting",
-        release_type="nightly",
-        decided="2026-01-01T00:00:00+00:00",
-        by="somebody",
-        staging=(),
-        rulings=(),
-        files=(file,),
-    )
-    intent = f"{documents.INTENTS}/set/1.json"
-    staged.put_bytes(intent, documents.serialized(decision))
-    later(130)
+    said = {
+        "set_name": "set",
+        "identity": "1",
+        "release_type": "nightly",
+        "decided": "2026",
+        "by": "somebody",
+    }
+    decision = Decision(**said, staging=(), rulings=(), files=(file,))
+    staged.put_bytes(decision.intent_key, documents.serialized(decision))
+    later(monkeypatch, 130)
     assert door(staged.url, "--yes") == 0
     assert wheels(staged) == ["rocm-7.1", "rocm-7.2", "rocm-7.4", "rocm-7.5", "torch-2.10"]
     assert staged.find(f"{STAGED}/{name}.metadata") is not None
-    staged.delete(intent)
+    staged.delete(decision.intent_key)
     assert door(staged.url, "--yes") == 0
     assert "rocm-7.2" not in wheels(staged)
 
 
-def test_nothing_goes_before_its_day(staged: Store, later: Callable[[int], None]) -> None:
+def test_nothing_goes_before_its_day(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = keys(staged)
-    later(119)
+    later(monkeypatch, 119)
     assert door(staged.url, "--yes") == 0
     assert keys(staged) == before
 
 
 def test_a_dry_run_and_a_forgotten_yes_delete_nothing(
-    staged: Store, later: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+    staged: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = keys(staged)
-    later(130)
+    later(monkeypatch, 130)
     assert door(staged.url, "--dry-run") == 0
     said = capsys.readouterr().err
     assert "2 of 6 runs and versions" in said
@@ -198,8 +181,8 @@ def test_a_dry_run_and_a_forgotten_yes_delete_nothing(
     assert keys(staged) == before
 
 
-def test_a_day_to_plan_for_is_never_deleted_by(folder: DirectoryStore, staged_days: None) -> None:
-    del staged_days
+@pytest.mark.usefixtures("staged_days")
+def test_a_day_to_plan_for_is_never_deleted_by(folder: DirectoryStore) -> None:
     assert door(folder.root, "--today", "2099-01-01", "--yes") == UsageError.exit_code
     assert door(folder.root, "--today", "2099-01-01") == 0
 
@@ -245,29 +228,36 @@ def test_what_pages_of_a_release_list_stays_wherever_it_lies(folder: DirectorySt
     assert "torch-1.0" not in wheels(folder)
 
 
-def test_another_buckets_release_pages_keep_runs(
-    bucket: Store, tmp_path: Path, later: Callable[[int], None]
+def test_release_pages_elsewhere_keep_runs(
+    bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 7):
         bucket.put_bytes(f"{number}-linux/python/g/x-1.0-py3-none-any.whl", b"x")
     address = "https://releases.s3.amazonaws.com/1-linux/python/g/x-1.0-py3-none-any.whl#sha256=0"
     other = DirectoryStore(tmp_path / "other")
     other.put_bytes("v2/g/index.html", f'<a href="{address}">x</a>'.encode())
-    later(200)
+    later(monkeypatch, 200)
     assert door("s3://releases", "--yes", "--distribution-store", str(other.root)) == 0
     assert {key.split("/")[0] for key in keys(bucket)} == {"1-linux", "6-linux", "5-linux"}
 
 
-def test_a_release_page_that_cannot_be_read_stops_it(folder: DirectoryStore, staged_days: None) -> None:
-    del staged_days
-    folder.put_bytes("v2/g/simple/torch/index.json", b"{")
+@pytest.mark.usefixtures("staged_days")
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [
+        ("v2/g/simple/torch/index.json", b"{"),
+        (documents.staging_record(FAMILY, "1-linux"), b"{}"),
+    ],
+)
+def test_an_unreadable_page_or_record_stops_it(folder: DirectoryStore, key: str, content: bytes) -> None:
+    folder.put_bytes(key, content)
     before = keys(folder)
     assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
     assert keys(folder) == before
 
 
-def test_a_plan_that_takes_most_needs_a_word_more(folder: DirectoryStore, staged_days: None) -> None:
-    del staged_days
+@pytest.mark.usefixtures("staged_days")
+def test_a_plan_that_takes_most_needs_a_word_more(folder: DirectoryStore) -> None:
     before = keys(folder)
     assert door(folder.root, "--yes") == StoreError.exit_code
     assert keys(folder) == before
@@ -275,28 +265,33 @@ def test_a_plan_that_takes_most_needs_a_word_more(folder: DirectoryStore, staged
     assert keys(folder) == {"4-linux/x", "5-linux/x"}
 
 
-def test_a_policy_can_be_named(folder: DirectoryStore, staged_days: None) -> None:
-    del staged_days
+@pytest.mark.usefixtures("staged_days")
+def test_a_policy_can_be_named(folder: DirectoryStore) -> None:
     for name in ("weekly", "rc", "release"):
         assert door(folder.root, "--yes", "--policy", name) == 0
     assert len(keys(folder)) == 5
     assert door(folder.root, "--yes", "--policy", "nigthly") == UsageError.exit_code
 
 
-def test_an_empty_store_is_a_mistake(folder: DirectoryStore) -> None:
-    assert door(folder.root, "--dry-run") == MissingInputError.exit_code
-
-
-@pytest.mark.parametrize("bad", ["yesterday", "2026-13-01"])
-def test_a_day_that_is_none_is_refused(folder: DirectoryStore, bad: str) -> None:
-    assert door(folder.root, "--today", bad) == UsageError.exit_code
-
-
-@pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
-def test_a_run_stays_as_long_as_something_of_it_is_staged(
-    folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str], staged_days: None
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--dry-run",), MissingInputError),
+        (("--today", "yesterday"), UsageError),
+        (("--today", "2026-13-01"), UsageError),
+    ],
+)
+def test_an_empty_store_and_a_day_that_is_none_are_mistakes(
+    folder: DirectoryStore, words: tuple[str, ...], error: type[FatalError]
 ) -> None:
-    del staged_days
+    assert door(folder.root, *words) == error.exit_code
+
+
+@pytest.mark.usefixtures("staged_days")
+@pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
+def test_a_run_stays_while_it_is_staged(
+    folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]
+) -> None:
     releases = DirectoryStore(tmp_path / "releases")
     key = f"{STAGED}/rocm-7.1-py3-none-any.whl"
     facts = {"name": "x", "key": key, "size": 1, "sha256": "0" * 64, "distribution": "x", "version": "1"}
@@ -309,26 +304,11 @@ def test_a_run_stays_as_long_as_something_of_it_is_staged(
     assert {one.partition("-")[0] for one in keys(folder)} == left
 
 
-def test_a_record_of_staging_that_cannot_be_read_stops_it(folder: DirectoryStore, staged_days: None) -> None:
-    del staged_days
-    folder.put_bytes(documents.staging_record(FAMILY, "1-linux"), b"{}")
-    before = keys(folder)
-    assert door(folder.root, "--yes", "--at-most", "100") == DataError.exit_code
-    assert keys(folder) == before
-
-
 def test_a_bucket_of_the_data_has_the_releases_of_its_type() -> None:
-    assert retention.releases_of(buckets(), "s3://therock-nightly-artifacts") == [
-        "s3://therock-nightly-python"
-    ]
-    for location in (
-        "s3://therock-ci-artifacts",
-        "s3://therock-ci-artifacts-external",
-        "s3://mine",
-        "out",
-        "",
-    ):
-        assert retention.releases_of(buckets(), location) == []
+    stores = retention.releases_of(buckets(), "s3://therock-nightly-artifacts")
+    assert stores == ["s3://therock-nightly-python"]
+    others = ("s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external", "s3://mine", "out", "")
+    assert not any(retention.releases_of(buckets(), one) for one in others)
 
 
 class Killed(BaseException):
@@ -357,13 +337,12 @@ class Dying(DirectoryStore):
 def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it(
     tmp_path: Path,
     make_wheel: Callable[..., Path],
-    later: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("core.parallel.each", lambda action, items, **_: [action(one) for one in items])
-    monkeypatch.setattr("ci.publish.index.each", lambda action, items, **_: [action(one) for one in items])
+    for each in ("core.parallel.each", "ci.publish.index.each"):
+        monkeypatch.setattr(each, lambda action, items, **_: [action(one) for one in items])
     paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
-    later(130)
+    later(monkeypatch, 130)
     ends, ended, step = set(), False, 0
     while not ended:
         store = DirectoryStore(tmp_path / f"bucket{step}")

@@ -12,8 +12,7 @@ from ci.verbs import setup_venv
 from core.cli import Verb, main
 from core.env.installer import Sources
 from core.errors import MissingInputError
-from core.packages import sources
-from core.packages.offers import Offer
+from core.packages import Offer, sources
 from tests.folders import served
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cli import Verb, main
-from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
+from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import records
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
@@ -77,9 +77,7 @@ def verify(*words: object) -> int:
     return main("ci", "", VERBS, ["verify", *map(str, words)])
 
 
-def test_a_wheel_in_a_run_is_verified_and_says_where_it_came_from(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wheel_in_a_run_is_verified_with_its_origin(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(run.wheel) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{run.file.name}: verified\n  sha256   {run.file.sha256}\n")
@@ -89,26 +87,13 @@ def test_a_wheel_in_a_run_is_verified_and_says_where_it_came_from(
     assert verify(run.wheel.as_uri()) == 0
 
 
-def test_nothing_that_a_statement_says_changes_the_terminal(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = run.statement()
-    said["predicate"]["runDetails"]["builder"]["id"] = "https://x/\x1b[2Jverified\u202e\n  sha256"
-    run.put(run.statement_key, said)
+def test_no_statement_changes_the_terminal(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = ("predicate", "runDetails", "builder", "id")
+    altered(run, *builder, to="https://x/\x1b[2Jverified\u202e\n  sha256")
     assert verify(run.wheel) == 0
     told = capsys.readouterr().out
     assert "https://x/\\u001b[2Jverified\\u202e\\n  sha256\n" in told
     assert "\x1b" not in told
-
-
-def test_a_run_of_the_other_platform_is_named(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = tmp_path / run.file.name
-    copy.write_bytes(run.wheel.read_bytes())
-    words = ("--run-id=123", f"--store={run.store.url}", "--platform=windows")
-    assert verify(copy, *words) == MissingInputError.exit_code
-    assert f"No record of {run.store.url}/123-windows names" in capsys.readouterr().err
 
 
 def test_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,16 +105,17 @@ def test_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert samples.CORE.name in {one["name"] for one in known["materials"]}
 
 
-def test_a_file_from_elsewhere_is_held_against_the_run_that_is_named(
+def test_a_file_elsewhere_and_a_named_run(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / run.file.name
     copy.write_bytes(run.wheel.read_bytes())
     assert verify(copy, "--run-id=123", f"--store={run.store.url}") == 0
-    assert verify(copy, "--run-id=124", f"--store={run.store.url}") == MissingInputError.exit_code
-    said = capsys.readouterr().err
-    assert f"No record of {run.store.url}/124-linux names {run.file.name}." in said
-    assert "--run-id" in said
+    for word, other in (("--run-id=124", "124-linux"), ("--platform=windows", "123-windows")):
+        assert verify(copy, "--run-id=123", f"--store={run.store.url}", word) == MissingInputError.exit_code
+        said = capsys.readouterr().err
+        assert f"No record of {run.store.url}/{other} names {run.file.name}." in said
+        assert "--run-id" in said
 
 
 def test_a_wheel_behind_an_address_is_verified(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,104 +134,111 @@ def test_a_wheel_behind_an_address_is_verified(run: Run, capsys: pytest.CaptureF
     assert verify(f"{address}/{quote(run.file.key)}") == ServiceError.exit_code
 
 
-def wrong_digest(run: Run) -> None:
+def altered(run: Run, *path: str | int, to: str) -> None:
+    """Let the statement say something else in a place."""
+    said = place = run.statement()
+    for step in path[:-1]:
+        place = place[step]  # type: ignore[index]
+    place[path[-1]] = to  # type: ignore[index]
+    run.put(run.statement_key, said)
+
+
+def rerecorded(run: Run, *, gone: bool = False, **changes: Any) -> None:
+    """Write another record, beside the run's or in its place."""
+    if gone:
+        run.store.delete(run.record_key)
+    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update=changes))
+
+
+def backdoor(run: Run) -> None:
     with zipfile.ZipFile(run.wheel, "a") as archive:
         archive.writestr("torch/backdoor.py", "")
 
 
-def another_subject(run: Run) -> None:
-    said = run.statement()
-    said["subject"][0]["name"] = "apex-1.whl"
-    run.put(run.statement_key, said)
-
-
-def another_file_of_the_name(run: Run) -> None:
-    said = run.statement()
-    said["subject"][0]["digest"]["sha256"] = "0" * 64
-    run.put(run.statement_key, said)
-
-
-def another_predicate(run: Run) -> None:
-    run.put(run.statement_key, run.statement() | {"predicateType": "https://example.com/v1"})
-
-
-def record_written_again(run: Run) -> None:
-    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update={"seconds": 3}))
-
-
-def another_commit(run: Run) -> None:
-    said = run.statement()
-    used = said["predicate"]["buildDefinition"]["resolvedDependencies"]
-    used[0]["digest"]["gitCommit"] = "f" * 40
-    run.put(run.statement_key, said)
-
-
-def record_of_another_version(run: Run) -> None:
-    file = run.file.model_copy(update={"version": "2.11.0"})
-    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update={"files": (file,)}))
-
-
-def no_statement(run: Run) -> None:
-    run.store.delete(run.statement_key)
-
-
 def only_uploaded(run: Run) -> None:
-    run.store.delete(run.record_key)
-    upload = run.record.model_copy(update={"stage": "upload-1", "cell": Cell(), "inputs": {}})
-    records.write(run.store, run.outputs, GROUP, upload)
+    rerecorded(run, gone=True, stage="upload-1", cell=Cell(), inputs={})
     run.store.delete(run.statement_key)
 
 
-def no_record(run: Run) -> None:
-    run.store.delete(run.record_key)
-
-
-def interrupted(run: Run) -> None:
-    run.store.delete(run.record_key)
-    ended = {"status": "failed", "exit_code": 130, "error": "interrupted", "files": ()}
-    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update=ended))
+INTERRUPTED: dict[str, Any] = {"status": "failed", "exit_code": 130, "error": "interrupted", "files": ()}
+FAILED = INTERRUPTED | {"exit_code": 8, "error": "Two wheels.\nRemove one."}
 
 
 def failed_for_this_python(run: Run) -> None:
-    run.store.delete(run.record_key)
-    other = run.record.cell.model_copy(update={"python": "cp311"})
-    ended: dict[str, Any] = {"status": "failed", "exit_code": 130, "error": "interrupted", "files": ()}
-    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update={**ended, "cell": other}))
-    ended |= {"exit_code": 8, "error": "Two wheels.\nRemove one."}
-    records.write(run.store, run.outputs, GROUP, run.record.model_copy(update=ended))
+    rerecorded(run, gone=True, **INTERRUPTED, cell=run.record.cell.model_copy(update={"python": "cp311"}))
+    rerecorded(run, **FAILED)
 
 
 def another_schema(run: Run) -> None:
     run.put(run.record_key, json.loads(run.store.read(run.record_key)) | {"schema_version": 2})
 
 
-def cut_statement(run: Run) -> None:
-    run.store.put_bytes(run.statement_key, run.store.read(run.statement_key)[:100])
+COMMIT = ("predicate", "buildDefinition", "resolvedDependencies", 0, "digest", "gitCommit")
+WRONG: dict[str, tuple[Callable[[Run], object], type[FatalError], str]] = {
+    "digest": (backdoor, ProvenanceError, "has another SHA-256 than its record manifests/"),
+    "subject": (
+        lambda run: altered(run, "subject", 0, "name", to="apex-1.whl"),
+        ProvenanceError,
+        "is about another file: apex-1.whl",
+    ),
+    "file of the name": (
+        lambda run: altered(run, "subject", 0, "digest", "sha256", to="0" * 64),
+        ProvenanceError,
+        "the statement  " + "0" * 64,
+    ),
+    "predicate": (
+        lambda run: altered(run, "predicateType", to="https://example.com/v1"),
+        ProvenanceError,
+        "is not provenance but 'https://example.com/v1'",
+    ),
+    "record written again": (
+        lambda run: rerecorded(run, seconds=3),
+        ProvenanceError,
+        "does not follow from the record manifests/",
+    ),
+    "commit": (
+        lambda run: altered(run, *COMMIT, to="f" * 40),
+        ProvenanceError,
+        f"and the record manifests/{GROUP}/",
+    ),
+    "version": (
+        lambda run: rerecorded(run, files=(run.file.model_copy(update={"version": "2.11.0"}),)),
+        ProvenanceError,
+        f"its version is '{VERSION}', and its record",
+    ),
+    "no statement": (
+        lambda run: run.store.delete(run.statement_key),
+        MissingInputError,
+        "has no statement.\nWrite the run's statements again",
+    ),
+    "uploaded": (only_uploaded, MissingInputError, "which is of an upload: nothing says how it was built"),
+    "no record": (
+        lambda run: run.store.delete(run.record_key),
+        MissingInputError,
+        "names torch-2.10.0+rocm7.10.0",
+    ),
+    "interrupted": (
+        lambda run: rerecorded(run, gone=True, **INTERRUPTED),
+        MissingInputError,
+        "build_torch, begun 2026-11-20T22:00:00+00:00, was interrupted.",
+    ),
+    "failed": (failed_for_this_python, MissingInputError, "failed (Two wheels.)"),
+    "schema": (
+        another_schema,
+        DataError,
+        "schema_version: It is a record of version 2, and this version reads 1",
+    ),
+    "cut": (
+        lambda run: run.store.put_bytes(run.statement_key, run.store.read(run.statement_key)[:100]),
+        DataError,
+        ".intoto.json",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "said"),
-    [
-        (wrong_digest, ProvenanceError, "has another SHA-256 than its record manifests/"),
-        (another_subject, ProvenanceError, "is about another file: apex-1.whl"),
-        (another_file_of_the_name, ProvenanceError, "the statement  " + "0" * 64),
-        (another_predicate, ProvenanceError, "is not provenance but 'https://example.com/v1'"),
-        (record_written_again, ProvenanceError, "does not follow from the record manifests/"),
-        (another_commit, ProvenanceError, f"and the record manifests/{GROUP}/"),
-        (record_of_another_version, ProvenanceError, f"its version is '{VERSION}', and its record"),
-        (no_statement, MissingInputError, "has no statement.\nWrite the run's statements again"),
-        (only_uploaded, MissingInputError, "which is of an upload: nothing says how it was built"),
-        (no_record, MissingInputError, "names torch-2.10.0+rocm7.10.0"),
-        (interrupted, MissingInputError, "build_torch, begun 2026-11-20T22:00:00+00:00, was interrupted."),
-        (failed_for_this_python, MissingInputError, "failed (Two wheels.)"),
-        (another_schema, DataError, "schema_version: It is a record of version 2, and this version reads 1"),
-        (cut_statement, DataError, ".intoto.json"),
-    ],
-    ids=lambda one: getattr(one, "__name__", None),
-)
-def test_what_is_wrong_is_one_message_with_a_code_of_its_own(
-    run: Run, change: Callable[[Run], None], error: Any, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("what", WRONG)
+def test_each_wrong_thing_is_one_message(run: Run, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change, error, said = WRONG[what]
     change(run)
     assert verify(run.wheel) == error.exit_code
     told = capsys.readouterr()
@@ -261,16 +254,14 @@ def test_a_wheel_whose_record_holds_what_its_own_record_does_not(
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("apex/unlisted.py", "")
     file = distributions.publish(run.store, run.outputs, GROUP, path)
-    apex = run.record.model_copy(update={"stage": "build_apex", "files": (file,)})
-    records.write(run.store, run.outputs, GROUP, apex)
+    rerecorded(run, stage="build_apex", files=(file,))
     write_provenance(run.store, run.outputs)
     assert verify(run.store.root / file.key) == WheelError.exit_code
     assert "apex/unlisted.py" in capsys.readouterr().err
 
 
 def test_a_build_counts_where_an_upload_names_the_same_bytes(run: Run) -> None:
-    upload = run.record.model_copy(update={"stage": "a-upload", "cell": Cell(), "inputs": {}})
-    records.write(run.store, run.outputs, GROUP, upload)
+    rerecorded(run, stage="a-upload", cell=Cell(), inputs={})
     assert verify(run.wheel) == 0
 
 

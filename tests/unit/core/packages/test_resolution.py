@@ -158,7 +158,7 @@ def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_both_sides_are_pinned_by_digest(chosen: Any, tmp_path: Path) -> None:
     found = chosen([TRITON], "triton")
-    call = pinned_call(tmp_path / "locks", [*found.files, resolved("numpy")], None, told="gfx942")
+    call = pinned_call(tmp_path / "locks", [*found.files, resolved("numpy")], None, family="gfx942")
     first, second = call.files[0].read_text().splitlines()
     assert first == f"numpy==1 --hash=sha256:{'a' * 64}"
     assert second == f"triton==3.6.0 --hash=sha256:{found.files[0].sha256}"

@@ -10,11 +10,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from core import files
+from core import files, http
 from core.env.installer import Sources
 from core.errors import MissingInputError, ServiceError
-from core.packages import pages, sources
-from core.packages.pages import answering
+from core.http import answering
+from core.packages import sources
 from core.packages.sources import (
     PackageSource,
     SourceOptions,
@@ -189,7 +189,7 @@ def test_a_password_stays_with_this_process(
     torch, rocm = wheels_in(tmp_path / "dist", make_wheel)
     index_of(tmp_path, torch, rocm)
     asked: list[str] = []
-    monkeypatch.setattr(pages._Handler, "log_request", lambda one, *_: asked.append(one.path))
+    monkeypatch.setattr(http._Handler, "log_request", lambda one, *_: asked.append(one.path))
     with answering(partial(Guarded, directory=str(tmp_path))) as url:
         secret = url.replace("//", f"//me:{PASSWORD}@")
         source = PackageSource(index_urls=(f"{secret}/simple/",))

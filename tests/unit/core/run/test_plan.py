@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.run.plan import STAGES, Cell, Decision, Plan, PlanEvent, grouped, promotions, views
+from core.run.plan import STAGES, Cell, Decision, Plan, PlanEvent, grouped, matrices, promotions
 
 YES, NO = (Decision(value=value, reason="so") for value in (True, False))
 
@@ -63,5 +63,5 @@ def test_a_set_is_a_torch_version_of_a_family_with_all_its_pythons() -> None:
 
 def test_nothing_is_promoted_that_the_plan_does_not_promote() -> None:
     made = plan(build("3.12", "2.9.0"), promote=NO)
-    assert views(made)["linux_promote_matrix"] == []
-    assert views(made)["windows_cells"] == {}
+    assert matrices(made)["linux_promote_matrix"] == []
+    assert matrices(made)["windows_cells"] == {}

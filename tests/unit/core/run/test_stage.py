@@ -175,22 +175,15 @@ def test_a_failure_is_over_when_its_stage_succeeds_or_older_inputs_hold_again(
     assert read(one, f"{NAME}.failed") is None
 
 
-def test_the_local_run_withdraws_what_its_cell_had_made_before(tmp_path: Path, make_wheel: MakeWheel) -> None:
-    old = make_wheel(tmp_path / "dist", version="2.9.0")
-    new = make_wheel(tmp_path / "dist", version="2.10.0")
-    perform(stage(tmp_path), INPUTS, Work(old))
-    perform(stage(tmp_path), {"commit": "new"}, Work(new))
-    assert keys(stage(tmp_path)) == [new.name, f"{new.name}.metadata"]
-
-
-def test_an_immutable_run_keeps_what_it_has_and_takes_no_other_bytes(
+def test_the_local_run_withdraws_what_its_cell_had_made_before_and_others_keep_what_they_have(
     tmp_path: Path, make_wheel: MakeWheel
 ) -> None:
-    one = stage(tmp_path, run_id="17")
-    old = make_wheel(tmp_path / "dist", version="2.9.0")
-    new = make_wheel(tmp_path / "dist", version="2.10.0")
-    perform(one, INPUTS, Work(old))
-    perform(one, {"commit": "new"}, Work(new))
+    local, one = stage(tmp_path), stage(tmp_path, run_id="17")
+    old, new = (make_wheel(tmp_path / "dist", version=version) for version in ("2.9.0", "2.10.0"))
+    for run in (local, one):
+        perform(run, INPUTS, Work(old))
+        perform(run, {"commit": "new"}, Work(new))
+    assert keys(local) == [new.name, f"{new.name}.metadata"]
     assert keys(one) == [new.name, f"{new.name}.metadata", old.name, f"{old.name}.metadata"]
     with pytest.raises(StoreError, match="with other bytes"):
         perform(one, {"commit": "newer"}, Work(make_wheel(tmp_path / "dist2", version="2.10.0", content="x")))
@@ -253,18 +246,13 @@ def test_another_attempt_takes_what_the_run_has(
     assert work.done == 2
 
 
-def test_a_dry_run_only_says_what_would_be_taken(
+def test_what_was_replaced_in_the_runs_store_is_not_taken_nor_anything_in_a_dry_run(
     tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    uploaded(in_ci(tmp_path / "a"), wheel)
-    dry = in_ci(tmp_path / "b", dry_run=True)
-    assert perform(dry, INPUTS, Work(wheel)) is not None
+    made = uploaded(in_ci(tmp_path / "a"), wheel)
+    assert perform(in_ci(tmp_path / "b", dry_run=True), INPUTS, Work(wheel)) is not None
     assert "taken from" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
-
-
-def test_what_was_replaced_in_the_runs_store_is_not_taken(tmp_path: Path, wheel: Path) -> None:
-    made = uploaded(in_ci(tmp_path / "a"), wheel)
     replaced = tmp_path / "shared" / made.files[0].key
     replaced.unlink()
     replaced.write_bytes(b"other")

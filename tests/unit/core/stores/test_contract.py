@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
-from core.stores import s3_conditions
+from core.stores import s3_client
 from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.stores import Store
+
+    Put = Callable[..., str]
 
 KINDS = ["out", "s3://bucket", "s3://bucket/a/prefix", "s3://bucket/compared"]
 
@@ -32,7 +35,7 @@ def store_fixture(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
     if request.param.startswith("s3:"):
         request.getfixturevalue("s3").put_object(Bucket="bucket", Key="a/prefix-of-another/x.whl", Body=b"x")
     if request.param.endswith("compared"):
-        monkeypatch.setattr(s3_conditions, "AMAZON", Conditions())
+        monkeypatch.setattr(s3_client, "AMAZON", Conditions())
     return open_store(f"{request.param}/within" if ":" in request.param else request.param, root=tmp_path)
 
 
@@ -47,9 +50,7 @@ def put_fixture(store: Store, tmp_path: Path) -> Callable[..., str]:
     return put
 
 
-def test_what_is_put_is_listed_read_fetched_and_hashed(
-    store: Store, put: Callable[..., str], tmp_path: Path
-) -> None:
+def test_what_is_put_is_listed_read_fetched_and_hashed(store: Store, put: Put, tmp_path: Path) -> None:
     objects = {
         "r/python/g/torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl": b"wheel",
         "r/python/g/empty.whl": b"",
@@ -106,7 +107,7 @@ def test_folders_are_named_without_what_lies_in_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a/../../x", ".digests/a", "a/.hidden/b"])
-def test_no_key_leaves_the_store(store: Store, put: Callable[..., str], key: str) -> None:
+def test_no_key_leaves_the_store(store: Store, put: Put, key: str) -> None:
     calls: list[Callable[[], object]] = [
         partial(store.put_bytes, key, b""),
         partial(put, key, b""),
@@ -135,7 +136,7 @@ def test_what_is_not_there_is_named(store: Store, tmp_path: Path) -> None:
     assert list(store.list("")) == []
 
 
-def test_the_same_bytes_are_no_write(store: Store, put: Callable[..., str]) -> None:
+def test_the_same_bytes_are_no_write(store: Store, put: Put) -> None:
     assert put("r/a.whl", b"a") == "written"
     before = store.find("r/a.whl")
     assert put("r/a.whl", b"a") == "unchanged"
@@ -145,7 +146,7 @@ def test_the_same_bytes_are_no_write(store: Store, put: Callable[..., str]) -> N
     assert store.find("r/a.whl") == before
 
 
-def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Callable[..., str]) -> None:
+def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Put) -> None:
     store.put_bytes("r/a.whl", b"a")
     for write in (partial(put, "r/a.whl", b"b"), partial(store.put_bytes, "r/a.whl", b"b", replace=False)):
         with pytest.raises(StoreError, match=r"r/a\.whl exists in .* with other bytes"):
@@ -174,21 +175,16 @@ def test_a_conditional_write_needs_the_object_that_was_seen(store: Store) -> Non
 
 def race(writers: list[Callable[[], object]]) -> list[str]:
     barrier = threading.Barrier(len(writers))
-    ends: list[str] = []
 
-    def run(write: Callable[[], object]) -> None:
+    def run(write: Callable[[], object]) -> str:
         barrier.wait()
         try:
-            ends.append(str(write()))
+            return str(write())
         except StoreError as problem:
-            ends.append(type(problem).__name__)
+            return type(problem).__name__
 
-    threads = [threading.Thread(target=run, args=(write,)) for write in writers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sorted(ends)
+    with ThreadPoolExecutor(len(writers)) as pool:
+        return sorted(pool.map(run, writers))
 
 
 def rounds(store: Store) -> int:
@@ -196,36 +192,32 @@ def rounds(store: Store) -> int:
     return 2 if "s3://" in store.url else 10
 
 
-@pytest.mark.parametrize("present", [False, True])
-def test_of_racing_conditional_writers_exactly_one_wins(store: Store, *, present: bool) -> None:
+@pytest.mark.parametrize("kind", ["new page", "page", "file"])
+def test_of_racing_writers_exactly_one_wins(store: Store, kind: str, tmp_path: Path) -> None:
+    pages = [f"page {writer}".encode() for writer in range(6)]
+    sources = [tmp_path / str(writer) for writer in range(6)]
+    for source, page in zip(sources, pages, strict=True):
+        source.write_bytes(page)
     for number in range(rounds(store)):
         key = f"r/{number}.html"
-        if present:
+        if kind == "page":
             store.put_bytes(key, b"before")
         seen = store.find(key)
         put = partial(store.put_bytes, key, if_match=seen.etag if seen else "")
-        pages = [f"page {writer}".encode() for writer in range(6)]
-        assert race([partial(put, page) for page in pages]) == [*["ConflictError"] * 5, "written"]
-        assert store.read(key) in pages
-
-
-def test_of_racing_writers_of_an_immutable_file_exactly_one_wins(store: Store, tmp_path: Path) -> None:
-    sources = [tmp_path / f"source{writer}" for writer in range(6)]
-    for source in sources:
-        source.write_text(source.name)
-    for number in range(rounds(store)):
-        key = f"r/{number}.whl"
+        put_file = partial(store.put_file, key, replace=False)
         writers: list[Callable[[], object]] = [
-            partial(store.put_file, key, source, sha256=sha(source.name.encode()), replace=False)
-            for source in sources
+            partial(put_file, source, sha256=sha(page)) if kind == "file" else partial(put, page)
+            for source, page in zip(sources, pages, strict=True)
         ]
-        assert race(writers) == [*["StoreError"] * 5, "written"]
+        lost = "StoreError" if kind == "file" else "ConflictError"
+        assert race(writers) == [*[lost] * 5, "written"]
+        assert store.read(key) in pages
         assert store.digest(key) == sha(store.read(key))
 
 
 @pytest.mark.parametrize("origin", ["itself", "folder", "s3://other/x"])
 def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
-    store: Store, put: Callable[..., str], origin: str, tmp_path: Path, request: pytest.FixtureRequest
+    store: Store, put: Put, origin: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if origin.startswith("s3:"):
         request.getfixturevalue("s3")
@@ -244,7 +236,7 @@ def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
     assert store.read("v2/a.whl") == b"a"
 
 
-def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Callable[..., str]) -> None:
+def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Put) -> None:
     store.put_bytes("r/a.whl", b"a")
     dry = DryRunStore(store)
     before: Any = store.list("")

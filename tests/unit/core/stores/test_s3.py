@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ConflictError, ServiceError, StoreError
-from core.stores import s3_client, s3_conditions
+from core.stores import s3_client, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from core.stores.s3_client import Conditions, shared_connection
-from core.stores.s3_conditions import AMAZON, PROBE, conditions_of
-from core.stores.s3_transfer import MAX_PARTS, MIB, PART, Sizes, part_size
+from core.stores.s3_client import AMAZON, PROBE, Conditions, conditions_of, shared_connection
+from core.stores.s3_transfer import MAX_PARTS, MIB, PART, part_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 DATA = os.urandom(MIB) * 12
 # the least that S3 takes for a part that is not the last
-IN_PARTS = Sizes(part=5 * MIB, copy_whole=MIB, copy_part=5 * MIB, copy_limit=6 * MIB)
+IN_PARTS = {"PART": 5 * MIB, "COPY_WHOLE": MIB, "COPY_PART": 5 * MIB, "COPY_LIMIT": 6 * MIB}
 
 
 def sha(data: bytes) -> str:
@@ -162,6 +161,13 @@ def test_there_are_never_too_many_parts(size: int) -> None:
     assert part == PART or part - MIB < size / MAX_PARTS
 
 
+@pytest.fixture(name="in_parts", params=[False, True], ids=["whole", "parts"])
+def in_parts_fixture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    for name, value in IN_PARTS.items() if request.param else ():
+        monkeypatch.setattr(s3_transfer, name, value)
+    return bool(request.param)
+
+
 @pytest.fixture(name="large")
 def large_fixture(tmp_path: Path) -> Path:
     path = tmp_path / "large.whl"
@@ -169,13 +175,12 @@ def large_fixture(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_large_file_goes_in_parts_with_headers_and_digest(
-    store: S3Store, s3: S3Client, large: Path
+def test_a_file_goes_whole_or_in_parts_with_headers_and_digest(
+    store: S3Store, s3: S3Client, large: Path, *, in_parts: bool
 ) -> None:
-    store = dataclasses.replace(store, sizes=IN_PARTS)
     assert store.put_file("r/large.whl", large, sha256=SHA, replace=False) == "written"
     head = s3.head_object(Bucket="bucket", Key="r/large.whl")
-    assert head["ETag"].endswith('-3"')
+    assert head["ETag"].endswith('-3"') == in_parts
     assert head["Metadata"] == {"sha256": SHA}
     assert head["ContentType"] == "application/zip"
     assert "immutable" in head["CacheControl"]
@@ -184,11 +189,8 @@ def test_a_large_file_goes_in_parts_with_headers_and_digest(
     assert unfinished(s3) == []
 
 
-@pytest.mark.parametrize("sizes", [IN_PARTS, Sizes()])
-def test_a_file_with_another_digest_is_never_seen(
-    store: S3Store, s3: S3Client, large: Path, sizes: Sizes
-) -> None:
-    store = dataclasses.replace(store, sizes=sizes)
+@pytest.mark.usefixtures("in_parts")
+def test_a_file_with_another_digest_is_never_seen(store: S3Store, s3: S3Client, large: Path) -> None:
     with pytest.raises(StoreError, match=r"large\.whl does not have the digest"):
         store.put_file("r/large.whl", large, sha256=sha(b"other"), replace=False)
     assert store.find("r/large.whl") is None
@@ -198,9 +200,15 @@ def test_a_file_with_another_digest_is_never_seen(
 @pytest.mark.parametrize("operation", ["upload_part", "complete_multipart_upload"])
 @pytest.mark.parametrize("kind", [ClientError, KeyboardInterrupt])
 def test_an_upload_that_fails_leaves_nothing(
-    store: S3Store, s3: S3Client, large: Path, around: Call, operation: str, kind: type[BaseException]
+    store: S3Store,
+    s3: S3Client,
+    large: Path,
+    around: Call,
+    operation: str,
+    kind: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = dataclasses.replace(store, sizes=IN_PARTS)
+    monkeypatch.setattr(s3_transfer, "PART", IN_PARTS["PART"])
 
     def fail(real: Call, **asked: Any) -> Any:
         if asked.get("PartNumber", 2) == 2:
@@ -218,15 +226,15 @@ def test_an_upload_that_fails_leaves_nothing(
         store.connection.parts.release()
 
 
-@pytest.fixture(name="stores", params=[Sizes(), IN_PARTS], ids=["whole", "parts"])
-def stores_fixture(request: pytest.FixtureRequest, store: S3Store) -> tuple[S3Store, S3Store]:
+@pytest.fixture(name="stores")
+def stores_fixture(store: S3Store, *, in_parts: bool) -> tuple[S3Store, S3Store]:  # noqa: ARG001 - of both kinds
     source = dataclasses.replace(store, prefix="run")
     source.put_bytes("staging/a.whl", DATA)
-    return source, dataclasses.replace(source, bucket="other", sizes=request.param)
+    return source, dataclasses.replace(source, bucket="other")
 
 
 def test_a_copy_has_headers_metadata_and_digest_at_every_size(
-    stores: tuple[S3Store, S3Store], s3: S3Client, monkeypatch: pytest.MonkeyPatch
+    stores: tuple[S3Store, S3Store], s3: S3Client, monkeypatch: pytest.MonkeyPatch, *, in_parts: bool
 ) -> None:
     source, target = stores
     with monkeypatch.context() as patch:
@@ -238,7 +246,7 @@ def test_a_copy_has_headers_metadata_and_digest_at_every_size(
     assert "immutable" in head["CacheControl"]
     assert head["Metadata"] == {"sha256": SHA}
     assert head["ContentLength"] == len(DATA)
-    assert ('-3"' in head["ETag"]) == (target.sizes == IN_PARTS)
+    assert ('-3"' in head["ETag"]) == in_parts
     assert target.read("v2/a.whl") == DATA
 
 
@@ -284,7 +292,7 @@ def test_an_object_of_another_service_comes_through_this_machine(
 
 
 @pytest.fixture(name="put_object")
-def put_object_fixture(around: Call) -> Callable[..., list[Any]]:
+def put_object_fixture(around: Call) -> Call:
     """Let something happen around every PUT."""
 
     def happening(before: Call = lambda *_: None, after: Call = lambda *_: None) -> list[Any]:
@@ -303,7 +311,7 @@ def put_object_fixture(around: Call) -> Callable[..., list[Any]]:
     return happening
 
 
-def refuse(code: str) -> Callable[..., object]:
+def refuse(code: str) -> Call:
     def raise_(*_: object) -> None:
         raise refusal(code)
 
@@ -317,14 +325,14 @@ def theirs(real: Call, _count: int) -> None:
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "412", "ConditionalRequestConflict"])
 def test_a_write_that_met_its_own_first_attempt_has_succeeded(
-    store: S3Store, put_object: Callable[..., list[Any]], code: str
+    store: S3Store, put_object: Call, code: str
 ) -> None:
     asked = put_object(after=refuse(code))
     assert store.put_bytes("x.html", b"ours", if_match="") == "written"
     assert asked == [{"IfNoneMatch": "*"}]
 
 
-def test_a_write_that_met_another_one_has_not(store: S3Store, put_object: Callable[..., list[Any]]) -> None:
+def test_a_write_that_met_another_one_has_not(store: S3Store, put_object: Call) -> None:
     put_object(before=theirs)
     with pytest.raises(ConflictError):
         store.put_bytes("x.html", b"ours", if_match="")
@@ -334,9 +342,7 @@ def test_a_write_that_met_another_one_has_not(store: S3Store, put_object: Callab
     assert store.read("x.html") == store.read("a.whl") == b"theirs"
 
 
-def test_where_s3_is_busy_with_the_key_the_write_is_made_again(
-    store: S3Store, put_object: Callable[..., list[Any]]
-) -> None:
+def test_where_s3_is_busy_with_the_key_the_write_is_made_again(store: S3Store, put_object: Call) -> None:
     def busy(_: object, count: int) -> None:
         if count < 3:
             raise refusal("ConditionalRequestConflict")
@@ -348,12 +354,12 @@ def test_where_s3_is_busy_with_the_key_the_write_is_made_again(
 
 @pytest.mark.parametrize("present", [False, True])
 def test_where_conditions_are_ignored_an_overwrite_before_the_verification_is_noticed(
-    store: S3Store, put_object: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch, *, present: bool
+    store: S3Store, put_object: Call, monkeypatch: pytest.MonkeyPatch, *, present: bool
 ) -> None:
     if present:
         store.put_bytes("x.html", b"before")
     seen = store.find("x.html")
-    monkeypatch.setattr(s3_conditions, "AMAZON", Conditions())
+    monkeypatch.setattr(s3_client, "AMAZON", Conditions())
     asked = put_object(after=theirs)
     with pytest.raises(ConflictError):
         store.put_bytes("x.html", b"ours", if_match=seen.etag if seen else "")
@@ -361,9 +367,7 @@ def test_where_conditions_are_ignored_an_overwrite_before_the_verification_is_no
     assert store.read("x.html") == b"theirs"
 
 
-def test_access_errors_are_not_taken_for_lost_races(
-    store: S3Store, put_object: Callable[..., list[Any]]
-) -> None:
+def test_access_errors_are_not_taken_for_lost_races(store: S3Store, put_object: Call) -> None:
     asked = put_object(before=refuse("AccessDenied"))
     with pytest.raises(StoreError, match=r"permission s3:PutObject is missing"):
         store.put_bytes("x.html", b"ours", if_match="")
@@ -431,7 +435,7 @@ READ = DATA[:3_000_000]
 
 
 @pytest.fixture(name="break_reads")
-def break_reads_fixture(store: S3Store, around: Call) -> Callable[..., list[str]]:
+def break_reads_fixture(store: S3Store, around: Call) -> Call:
     """Let every read of ``a.whl`` end after some bytes; returns the ranges that are requested."""
     store.put_bytes("a.whl", READ)
 
@@ -459,24 +463,20 @@ def break_reads_fixture(store: S3Store, around: Call) -> Callable[..., list[str]
         None,
     ],
 )
-def test_a_read_that_breaks_is_resumed(
-    store: S3Store, break_reads: Callable[..., list[str]], problem: Exception | None
-) -> None:
+def test_a_read_that_breaks_is_resumed(store: S3Store, break_reads: Call, problem: Exception | None) -> None:
     asked = break_reads(1_000_000, problem)
     with store.open("a.whl") as stream:
         assert stream.read() == READ
     assert asked == ["", "bytes=1000000-", "bytes=2000000-"]
 
 
-def test_a_read_that_gains_nothing_is_an_error(store: S3Store, break_reads: Callable[..., list[str]]) -> None:
+def test_a_read_that_gains_nothing_is_an_error(store: S3Store, break_reads: Call) -> None:
     break_reads(0, boto.IncompleteReadError(actual_bytes=1, expected_bytes=2))
     with pytest.raises(ServiceError, match=r"s3://bucket/a\.whl: reading broke off at byte 0 of 3000000"):
         store.read("a.whl")
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_noticed(
-    store: S3Store, break_reads: Callable[..., list[str]]
-) -> None:
+def test_an_object_that_is_replaced_while_it_is_read_is_noticed(store: S3Store, break_reads: Call) -> None:
     break_reads(1_000_000)
     with store.open("a.whl") as stream:
         assert stream.read(10) == READ[:10]
@@ -500,7 +500,7 @@ def test_a_server_that_ignores_ranges_and_conditions_is_read_right_all_the_same(
 
 
 def test_a_download_is_resumed(
-    store: S3Store, tmp_path: Path, break_reads: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    store: S3Store, tmp_path: Path, break_reads: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_reads(1_200_000, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
     from types_boto3_s3 import S3Client
 
+    Opened = Callable[[str], S3Store]
+
 IDENTITY = "access key …1234 from env"
 
 
 @pytest.fixture(name="opened")
-def opened_fixture(aws: S3Client, tmp_path: Path) -> Callable[[str], S3Store]:
+def opened_fixture(aws: S3Client, tmp_path: Path) -> Opened:
     def opened(location: str) -> S3Store:
         store = open_store(location, root=tmp_path)
         assert isinstance(store, S3Store)
@@ -58,9 +60,7 @@ def test_the_same_settings_give_the_same_connection(monkeypatch: pytest.MonkeyPa
     assert shared_connection() is not first
 
 
-def test_a_server_of_ones_own_is_addressed_by_path(
-    opened: Callable[[str], S3Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_of_ones_own_is_addressed_by_path(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     for endpoint in ("http://127.0.0.1:1", "http://s3.example:9"):
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
         store = opened("s3://bucket/run")
@@ -84,15 +84,13 @@ def test_endpoint_and_style_come_from_a_profile_too(monkeypatch: pytest.MonkeyPa
     assert signed.startswith("http://bkt.s3.example:9/x?")
 
 
-def test_amazons_buckets_have_addresses_of_their_own(opened: Callable[[str], S3Store]) -> None:
+def test_amazons_buckets_have_addresses_of_their_own(opened: Opened) -> None:
     assert opened("s3://bkt").url_of("a b") == "https://bkt.s3.amazonaws.com/a%20b"
     # a certificate is for one name before the dot
     assert opened("s3://b.k.t").url_of("a").endswith(".amazonaws.com/b.k.t/a")
 
 
-def test_an_unknown_profile_is_named(
-    opened: Callable[[str], S3Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_profile_is_named(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(StoreError, match=r"\(nobody\) could not be found") as caught:
         opened("s3://bucket")
@@ -100,7 +98,7 @@ def test_an_unknown_profile_is_named(
 
 
 def test_without_credentials_public_objects_are_read_and_nothing_is_written(
-    s3: S3Client, opened: Callable[[str], S3Store], monkeypatch: pytest.MonkeyPatch
+    s3: S3Client, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.put_object(Bucket="bucket", Key="a", Body=b"public", ACL="public-read")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
@@ -115,7 +113,7 @@ def test_without_credentials_public_objects_are_read_and_nothing_is_written(
     assert [one["Key"] for one in s3.list_objects_v2(Bucket="bucket")["Contents"]] == ["a"]
 
 
-def test_the_identity_is_known_without_a_secret(opened: Callable[[str], S3Store]) -> None:
+def test_the_identity_is_known_without_a_secret(opened: Opened) -> None:
     store = opened("s3://bucket")
     key = os.environ["AWS_ACCESS_KEY_ID"]  # noqa: TID251 - what moto has set
     assert store.connection.identity == f"access key …{key[-4:]} from env"
@@ -235,11 +233,7 @@ def test_an_unreachable_server_is_not_waited_for_long() -> None:
             )
             for extra in ({"headers": {"x-amz-bucket-region": "us-east-2"}}, {"Region": "us-east-2"})
         ),
-        (
-            boto.NoCredentialsError(),
-            StoreError,
-            "AWS credentials, and there are none.\nSet AWS_PROFILE",
-        ),
+        (boto.NoCredentialsError(), StoreError, "AWS credentials, and there are none.\nSet AWS_PROFILE"),
         (boto.ProfileNotFound(profile="no"), StoreError, "profile (no) could not be found.\nCheck"),
         (
             boto.PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.packages.offers import Offer
+from core.packages import Offer
 from core.packages.sources import PackageSource
 from pytorch_build.build.build import Build, BuildChoices, Dependency
 from pytorch_build.rocm import RocmOptions

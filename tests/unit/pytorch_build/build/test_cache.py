@@ -19,13 +19,13 @@ from pytorch_build.build.cache import (
     S3Access,
     Storage,
     Wanted,
-    asked_storage,
     cache_rules,
     ccache_env,
     client_env,
     launcher_env,
     parse_statistics,
     server_env,
+    storage_at,
     storage_for,
     unwritten,
 )
@@ -93,7 +93,7 @@ def test_setup_py_gets_compilers_of_two_words(cache: CompilerCache) -> None:
     program = str(cache.program)
     assert wrapped() == {"CC": f"{program} cc", "CXX": f"{program} c++"}
     assert wrapped(CXX="/opt/g++ -m64") == {"CC": f"{program} cc", "CXX": f"{program} /opt/g++ -m64"}
-    # a person's own wrapping is not wrapped again
+    # the user's own wrapping is not wrapped again
     assert wrapped(CXX="/usr/lib/ccache/g++") == {"CC": f"{program} cc"}
     assert "CC" not in wrapped("windows"), "its compiler is found by Visual Studio's own means"
 
@@ -111,7 +111,7 @@ def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
     assert env["SCCACHE_BASEDIRS"] == os.pathsep.join(DIRS)
     assert env["SCCACHE_SERVER_UDS"] == "/run/s/socket"
     assert not {SECRET, "of-the-machine"} & set(env.values()), "compilers are tried out with it"
-    # nothing of a person's own storage, profile or server is left, but how large a cache may be
+    # nothing of the user's own storage, profile or server is left, but how large a cache may be
     assert not {"AWS_PROFILE", "SCCACHE_REDIS", "SCCACHE_SERVER_PORT"} & env.keys()
     assert (env["SCCACHE_CONF"], env["SCCACHE_CACHE_SIZE"]) == (os.devnull, "5G")
     assert not [name for name in env if name.endswith("_RW_MODE")]
@@ -163,16 +163,17 @@ def test_who_may_only_read_stores_nothing_anywhere() -> None:
     )
 
 
-def test_folders_and_a_persons_own_settings_of_sccache() -> None:
-    folder = Storage(kind="folder", where="/shared/compiler-cache/ci/sccache")
-    env = server_env(folder, address=ADDRESS, base_dirs=DIRS, base_env=MINE)
-    assert env["SCCACHE_DIR"] == "/shared/compiler-cache/ci/sccache"
-    assert "SCCACHE_BUCKET" not in env
-    own = server_env(Storage(kind="own"), address=ADDRESS, base_dirs=DIRS, base_env=MINE)
-    assert own["SCCACHE_BUCKET"] == "mine"
-    assert own["SCCACHE_CONF"] == "/home/me/sccache.toml"
-    local = server_env(Storage(), address=ADDRESS, base_dirs=DIRS, base_env=MINE)
-    assert (local["SCCACHE_DIR"], "SCCACHE_BUCKET" in local) == ("/mine", False)
+@pytest.mark.parametrize(
+    ("storage", "gets"),
+    [
+        (Storage(kind="folder", where="/shared/cc"), {"SCCACHE_DIR": "/shared/cc", "SCCACHE_BUCKET": None}),
+        (Storage(kind="own"), {"SCCACHE_BUCKET": "mine", "SCCACHE_CONF": "/home/me/sccache.toml"}),
+        (Storage(), {"SCCACHE_DIR": "/mine", "SCCACHE_BUCKET": None}),
+    ],
+)
+def test_folders_and_the_users_own_settings_of_sccache(storage: Storage, gets: dict[str, str | None]) -> None:
+    env = server_env(storage, address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    assert {name: env.get(name) for name in gets} == gets
 
 
 @pytest.mark.parametrize(
@@ -228,31 +229,69 @@ def test_the_data_keeps_release_types_apart_and_forks_from_writing() -> None:
         type(rules).model_validate({**rules.model_dump(), "layout": "cache/{kind}"})
 
 
-def test_sccache_takes_the_runs_bucket() -> None:
-    found = chosen()
-    assert (found.kind, found.bucket, found.access) == ("s3", "ours", "read-write")
-    assert str(found) == "s3://ours/cc/ci/sccache"
-    assert str(chosen(store="s3://nightlies", release_type="nightly")) == "s3://nightlies/cc/nightly/sccache"
+CACHES = CompilerCaches(
+    region="us-east-1", bucket="caches-{type}", role="", session_seconds=21600, types={"ci": "ci"}
+)
+WITH_CACHES = BUCKETS.model_copy(update={"compiler_caches": CACHES})
+OTHERS = "s3://everybodys"
 
 
 @pytest.mark.parametrize(
-    ("store", "origin", "bucket", "access"),
+    ("changes", "storage", "access"),
     [
-        ("s3://ours", OWN, "caches-ci", "read-write"),
-        ("s3://everybodys", FORK, "caches-ci", "read-only"),
-        ("s3://another", OWN, "another", "read-write"),
-        ("s3://everybodys", OTHER, "everybodys", "none"),
+        ({}, "s3://ours/cc/ci/sccache", "read-write"),
+        (
+            {"store": "s3://nightlies", "release_type": "nightly"},
+            "s3://nightlies/cc/nightly/sccache",
+            "read-write",
+        ),
+        # without a bucket the cache is local, and ccache does not speak S3
+        ({"store": "out"}, "local", "read-write"),
+        ({"kind": "ccache"}, "local", "read-write"),
+        ({"location": "local"}, "local", "read-write"),
+        # runs in the main repository's buckets have one for caches
+        ({"buckets": WITH_CACHES}, "s3://caches-ci/cc/ci/sccache", "read-write"),
+        ({"buckets": WITH_CACHES, "store": "s3://another"}, "s3://another/cc/ci/sccache", "read-write"),
+        (
+            {"buckets": WITH_CACHES, "store": OTHERS, "origin": FORK},
+            "s3://caches-ci/cc/ci/sccache",
+            "read-only",
+        ),
+        ({"buckets": WITH_CACHES, "store": OTHERS, "origin": OTHER}, f"{OTHERS}/cc/ci/sccache", "none"),
+        # what a fork compiles reaches nothing else; entries that it reads are the main repository's
+        ({"store": OTHERS, "origin": FORK}, "s3://ours/cc/ci/sccache", "read-only"),
+        ({"location": OTHERS, "store": "out", "origin": FORK}, "s3://ours/cc/ci/sccache", "read-only"),
+        ({"location": "s3://mine", "origin": FORK}, "s3://mine/cc/ci/sccache", "read-only"),
+        ({"location": "/shared", "origin": FORK}, "/shared/cc/ci/sccache", "read-only"),
+        ({"location": "local", "origin": FORK}, "local", "read-only"),
+        ({"kind": "ccache", "location": "http://host/c", "origin": FORK}, "http://host/c", "read-only"),
+        (
+            {"store": "s3://theirs", "origin": replace(FORK, repository="some/other")},
+            "s3://theirs/cc/ci/sccache",
+            "read-only",
+        ),
+        # a bucket that other repositories write to is not trusted
+        ({"store": OTHERS, "origin": OTHER}, f"{OTHERS}/cc/ci/sccache", "none"),
+        (
+            {"location": "s3://ours", "store": "out", "origin": OTHER, "read_only": True},
+            "s3://ours/cc/ci/sccache",
+            "none",
+        ),
+        ({"store": "s3://theirs", "origin": OTHER}, "s3://theirs/cc/ci/sccache", "read-write"),
+        # the option can take writing away
+        ({"read_only": True}, "s3://ours/cc/ci/sccache", "read-only"),
+        ({"read_only": True, "origin": FORK, "store": OTHERS}, "s3://ours/cc/ci/sccache", "read-only"),
+        # credentials of an address are not shown
+        (
+            {"kind": "ccache", "location": "http://me:secret@host:8080/c|layout=flat"},
+            "http://host:8080/c",
+            "read-write",
+        ),
     ],
 )
-def test_runs_in_the_main_repositorys_buckets_have_one_for_caches(
-    store: str, origin: Origin, bucket: str, access: str
-) -> None:
-    caches = CompilerCaches(
-        region="us-east-1", bucket="caches-{type}", role="", session_seconds=21600, types={"ci": "ci"}
-    )
-    buckets = BUCKETS.model_copy(update={"compiler_caches": caches})
-    found = chosen(store=store, origin=origin, buckets=buckets)
-    assert (found.bucket, found.access) == (bucket, access)
+def test_where_entries_lie_and_who_may_do_what(changes: dict[str, Any], storage: str, access: str) -> None:
+    found = chosen(**changes)
+    assert (str(found), found.access) == (storage, access)
 
 
 def test_each_release_type_of_the_data_has_a_bucket_for_caches() -> None:
@@ -262,61 +301,23 @@ def test_each_release_type_of_the_data_has_a_bucket_for_caches() -> None:
     assert [one for one in caches.types.items() if one[1] == "prerelease"] == [("prerelease", "prerelease")]
 
 
-def test_without_a_bucket_the_cache_is_local() -> None:
-    assert chosen(store="out") == Storage()
-    assert chosen(kind="ccache") == Storage(), "ccache does not speak S3"
-    assert chosen(asked="local") == Storage()
-    assert str(Storage()) == "local"
-
-
-def test_a_persons_own_settings_go_before_the_runs_bucket_and_after_what_is_asked_for() -> None:
+def test_the_users_own_settings_go_before_the_runs_bucket_and_after_the_option() -> None:
     mine = {"SCCACHE_BUCKET": "mine"}
     assert chosen(env=mine).kind == "own"
+    assert chosen(env=mine, origin=FORK).access == "read-only"
     assert chosen(env={"CCACHE_REMOTE_STORAGE": "redis://mine"}, kind="ccache").kind == "own"
     assert chosen(env={"SCCACHE_BUCKET": "", "SCCACHE_DIR": "/mine"}).kind == "s3"
-    assert str(chosen(env=mine, asked="s3://theirs/deep/")) == "s3://theirs/deep/cc/ci/sccache"
+    assert str(chosen(env=mine, location="s3://theirs/deep/")) == "s3://theirs/deep/cc/ci/sccache"
 
 
-def test_what_a_fork_compiles_reaches_nobody_else() -> None:
-    # its outputs lie in the bucket that forks share; entries are the main repository's
-    found = chosen(store="s3://everybodys", origin=FORK)
-    assert (found.bucket, found.access) == ("ours", "read-only")
-    assert chosen(asked="s3://everybodys", store="out", origin=FORK) == found
-    for asked in ("s3://mine", "/shared", "local"):
-        assert chosen(asked=asked, origin=FORK).access == "read-only"
-    assert chosen(env={"SCCACHE_BUCKET": "mine"}, origin=FORK).access == "read-only"
-    assert chosen(kind="ccache", asked="http://host/c", origin=FORK).access == "read-only"
-    assert chosen(origin=replace(FORK, repository="some/other"), store="s3://theirs").bucket == "theirs"
-
-
-def test_a_bucket_that_other_repositories_write_to_is_not_trusted() -> None:
-    assert chosen(store="s3://everybodys", origin=OTHER).access == "none"
-    assert chosen(asked="s3://ours", store="out", origin=OTHER, read_only=True).access == "none"
-    assert chosen(store="s3://theirs", origin=OTHER).access == "read-write", "their own"
-
-
-def test_asking_can_take_writing_away() -> None:
-    assert chosen(read_only=True).access == "read-only"
-    assert chosen(read_only=True, origin=FORK, store="s3://everybodys").access == "read-only"
-
-
-def test_folders_hold_both_caches_and_every_release_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for kind in ("ccache", "sccache"):
-        found = chosen(kind=kind, asked="shared", release_type="nightly")
-        assert (found.kind, found.where) == ("folder", str(tmp_path / "shared/cc/nightly" / kind))
-
-
-def test_an_address_is_ccaches_and_shows_no_credentials() -> None:
-    found = chosen(kind="ccache", asked="http://me:secret@host:8080/c|layout=flat")
-    assert found.where == "http://me:secret@host:8080/c|layout=flat"
-    assert str(found) == "http://host:8080/c"
+    found = chosen(kind="ccache", location="shared", release_type="nightly")
+    assert (found.kind, found.where) == ("folder", str(tmp_path / "shared/cc/nightly/ccache"))
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "said"),
+    ("kind", "location", "said"),
     [
         ("ccache", "s3://bucket", "ccache does not speak S3"),
         ("sccache", "s3://", "names no bucket"),
@@ -325,9 +326,9 @@ def test_an_address_is_ccaches_and_shows_no_credentials() -> None:
         ("ccache", "redis://host", "is not a store"),
     ],
 )
-def test_what_a_cache_cannot_use_is_refused(kind: str, asked: str, said: str) -> None:
+def test_what_a_cache_cannot_use_is_refused(kind: str, location: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        asked_storage(kind, asked)
+        storage_at(kind, location)
     assert refused.value.hint
 
 

@@ -18,7 +18,7 @@ from botocore.stub import Stubber
 from core import process
 from core.cli.options import Common, environment
 from core.errors import StoreError
-from core.packages.pages import answering
+from core.http import answering
 from core.stores import s3_client
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, S3Access, Storage
@@ -201,7 +201,8 @@ def test_a_storage_that_stops_answering_is_given_up(
             time.sleep(0.01)
         time.sleep(0.1)
         # the first counted one start, the second two
-        assert server.statistics()["hits"] == 3
+        details = server.details() or {}
+        assert (details["hits"], details["errors"]) == (3, 0)
     assert not place.exists()
     # once silent is no reason
     assert asked == [("http://127.0.0.1:1", 0.5)] * 5
@@ -275,9 +276,9 @@ def test_ccaches_server_that_does_not_answer_is_left_out(
 
 
 def test_a_run_places_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def place(cache: CompilerCache, env: dict[str, str], *, asked: str = "", **common: Any) -> Storage:
+    def place(cache: CompilerCache, env: dict[str, str], *, location: str = "", **common: Any) -> Storage:
         run = Common(root=tmp_path, **common)
-        return located(cache, run, asked=asked, read_only=False, env=env).storage
+        return located(cache, run, location=location, read_only=False, env=env).storage
 
     assert str(place(SCCACHE, {}, store="s3://mine")) == "s3://mine/compiler-cache/ci/sccache"
     assert place(SCCACHE, {}) == Storage()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import env, process
-from core.env import installer
+from core import process
+from core.env import installer, interpreter
 from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from core.process import Completed
@@ -27,7 +27,7 @@ from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from core.env import Interpreter
 
@@ -73,18 +73,31 @@ def tree(tmp_path: Path, commit_files: Commit) -> Path:
     return path
 
 
-def go(plan: BuildPlan, tree: Path, **env: str) -> Path:
+class Cache:
+    """A compiler cache that says where it is."""
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        return {**env, "SEEN": env["ADDED"]}
+
+
+def go(plan: BuildPlan, tree: Path, cache: Any = None, **env: str) -> Path:
     return execute(
-        plan, tree, LINUX, base_env={**ENV, **env}, log=tree.parent / "build.log", metrics=Metrics()
+        plan,
+        tree,
+        LINUX,
+        base_env={**ENV, **env},
+        log=tree.parent / "build.log",
+        metrics=Metrics(),
+        cache=cache,
     )
 
 
 @pytest.mark.processes
 def test_commands_run_in_order_in_the_plans_environment(tree: Path) -> None:
-    ask = "import os; print(sorted({'ADDED', 'GONE', 'KEPT'} & set(os.environ)))"
-    wheel = go(plan(tree, ask, MAKE_WHEEL), tree, GONE="1", KEPT="1")
+    ask = "import os; print(sorted({'ADDED', 'GONE', 'KEPT', 'SEEN'} & set(os.environ)))"
+    wheel = go(plan(tree, ask, MAKE_WHEEL), tree, Cache(), GONE="1", KEPT="1")
     assert wheel == tree / "dist" / WHEEL
-    assert "['ADDED', 'KEPT']" in (tree.parent / "build.log").read_text()
+    assert "['ADDED', 'KEPT', 'SEEN']" in (tree.parent / "build.log").read_text()
 
 
 @pytest.mark.processes
@@ -238,38 +251,22 @@ def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
     assert "--clean" in caught.value.hint
 
 
-@pytest.mark.parametrize("version", ["2.10.0a0", "2.10.0a0+cpu", "2.10.0a1+cpu.sample"])
-def test_a_wheel_of_another_version_is_refused(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        (WHEEL.replace(VERSION, "2.10.0a0"), BuildError, "the source lock promises"),
+        (WHEEL.replace(VERSION, "2.10.0a0+cpu"), BuildError, "the source lock promises"),
+        (WHEEL.replace(VERSION, "2.10.0a1+cpu.sample"), BuildError, "the source lock promises"),
+        ("torch-2.10.whl", WheelError, "torch-2.10.whl"),
+    ],
+)
+def test_a_wheel_of_another_version_or_name_is_refused(
+    tmp_path: Path, name: str, error: type[Exception], message: str
+) -> None:
     (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / WHEEL.replace(VERSION, version)).touch()
-    with pytest.raises(BuildError, match="the source lock promises") as caught:
+    (tmp_path / "dist" / name).touch()
+    with pytest.raises(error, match=message):
         the_wheel(plan(tmp_path))
-    assert VERSION in caught.value.message
-
-
-def test_a_wheel_whose_name_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "torch-2.10.whl").touch()
-    with pytest.raises(WheelError):
-        the_wheel(plan(tmp_path))
-
-
-class Cache:
-    """A compiler cache that says where it is."""
-
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return {**env, "SEEN": env["ADDED"]}
-
-
-@pytest.mark.processes
-def test_commands_get_what_leads_to_the_compiler_cache(tree: Path) -> None:
-    check = "import os; assert os.environ['SEEN'] == os.environ['ADDED'] == '1'"
-    cache: Any = Cache()
-    log = tree.parent / "build.log"
-    made = execute(
-        plan(tree, check, MAKE_WHEEL), tree, LINUX, base_env=ENV, log=log, metrics=Metrics(), cache=cache
-    )
-    assert made.name == WHEEL
 
 
 @pytest.fixture
@@ -287,8 +284,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def locked(names: Sequence[str]) -> Install:
-    return Install(requirements=tuple(f"{name}==1" for name in names), hashed=True)
+LOCKED = Install(requirements=("ninja==1",), hashed=True)
 
 
 def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
@@ -297,10 +293,9 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
         uninstall=("ninja", "ninja"),
         requirements_files=("requirements.txt",),
         requirements=("numpy",),
-        as_locked=("ninja",),
     )
     install_requirements(
-        run.target(), planned, run.root, locked=locked, backend="pip", cache_dir=run.root / "cache"
+        run.target(), planned, run.root, locked=LOCKED, backend="pip", cache_dir=run.root / "cache"
     )
     before, (call, options), (after, _) = calls
     # an installed wheel of an earlier build must not be what the build imports
@@ -310,11 +305,11 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert call.requirements == ("numpy",)
     assert not call.hashed
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
-    assert after == locked(("ninja",)), "whatever the project's own requirements brought"
+    assert after == LOCKED, "whatever the project's own requirements brought"
 
 
 def test_without_requirements_nothing_is_installed(run: Any, calls: list[Any]) -> None:
-    install_requirements(run.target(), plan(run.root), run.root, locked=locked, backend="uv", cache_dir=None)
+    install_requirements(run.target(), plan(run.root), run.root, locked=None, backend="uv", cache_dir=None)
     assert [one[-1] for one in calls] == ["torch"]
 
 
@@ -360,7 +355,7 @@ def target(tmp_path: Path) -> Interpreter:
     """Return an environment with ROCm's run-time library, and the same in its development tree."""
     folder = tmp_path / "environment"
     venv.create(folder, symlinks=True)
-    target = env.interpreter(folder / "bin" / Path(sys.executable).name)
+    target = interpreter(folder / "bin" / Path(sys.executable).name)
     core, devel = (target.purelib / one / "lib" for one in ("_rocm_sdk_core", "_rocm_sdk_devel"))
     info = target.purelib / f"torch-{VERSION}.dist-info"
     for one in (core, devel, info, target.purelib / "torch" / "lib"):

@@ -4,6 +4,7 @@ import shutil
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,17 +12,19 @@ import pytest
 from core import files, process
 from core.env import installer
 from core.env.installer import Sources
-from core.errors import BuildError, CheckError, EnvironmentSetupError, InterruptedStageError
+from core.errors import BuildError, CheckError, EnvironmentSetupError
 from core.packages import sources
 from core.packages.sources import PackageSource
 from core.process import Completed
 from core.run import records
 from core.run.records import Cell
 from core.run.stage import Made
+from pytorch_build.build import build as module
 from pytorch_build.build import cache_use, machine, stage
+from pytorch_build.build.build import inputs, perform
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.stage import inputs, make, perform
+from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
 from pytorch_build.rocm import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
@@ -152,9 +155,9 @@ def test_a_python_without_a_lock_counts_its_unlocked_requirements(build: Build, 
 def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeypatch: Any) -> None:
     package = tmp_path / "pytorch_build"
     ignored = shutil.ignore_patterns("__pycache__", "sample", "smoke")
-    shutil.copytree(Path(stage.__file__).parents[1], package, ignore=ignored)
+    shutil.copytree(Path(module.__file__).parents[1], package, ignore=ignored)
     original = digest(build)
-    monkeypatch.setattr(stage, "__file__", str(package / "build" / "stage.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "build" / "stage.py"))
     # where the checkout lies does not count
     assert digest(build) == original
     rules = [package / "build" / name for name in ("rpaths.py", "execution.py", "stage.py")]
@@ -200,68 +203,29 @@ def test_a_build_is_recorded_and_not_repeated(
     assert len(made) == 2
 
 
-def test_a_wheel_that_has_gone_or_differs_is_built_again(build: Build, run: Any, made: list[str]) -> None:
-    record = perform(build)
-    assert record is not None
-    run.store.delete(record.files[0].key)
-    perform(build)
-    (run.root / "out" / record.files[0].key).write_bytes(b"cut off")
-    perform(build)
-    assert len(made) == 3
-
-
-def test_the_wheel_is_copied_out_changed_or_not(build: Build, tmp_path: Path, made: list[str]) -> None:
-    perform(build)
+def test_the_wheel_is_copied_out(build: Build, tmp_path: Path, made: list[str]) -> None:
     perform(with_choice(output_dir=tmp_path / "mine")(build))
     assert len(made) == 1
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == [
-        f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
-    ]
+    wheel = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [wheel]
 
 
-@pytest.mark.parametrize(
-    ("problem", "code"),
-    [(BuildError("no wheel"), 8), (InterruptedStageError("stopped"), 130), (KeyboardInterrupt(), 130)],
-)
-def test_a_failure_is_recorded_with_the_front_doors_code(
-    build: Build, run: Any, monkeypatch: pytest.MonkeyPatch, problem: BaseException, code: int
+def test_a_failure_is_recorded_with_what_is_known_of_the_build(
+    build: Build, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reached = {"done": 7, "total": 9, "failed": ["a.o"]}
+
     def fails(_build: Build, _name: str, metrics: Metrics) -> Made:
-        metrics.details["reached"] = {"done": 7, "total": 9, "failed": ["a.o"]}
-        raise problem
+        metrics.details["reached"] = reached
+        raise BuildError("no wheel")
 
     monkeypatch.setattr("pytorch_build.build.stage.make", fails)
-    with pytest.raises(type(problem)):
+    with pytest.raises(BuildError):
         perform(build)
-    outputs = run.common().outputs
-    failed = records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312.failed")
+    name = "build_torch-sample-cp312.failed"
+    failed = records.read(run.store, run.common().outputs, "gfx94X-dcgpu", name)
     assert failed is not None
-    assert (failed.status, failed.exit_code) == ("failed", code)
-    assert failed.error
-    assert failed.details == {"reached": {"done": 7, "total": 9, "failed": ["a.o"]}}
-    assert records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312") is None
-
-
-def test_the_next_success_takes_the_failure_away(build: Build, run: Any, made: list[str]) -> None:
-    failure = records.Record(
-        stage="build_torch",
-        status="failed",
-        exit_code=8,
-        run_id="local",
-        platform="linux",
-        cell=Cell(python="cp312", torch_ref="sample", gpu_family="gfx94X-dcgpu"),
-        started=records.now(),
-        seconds=0,
-    )
-    records.write(run.store, run.common().outputs, "gfx94X-dcgpu", failure)
-    perform(build)
-    assert made
-    assert not [one.key for one in run.store.list("local-linux/manifests") if "failed" in one.key]
-
-
-def test_a_dry_run_builds_nothing(build: Build, run: Any, made: list[str]) -> None:
-    assert perform(replace(build, context=run.context(dry_run=True))) is None
-    assert made == []
+    assert (failed.status, failed.exit_code, failed.details) == ("failed", 8, {"reached": reached})
 
 
 @dataclass
@@ -294,6 +258,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
     def plan(_build: Build, site: Site) -> Any:
         shop.site = site
+        return SimpleNamespace(as_locked=())
 
     def execute(
         *_: Any, base_env: Mapping[str, str], log: Path, metrics: Metrics, cache: Any, **__: Any
@@ -398,48 +363,27 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest != first
 
 
-@dataclass(frozen=True)
-class Use:
-    cache: CompilerCache
-    said: Any
-
-    def details(self) -> Any:
-        return self.said
-
-
-@pytest.mark.parametrize("said", [{"kind": "sccache", "hits": 3}, None])
-def test_a_build_goes_through_the_compiler_cache_and_records_what_it_did(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, said: Any
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_build_goes_through_the_compiler_cache_where_that_starts(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, *, starts: bool
 ) -> None:
-    asked: list[Any] = []
+    used: list[CompilerCache] = []
 
-    @contextmanager
-    def in_use(cache: CompilerCache, **how: Any) -> Iterator[Use]:
-        asked.append((cache, how["base_dirs"]))
-        yield Use(cache, said)
-        shop.done.append("cache gone")
+    def in_use(cache: CompilerCache, *, base_dirs: tuple[Path, ...], **_: Any) -> Any:
+        used.append(cache)
+        assert base_dirs == (run.root / "src", run.root / "env", run.root)
+        return nullcontext(SimpleNamespace(cache=cache, details=lambda: {"hits": 3}) if starts else None)
 
     monkeypatch.setattr(cache_use, "in_use", in_use)
     cache = CompilerCache(kind="sccache", program=run.root / "sccache")
     chosen = with_choice(compiler_cache=cache, compiler_cache_store="s3://mine")(build)
-    assert shop.make(chosen).details.get("compiler_cache") == said
-    ((used, base_dirs),) = asked
-    assert str(used.storage) == "s3://mine/compiler-cache/ci/sccache"
-    assert base_dirs == (run.root / "src", run.root / "env", run.root)
+    details = shop.make(chosen).details
+    assert [str(one.storage) for one in used] == ["s3://mine/compiler-cache/ci/sccache"]
     assert shop.site is not None
-    assert shop.site.cache == shop.cache.cache == used
-    assert shop.done[:3] == ["requirements", "built", "cache gone"]
-
-
-def test_a_compiler_cache_that_does_not_start_is_none(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_use, "in_use", lambda *_, **__: nullcontext())
-    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
-    assert "compiler_cache" not in shop.make(with_choice(compiler_cache=cache)(build)).details
-    assert shop.site is not None
-    assert shop.site.cache is None, "compilers would be started through it"
-    assert shop.cache is None
+    # else compilers would be started through it
+    assert shop.site.cache == (used[0] if starts else None)
+    assert details.get("compiler_cache") == ({"hits": 3} if starts else None)
+    assert (shop.cache is not None) == starts
 
 
 def test_a_failing_build_leaves_its_log_among_the_outputs(

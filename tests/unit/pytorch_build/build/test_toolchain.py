@@ -20,7 +20,7 @@ from pytorch_build.build.machine import load_needs
 from pytorch_build.build.toolchain import Places, Provided, load_toolchain, places, plan, provide, provided
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
 from tests.folders import served
-from tests.unit.pytorch_build.build.listings import listing
+from tests.unit.pytorch_build.build.windows_listings import listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
+from core.files import made
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
 from pytorch_build.standalone import fat
@@ -28,7 +29,6 @@ from tests.unit.pytorch_build.standalone.fat_inputs import (
 from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from core.archive import Edited
@@ -227,70 +227,47 @@ def test_on_windows_dlls_go_into_one_folder_and_both_loaders_look_there(tmp_path
     assert read_metadata(made).requires_dist == ("triton==3.6",)
 
 
-BROKEN: dict[str, tuple[Callable[[Path], Request], type[FatalError], str]] = {
-    "no loader": (
-        lambda path: request_for(
-            path, torch(path, changed={"_rocm_init.py": None}), rocm_wheels(path / "rocm")
+@pytest.mark.parametrize(
+    ("wheel", "rocm", "more", "error", "said"),
+    [
+        ({"changed": {"_rocm_init.py": None}}, {}, {}, WheelError, r"has 0 files _rocm_init\.py"),
+        (
+            {"changed": {"_rocm_init.py": b"x = 1\n"}},
+            {},
+            {},
+            WheelError,
+            r"torch/_rocm_init\.py cannot be made stand-alone",
         ),
-        WheelError,
-        r"has 0 files _rocm_init\.py",
-    ),
-    "a loader that says nothing": (
-        lambda path: request_for(
-            path, torch(path, changed={"_rocm_init.py": b"x = 1\n"}), rocm_wheels(path / "rocm")
+        (
+            {"filename": WINDOWS, "changed": {"__init__.py": b""}},
+            windows_tree,
+            {},
+            WheelError,
+            "no line 'for dll_path in dll_paths:'",
         ),
-        WheelError,
-        r"torch/_rocm_init\.py cannot be made stand-alone",
-    ),
-    "nothing to patch on Windows": (
-        lambda path: request_for(
-            path, torch(path, WINDOWS, {"__init__.py": b""}), windows_tree(path / "rocm")
+        ({}, {"version": "7.2"}, {}, RocmError, r"ROCm 7\.1, which the wheel was built with; there is 7\.2"),
+        (
+            {},
+            {},
+            {"family": "gfx110X-all"},
+            RocmError,
+            "the libraries of gfx110X-all; there is rocm-sdk-libraries-gfx94x-dcgpu",
         ),
-        WheelError,
-        "no line 'for dll_path in dll_paths:'",
-    ),
-    "another version of ROCm": (
-        lambda path: request_for(path, torch(path), rocm_wheels(path / "rocm", "7.2")),
-        RocmError,
-        r"ROCm 7\.1, which the wheel was built with; there is 7\.2",
-    ),
-    "another family": (
-        lambda path: request_for(path, torch(path), rocm_wheels(path / "rocm"), family="gfx110X-all"),
-        RocmError,
-        "the libraries of gfx110X-all; there is rocm-sdk-libraries-gfx94x-dcgpu",
-    ),
-    "no device package in a split build": (
-        lambda path: request_for(
-            path, torch(path), rocm_wheels(path / "rocm", family=""), targets=("gfx942",)
-        ),
-        RocmError,
-        "no rocm-sdk-device-gfx942",
-    ),
-    "no ROCm": (
-        lambda path: request_for(path, torch(path), path),
-        MissingInputError,
-        "neither rocm-sdk wheels nor a ROCm tree",
-    ),
-    "no folder": (
-        lambda path: request_for(path, torch(path), path / "absent"),
-        MissingInputError,
-        "is no folder",
-    ),
-    "a wheel that runs anywhere": (
-        lambda path: request_for(
-            path, write_wheel(path, "torch-1.0-py3-none-any.whl", {"torch/a.py": b""}), path
-        ),
-        UsageError,
-        "neither for Linux nor for Windows",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_bad_input_is_said_and_nothing_is_written(case: str, tmp_path: Path) -> None:
-    request, error, said = BROKEN[case]
+        ({}, {"family": ""}, {"targets": ("gfx942",)}, RocmError, "no rocm-sdk-device-gfx942"),
+        ({}, made, {}, MissingInputError, "neither rocm-sdk wheels nor a ROCm tree"),
+        ({}, lambda path: path, {}, MissingInputError, "is not a folder"),
+        (None, made, {}, UsageError, "neither for Linux nor for Windows"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(
+    tmp_path: Path, wheel: Any, rocm: Any, more: Any, error: type[FatalError], said: str
+) -> None:
+    name = "torch-1.0-py3-none-any.whl"
+    source = write_wheel(tmp_path, name, {"torch/a.py": b""}) if wheel is None else torch(tmp_path, **wheel)
+    place = tmp_path / "rocm"
+    place = rocm(place) if callable(rocm) else rocm_wheels(place, **rocm)
     with pytest.raises(error, match=said):
-        make(request(tmp_path))
+        make(request_for(tmp_path, source, place, **more))
     assert not (tmp_path / "made").exists()
 
 

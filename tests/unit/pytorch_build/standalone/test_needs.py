@@ -7,7 +7,16 @@ import pytest
 
 from core.errors import RocmError
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
-from pytorch_build.standalone.needs import Follower, Machine, Row, System, Table
+from pytorch_build.standalone.needs import (
+    Follower,
+    Machine,
+    Row,
+    System,
+    Table,
+    load_table,
+    matches,
+    wanted_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,3 +176,41 @@ def test_the_family_in_the_name_of_a_package_chooses_no_data() -> None:
     rows = [Row(names=("libblas.so*",), data=("lib/blas/**",))]
     made = follower(files, rows=rows, targets=("gfx942",), roots=(root,))
     assert follow(made, "libblas.so.3")[1] == [f"{root}lib/blas/all.dat"]
+
+
+@pytest.mark.parametrize(
+    ("path", "targets", "wanted"),
+    [
+        ("lib/rocblas/library/TensileLibrary_Type_HH_gfx942.dat", ("gfx942",), True),
+        ("lib/rocblas/library/TensileLibrary_Type_HH_gfx90a.dat", ("gfx942",), False),
+        ("lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco", ("gfx90a",), True),
+        ("lib/hipblaslt/library/gfx942/Kernels.so-000.hsaco", ("gfx942",), True),
+        ("lib/hipblaslt/library/gfx950/Kernels.so-000.hsaco", ("gfx942",), False),
+        ("lib/rocblas/library/TensileManifest.txt", ("gfx942",), True),
+        # MIOpen's: a processor and its number of compute units
+        ("share/miopen/db/gfx942130.HIP.fdb.txt", ("gfx942",), True),
+        ("share/miopen/db/gfx90a6e.db.txt", ("gfx90a",), True),
+        ("share/miopen/db/gfx90878.db", ("gfx90a",), False),
+        ("share/miopen/db/gfx90878.db", ("gfx908",), True),
+        ("share/miopen/db/gfx103036.kdb", ("gfx1030",), True),
+        ("share/miopen/db/gfx103036.kdb", ("gfx1036",), False),
+        ("lib/x/gfx11-generic.co", ("gfx1100",), True),
+        ("lib/x/gfx9-4-generic.co", ("gfx1100",), False),
+        (".kpack/blas_lib_gfx942.kpack", ("gfx1100",), False),
+        (".kpack/blas_lib.kpm", ("gfx1100",), True),
+        ("lib/rocblas/library/TensileLibrary_gfx90a.dat", (), True),
+        ("lib/x/gfx801.co", ("gfx942",), False),
+    ],
+)
+def test_data_goes_in_for_chosen_targets_alone(path: str, targets: tuple[str, ...], *, wanted: bool) -> None:
+    assert wanted_for(path, targets) is wanted
+
+
+def test_rows_hold_for_libraries_by_any_letter_case() -> None:
+    def rows_of(name: str) -> list[Row]:
+        return [row for row in load_table().library if matches(name, row.names)]
+
+    opened = [glob for row in rows_of("AMDHIP64_7.dll") for glob in row.opens]
+    assert "bin/amd_comgr*.dll" in opened
+    assert not [row for row in rows_of("libc10.so") if row.opens]
+    assert [glob for row in rows_of("libMIOpen.so.1") for glob in row.data if "miopen" in glob]

@@ -17,7 +17,7 @@ from core.junit import Case
 from core.process import Ended
 from pytorch_build.test import file_run, plugin
 from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_file, of_script, run_file
-from pytorch_build.test.plugin import Began, End, Result, Session, Uncollected
+from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.shards import Part
 from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = "test/test_it.py"
-BEGAN = Began(kind="session", schema=1, time=0.0, python="3.12", torch="")
+BEGAN = Line(kind="session")
 PASSES = "def test_one():\n    assert True\n"
 
 
@@ -124,24 +124,27 @@ def test_going_on_has_an_end(setting: Setting) -> None:
 
 
 @processes
-@pytest.mark.parametrize("deed", ["import os; os._exit(0)", "import os; os.abort()"])
-def test_a_file_that_dies_while_it_is_collected_has_failed(setting: Setting, deed: str) -> None:
-    made = run(setting, f"{deed}\n{PASSES}")
-    assert [(case.test, case.outcome) for case in made.cases] == [(FILE, "crashed")]
+@pytest.mark.parametrize(
+    ("text", "changes", "found"),
+    [
+        (f"import os; os._exit(0)\n{PASSES}", {}, {FILE: "crashed"}),
+        (f"import os; os.abort()\n{PASSES}", {}, {FILE: "crashed"}),
+        (
+            f"import atexit, os\natexit.register(os._exit, 7)\n{PASSES}",
+            {},
+            {"test_one": "passed", FILE: "crashed"},
+        ),
+        ("import nowhere\n", {}, {FILE: "error"}),
+        ("x = 1\n", {}, {FILE: "error"}),
+        (PASSES, {"expression": "nothing"}, {}),
+    ],
+)
+def test_a_file_fails_as_a_whole(
+    setting: Setting, text: str, changes: dict[str, Any], found: dict[str, str]
+) -> None:
+    made = run(replace(setting, **changes), text)
+    assert outcomes(made) == found
     assert made.processes == 1
-
-
-@processes
-def test_a_crash_after_the_last_test_is_one(setting: Setting) -> None:
-    text = "import atexit, os\natexit.register(os._exit, 7)\n" + PASSES
-    made = run(setting, text)
-    assert outcomes(made) == {"test_one": "passed", FILE: "crashed"}
-
-
-@processes
-def test_a_file_without_tests_has_failed_unless_some_were_chosen(setting: Setting) -> None:
-    assert outcomes(run(setting, "x = 1\n")) == {FILE: "error"}
-    assert outcomes(run(replace(setting, expression="nothing"), PASSES)) == {}
 
 
 @processes
@@ -205,6 +208,8 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
     text += "    seen = pathlib.Path('seen')\n    if not seen.exists():\n"
     text += "        seen.write_text('')\n        assert False, 'the first time'\n"
     text += "def test_bad(): assert False\ndef test_bad_too(): assert False\n"
+    text += "def test_always():\n    with pathlib.Path('times').open('a') as times:\n"
+    text += "        times.write('x')\n    assert False\n"
     rules = (
         plugin.PlannedRule(
             name="a.skip", action="skip", reason="It is broken.", tests=(f"{FILE}::test_bad",)
@@ -212,14 +217,22 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
         plugin.PlannedRule(
             name="a.retry", action="retry", reason="Flaky.", retries=1, tests=(f"{FILE}::test_flaky",)
         ),
+        plugin.PlannedRule(
+            name="a.more", action="retry", reason="Bad.", retries=2, patterns=(".*::test_(always|worse)",)
+        ),
     )
     made = run(replace(setting, rules=rules), text)
-    assert outcomes(made) == {"test_bad": "skipped", "test_flaky": "flaky", "test_bad_too": "failed"}
-    assert made.matched == {"a.skip": (f"{FILE}::test_bad",), "a.retry": (f"{FILE}::test_flaky",)}
+    found = {"test_bad": "skipped", "test_flaky": "flaky", "test_bad_too": "failed", "test_always": "failed"}
+    assert outcomes(made) == found
+    matched = {"a.skip": "test_bad", "a.retry": "test_flaky", "a.more": "test_always"}
+    assert made.matched == {rule: (f"{FILE}::{name}",) for rule, name in matched.items()}
     flaky = next(case for case in made.cases if case.outcome == "flaky")
     assert (flaky.attempts, flaky.line) == (2, "AssertionError: the first time")
     assert flaky.rule == "a.retry: Flaky."
-    assert {case.attempts for case in made.cases if case is not flaky} == {1}
+    always = next(case for case in made.cases if case.test.endswith("test_always"))
+    assert (always.attempts, always.rule) == (3, "a.more: Bad.")
+    assert (setting.tree / "test" / "times").read_text() == "xxx"
+    assert {case.attempts for case in made.cases if case not in (flaky, always)} == {1}
 
 
 @processes
@@ -232,21 +245,6 @@ def test_a_program_of_the_tree_is_run_without_pytest(setting: Setting, status: i
     assert (made.collected, made.processes) == ((), 1)
     assert made.log is not None
     assert "it spoke" in made.log.read_text()
-
-
-@processes
-def test_a_test_that_fails_each_time_is_tried_as_often_as_its_rule_says_and_has_failed(
-    setting: Setting,
-) -> None:
-    rule = plugin.PlannedRule(
-        name="a.retry", action="retry", reason="Flaky.", retries=2, patterns=(".*::test_(bad|worse)",)
-    )
-    text = "import pathlib\ndef test_bad():\n    with pathlib.Path('seen').open('a') as seen:\n"
-    text += "        seen.write('x')\n    assert False\n"
-    made = run(replace(setting, rules=(rule,)), text)
-    assert outcomes(made) == {"test_bad": "failed"}
-    assert (made.cases[0].attempts, made.cases[0].rule) == (3, "a.retry: Flaky.")
-    assert (setting.tree / "test" / "seen").read_text() == "xxx"
 
 
 @processes
@@ -266,20 +264,10 @@ def test_shards_of_a_file_share_its_tests_without_loss(setting: Setting) -> None
     nothing = Part(file=FILE, keep=(f"{FILE}::TestZ",), drop=(FILE,))
     empty = run(setting, text, part=nothing)
     assert (empty.cases, empty.whole, empty.processes) == ((), 4, 0)
-
-
-@processes
-def test_a_file_that_cannot_be_imported_is_told_once(setting: Setting) -> None:
-    made = run(setting, "import nowhere\n")
-    assert outcomes(made) == {FILE: "error"}
-
-
-@processes
-def test_a_shard_of_a_file_that_cannot_be_collected_has_failed(setting: Setting) -> None:
-    part = Part(file=FILE, keep=(FILE,), drop=(f"{FILE}::TestX",))
-    made = run(setting, "import nowhere\n", part=part)
-    assert outcomes(made) == {FILE: "error"}
-    assert "nowhere" in made.cases[0].line
+    # a file that cannot be collected fails in each shard
+    made = [run(setting, "import nowhere\n", part=mine)]
+    assert outcomes(made[0]) == {FILE: "error"}
+    assert "nowhere" in made[0].cases[0].line
 
 
 @processes
@@ -324,13 +312,9 @@ def test_upstreams_runner_neither_stops_nor_retries_and_its_failures_are_told(se
     text += "        seen.write_text('')\n        assert False, 'the first time'\n" + PASSES
     made = run(setting, text, runner="run_test", arguments=("--inductor",))
     assert outcomes(made) == {"test_flaky": "failed", "test_one": "passed"}
-
-
-@processes
-def test_upstreams_runner_that_says_nothing_has_failed(setting: Setting) -> None:
+    # one that says nothing has failed
     (setting.tree / "test" / "run_test.py").write_text("print('no such test')\n")
-    made = run(setting, PASSES, runner="run_test")
-    assert outcomes(made) == {FILE: "crashed"}
+    assert outcomes(run(setting, PASSES, runner="run_test")) == {FILE: "crashed"}
 
 
 @processes
@@ -392,8 +376,8 @@ def test_results_name_the_architecture_where_there_are_several() -> None:
     assert log_name("test/dynamo/test_misc.py") == "dynamo.test_misc"
 
 
-def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> Result:
-    return Result(
+def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> Line:
+    return Line(
         kind="test",
         test=f"{FILE}::{name}",
         outcome=outcome,
@@ -404,8 +388,8 @@ def result(name: str, outcome: Any = "passed", message: str = "", attempt: int =
     )
 
 
-def session(*results: Result, exit_status: int | None = 0, **facts: Any) -> Session:
-    end = None if exit_status is None else End(kind="end", exit=exit_status)
+def session(*results: Line, exit_status: int | None = 0, **facts: Any) -> Session:
+    end = None if exit_status is None else Line(kind="end", exit=exit_status)
     started = facts.pop("started", tuple(dict.fromkeys(one.test for one in results)))
     return Session(began=BEGAN, results=results, started=started, end=end, **facts)
 
@@ -424,11 +408,7 @@ def test_a_failure_has_the_journals_line_and_text() -> None:
     heard = result("y", "failed", "AssertionError: no").model_copy(update={"text": "traceback"})
     passed, failed = put(1, [session(result("x"), heard, exit_status=1)])
     assert (passed.test, passed.outcome, passed.text, passed.file) == (f"{FILE}::x", "passed", "", FILE)
-    assert (failed.outcome, failed.line, failed.text) == (
-        "failed",
-        "AssertionError: no",
-        "traceback",
-    )
+    assert (failed.outcome, failed.line, failed.text) == ("failed", "AssertionError: no", "traceback")
 
 
 @pytest.mark.parametrize(
@@ -504,8 +484,8 @@ def test_an_empty_part_of_a_file_is_right() -> None:
 
 
 def test_a_file_that_cannot_be_collected() -> None:
-    broken = Uncollected(kind="collect", file=FILE, outcome="error", message="ImportError: x")
+    broken = Line(kind="collect", file=FILE, outcome="error", message="ImportError: x")
     found = put(2, [session(exit_status=2, uncollected=(broken,))])
     assert [(one.test, one.outcome, one.line) for one in found] == [(FILE, "error", "ImportError: x")]
-    skipped = Uncollected(kind="collect", file=FILE, outcome="skipped", message="no GPU")
+    skipped = Line(kind="collect", file=FILE, outcome="skipped", message="no GPU")
     assert named(put(5, [session(exit_status=5, uncollected=(skipped,))])) == {FILE: "skipped"}

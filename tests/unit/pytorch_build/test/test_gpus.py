@@ -79,46 +79,39 @@ Agent 3
 """
 
 
-def test_the_kernels_topology_names_targets_and_uuids() -> None:
-    found = kernel_gpus([CPU_NODE, MI300X, NAVI31])
-    assert found == (Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1"), Gpu(target="gfx1100"))
+MI300_ID = "GPU-5f8c7bdb91a4e3f1"
+CHIP = {
+    "market_name": "AMD Instinct MI300X",
+    "target_graphics_version": "gfx942",
+    "asic_serial": "0x5F8C7BDB91A4E3F1",
+}
+ROWS = [{"gpu": 0, "asic": CHIP}, {"gpu": 1, "asic": {"target_graphics_version": "N/A"}}]
+H200_ID = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
 
 
-def test_a_gpu_that_this_process_may_not_open_is_none_of_its_own() -> None:
-    found = kernel_gpus([MI300X, NAVI31], usable=lambda minor: minor == 129)
-    assert [one.target for one in found] == ["gfx1100"]
-
-
-def test_rocminfo_is_read_agent_by_agent() -> None:
-    assert rocminfo_gpus(ROCMINFO) == (
-        Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1", name="AMD Instinct MI300X"),
-        Gpu(target="gfx1100"),
-    )
-    assert rocminfo_gpus("ROCk module is NOT loaded, possibly no GPU devices\n") == ()
-
-
-def test_the_enumerators_processor_is_no_gpu() -> None:
-    assert [one.target for one in enumerated_gpus("gfx000\ngfx942\ngfx942:sramecc+\n")] == ["gfx942"] * 2
-    assert enumerated_gpus("error: no permission\n") == ()
-
-
-def test_amd_smi_is_read_in_both_of_its_forms() -> None:
-    chip = {
-        "market_name": "AMD Instinct MI300X",
-        "target_graphics_version": "gfx942",
-        "asic_serial": "0x5F8C7BDB91A4E3F1",
-    }
-    rows = [{"gpu": 0, "asic": chip}, {"gpu": 1, "asic": {"target_graphics_version": "N/A"}}]
-    expected = (Gpu(target="gfx942", uuid="GPU-5f8c7bdb91a4e3f1", name="AMD Instinct MI300X"),)
-    assert amd_smi_gpus(json.dumps(rows)) == expected
-    assert amd_smi_gpus(json.dumps({"gpu_data": rows})) == expected
-    assert amd_smi_gpus("AMDSMI_STATUS_NOT_INIT") == ()
-
-
-def test_nvidias_program_is_read_row_by_row() -> None:
-    uuid = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
-    text = f"{uuid}, 9.0, NVIDIA H200\nNo devices were found\n"
-    assert nvidia_gpus(text) == (Gpu(target="sm_90", uuid=uuid, name="NVIDIA H200"),)
+@pytest.mark.parametrize(
+    ("read", "printed", "found"),
+    [
+        (kernel_gpus, [CPU_NODE, MI300X, NAVI31], [("gfx942", MI300_ID, ""), ("gfx1100", "", "")]),
+        (rocminfo_gpus, ROCMINFO, [("gfx942", MI300_ID, "AMD Instinct MI300X"), ("gfx1100", "", "")]),
+        (rocminfo_gpus, "ROCk module is NOT loaded, possibly no GPU devices\n", []),
+        (enumerated_gpus, "gfx000\ngfx942\ngfx942:sramecc+\n", [("gfx942", "", "")] * 2),
+        (enumerated_gpus, "error: no permission\n", []),
+        (amd_smi_gpus, json.dumps(ROWS), [("gfx942", MI300_ID, "AMD Instinct MI300X")]),
+        (amd_smi_gpus, json.dumps({"gpu_data": ROWS}), [("gfx942", MI300_ID, "AMD Instinct MI300X")]),
+        (amd_smi_gpus, "AMDSMI_STATUS_NOT_INIT", []),
+        (
+            nvidia_gpus,
+            f"{H200_ID}, 9.0, NVIDIA H200\nNo devices were found\n",
+            [("sm_90", H200_ID, "NVIDIA H200")],
+        ),
+    ],
+)
+def test_what_the_kernel_and_programs_print_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Any, printed: Any, found: list[Any]
+) -> None:
+    monkeypatch.setattr(gpus, "RENDER_NODES", tmp_path / "none")
+    assert [(one.target, one.uuid, one.name) for one in read(printed)] == found
 
 
 @pytest.fixture
@@ -139,12 +132,8 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     return answers
 
 
-@pytest.mark.usefixtures("said")
-def test_a_machine_without_a_driver_has_no_vendor() -> None:
-    assert this_machine() == Machine()
-
-
 def test_a_program_that_knows_nothing_is_followed_by_the_next(said: dict[str, str]) -> None:
+    assert this_machine() == Machine()
     gpus.KFD.touch()
     assert this_machine() == Machine(vendor="amd")
     said |= {"rocminfo": "", "rocm_agent_enumerator": "gfx000\ngfx942\n"}
@@ -209,25 +198,20 @@ def chosen(
     return list(select(machine, env or {}, gpu_family=family, targets=targets, **changes))
 
 
-def test_the_first_gpu_of_the_family_is_taken() -> None:
-    (one,) = chosen()
-    assert one.target == "gfx942"
-    assert one.env == {"HIP_VISIBLE_DEVICES": "0"}
-    assert one.words == "gfx942 (0)"
-
-
-def test_all_gpus_of_the_family_are_taken_where_all_are_asked_for() -> None:
-    (one,) = chosen(policy="all")
-    assert one.env == {"HIP_VISIBLE_DEVICES": "0,2"}
-
-
-def test_each_architecture_has_processes_of_its_own() -> None:
-    both = chosen(family="gfx94X-dcgpu;gfx110X-all", policy="all")
-    assert [(one.target, one.env["HIP_VISIBLE_DEVICES"]) for one in both] == [
-        ("gfx942", "0,2"),
-        ("gfx1100", "1"),
-    ]
-    assert [one.env["HIP_VISIBLE_DEVICES"] for one in chosen(family="gfx94X-dcgpu;gfx110X-all")] == ["0", "1"]
+@pytest.mark.parametrize(
+    ("family", "policy", "words"),
+    [
+        ("gfx94X-dcgpu", "unique", ["gfx942 (0)"]),
+        ("gfx94X-dcgpu", "all", ["gfx942 (0, 2)"]),
+        # each architecture has processes of its own
+        ("gfx94X-dcgpu;gfx110X-all", "unique", ["gfx942 (0)", "gfx1100 (1)"]),
+        ("gfx94X-dcgpu;gfx110X-all", "all", ["gfx942 (0, 2)", "gfx1100 (1)"]),
+    ],
+)
+def test_gpus_of_a_family_are_chosen_by_architecture(family: str, policy: Any, words: list[str]) -> None:
+    found = chosen(family=family, policy=policy)
+    assert [one.words for one in found] == words
+    assert found[0].env == {"HIP_VISIBLE_DEVICES": "0" if policy == "unique" else "0,2"}
 
 
 @pytest.mark.parametrize(
@@ -299,13 +283,6 @@ def test_nvidias_gpus_are_chosen_by_uuid_where_they_are_asked_for() -> None:
     assert one.env == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
-def test_processes_without_a_gpu_see_none() -> None:
-    none = without_gpu()
-    assert (none.target, none.words) == ("", "no GPU")
-    assert none.env["HIP_VISIBLE_DEVICES"] == none.env["CUDA_VISIBLE_DEVICES"] == ""
-    assert none.env["GPU_DEVICE_ORDINAL"] is None
-
-
 @given(
     targets=st.lists(st.sampled_from(["gfx942", "gfx950", "gfx1100"]), min_size=1, max_size=6),
     order=st.randoms(use_true_random=False),
@@ -343,6 +320,10 @@ def test_a_family_without_a_gpu_fails_unless_that_is_allowed(
     with pytest.raises(CheckError, match="no GPU driver is loaded"):
         assignments(chosen, {})
     assert [one.target for one in assignments(chosen, {}, allow_no_gpu=True)] == [""]
+    none = without_gpu()
+    assert none.words == "no GPU"
+    hidden = {**dict.fromkeys(gpus.HIDING), "HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
+    assert none.env == hidden
     # no GPU runs the sample's device code
     assert [one.target for one in assignments(run.context("gfx950-dcgpu"), {})] == [""]
     assert [one.target for one in assignments(run.context("cpu", ref="nightly"), {})] == [""]

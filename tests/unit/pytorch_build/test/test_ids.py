@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pytorch_build.test.ids import Pattern, TestId, exact
 
+EXACT = "test/test_nn.py::TestNN::test_x"
 NAME = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 FOLDERS = st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), max_size=3)
 PARAMETERS = st.text(
@@ -117,10 +118,10 @@ def test_what_is_no_pattern_is_refused(pattern: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        ("test_x", "no test id"),
+        ("test_x", "not a test id"),
         ("::test_x", "must end with .py"),
         ("TestNN::test_x", "must end with .py"),
-        ("test/test_nn.py", "no test id"),
+        ("test/test_nn.py", "not a test id"),
         ("test/test_nn.py::TestNN::*", "under 'patterns'"),
         ("test/*.py::TestNN::test_x", "under 'patterns'"),
         ("test/test_nn.py::test_x[", "open bracket"),
@@ -129,27 +130,17 @@ def test_what_is_no_pattern_is_refused(pattern: str, said: str) -> None:
 def test_what_is_no_exact_id_is_refused(test: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         exact(test)
-
-
-def test_a_star_in_the_parameters_of_an_exact_id_is_a_star() -> None:
+    # a star in the parameters is a star
     assert exact("test/a.py::test_mul[a*b]") == "test/a.py::test_mul[a*b]"
 
 
 @pytest.mark.parametrize(
     ("pattern", "test", "why"),
     [
-        ("test/test_nn.py::TestNN::test_x", "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
+        (EXACT, "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
         ("test/test_nn.py::TestNN::test_x[2]", "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
-        (
-            "test/test_nn.py::TestNN::test_x",
-            "test/test_nn.py::TestB::test_x",
-            "the class differs: it names TestNN",
-        ),
-        (
-            "test/test_nn.py::TestNN::test_x",
-            "test/nn.py::TestNN::test_x",
-            "the file differs: it names test/test_nn.py",
-        ),
+        (EXACT, "test/test_nn.py::TestB::test_x", "the class differs: it names TestNN"),
+        (EXACT, "test/nn.py::TestNN::test_x", "the file differs: it names test/test_nn.py"),
         ("TestNN::*", "test/test_nn.py::TestB::test_x", ""),
         ("test/test_nn.py::TestNN::test_x", "test/test_nn.py::TestNN::test_y", ""),
         ("test/test_nn.py::TestNN::test_x", "test/test_b.py::TestB::test_x", ""),

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-SESSION = {
-    "kind": "session",
-    "schema": 1,
-    "time": 1.5,
-    "python": "3.11.7",
-    "torch": "",
-}
+SESSION = {"kind": "session", "schema": 1, "time": 1.5, "python": "3.11.7", "torch": ""}
 
 
 def result(test: str, outcome: str, attempt: int = 1) -> dict[str, object]:
@@ -33,17 +27,15 @@ def journal(path: Path, *lines: Mapping[str, object], cut: str = "") -> Path:
     return path
 
 
-def test_both_sides_mean_the_same_formats() -> None:
-    assert plugin.SCHEMA == wheel_test_plugin.SCHEMA
-    assert (plugin.TARGET / f"{plugin.PLUGIN}.py").is_file()
-
-
 def test_the_plan_is_written_as_the_plugin_reads_it(tmp_path: Path) -> None:
     rule = PlannedRule(name="a.b", action="skip", reason="It fails.", patterns=("x",))
     plugin.write_plan(tmp_path / "plan.json", Plan(root="/up", journal="j", only=("a.py::b",), rules=(rule,)))
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert (plan["schema"], plan["root"], plan["mode"], plan["only"]) == (1, "/up", "apply", ["a.py::b"])
     assert plan["rules"][0]["patterns"] == ["x"]
+    # both sides mean the same formats
+    assert plan["schema"] == wheel_test_plugin.SCHEMA
+    assert (plugin.TARGET / f"{plugin.PLUGIN}.py").is_file()
 
 
 def test_a_journal_becomes_its_sessions(tmp_path: Path) -> None:
@@ -114,9 +106,6 @@ def test_keys_of_a_later_plugin_lose_no_result(tmp_path: Path) -> None:
 def test_what_is_no_journal_is_refused(tmp_path: Path, lines: list[dict[str, object]], said: str) -> None:
     with pytest.raises(DataError, match=said):
         plugin.read_journal(journal(tmp_path / "j", *lines))
-
-
-def test_a_journal_that_was_never_written(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="cannot be read"):
         plugin.read_journal(tmp_path / "absent")
 
@@ -131,8 +120,6 @@ def test_a_collection_is_kept_without_its_results(tmp_path: Path) -> None:
     plugin.keep_collection([whole, journal(tmp_path / "2")], kept)
     (session,) = plugin.read_journal(kept)
     assert (session.collected, session.rules, session.started) == (("a", "b"), {"m.r": ("a",)}, ())
-
-
-def test_nothing_collected_is_nothing_kept(tmp_path: Path) -> None:
-    plugin.keep_collection([journal(tmp_path / "1", SESSION)], tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
+    # nothing collected is nothing kept
+    plugin.keep_collection([journal(tmp_path / "3", SESSION)], tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()

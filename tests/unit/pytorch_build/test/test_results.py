@@ -92,18 +92,13 @@ def test_what_is_no_pass_is_told(reports: Sequence[Report], problem: str) -> Non
     assert any(problem in said for said in tested.problems)
 
 
-def test_a_file_in_two_shards_adds_up() -> None:
+def test_a_file_in_two_shards_adds_up_and_one_that_failed_as_a_whole_is_not_a_test() -> None:
     whole = {"t.py": Suite(seconds=2, properties={WHOLE: "2"})}
     first = report(case("t.py::A::x"), shard="1/2", suites=whole)
     (tested,) = merged([first, report(case("t.py::B::y"), shard="2/2", suites=whole)])
-    assert tested.passed
-    assert tested.seconds == 4
-
-
-def test_a_file_that_failed_as_a_whole_is_no_test() -> None:
+    assert (tested.passed, tested.seconds) == (True, 4)
     (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1", collected=1)])
-    assert tested.problems == ()
-    assert not tested.passed
+    assert (tested.passed, tested.problems) == (False, ())
 
 
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:

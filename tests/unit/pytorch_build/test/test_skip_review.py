@@ -1,30 +1,33 @@
 from __future__ import annotations
 
 import datetime as dt
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from core.errors import UsageError
-from pytorch_build.test.plugin import Began, Session, Uncollected
-from pytorch_build.test.skip_review import as_json, evidence, explained, in_file, listing, review, silent
+from core.errors import DataError, UsageError
+from pytorch_build.test.plugin import Line, Session
+from pytorch_build.test.skip_review import (
+    as_json,
+    diff,
+    evidence,
+    explained,
+    in_file,
+    listing,
+    pruned,
+    review,
+    silent,
+)
 from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide
 
-TODAY = dt.date(2026, 11, 21)
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")
-BEGAN = Began.model_validate(
-    {
-        "kind": "session",
-        "schema": 1,
-        "time": 0,
-        "python": "3.12.4",
-        "pytest": "9",
-        "torch": "",
-        "root": "/",
-        "mode": "apply",
-    }
-)
 TESTS = ("test/a.py::TestA::test_x", "test/a.py::TestA::test_y[1]", "test/b.py::TestB::test_x")
 
 
@@ -35,11 +38,11 @@ def rule(key: str, **table: Any) -> Rule:
 
 
 def decided(*rules: Rule) -> Any:
-    return decide(rules, HERE, TODAY)
+    return decide(rules, HERE, dt.date(2026, 11, 21))
 
 
 def session(*tests: str, **facts: Any) -> Session:
-    return Session(began=BEGAN, collected=tests, **facts)
+    return Session(began=Line(kind="session"), collected=tests, **facts)
 
 
 def test_the_listing_names_rules_with_their_tests_and_on_request_why_others_do_not_apply() -> None:
@@ -92,11 +95,8 @@ def test_skip_comes_before_xfail_in_an_explanation_too() -> None:
     decisions = decided(rule("a", patterns=["::test_x"], action="xfail"), rule("b", patterns=["::test_x"]))
     assert explained("a.py::test_x", decisions)[0] == "a.py::test_x: skipped, by mine.b"
     assert explained("a.py::test_y", decisions) == ["a.py::test_y: runs, no rule applies to it"]
-
-
-def test_what_is_no_test_id_cannot_be_explained() -> None:
-    with pytest.raises(UsageError, match="'test_x' is no test id"):
-        explained("test_x", decided(rule("a", patterns=["::test_x"])))
+    with pytest.raises(UsageError, match="'test_x' is not a test id"):
+        explained("test_x", decisions)
 
 
 def test_what_matches_nothing_is_stale_and_the_nearest_test_is_named() -> None:
@@ -117,7 +117,7 @@ def test_what_matches_nothing_is_stale_and_the_nearest_test_is_named() -> None:
 
 def test_absence_is_believed_only_of_files_that_were_seen_whole() -> None:
     decisions = decided(rule("one", tests=["test/a.py::test_gone"]))
-    gone = Uncollected(kind="collect", file="test/a.py", outcome="error", message="")
+    gone = Line(kind="collect", file="test/a.py", outcome="error", message="")
     partly = (
         evidence([session("test/b.py::test_x")]),
         evidence([session(*TESTS, deselected=3)]),
@@ -154,12 +154,10 @@ def test_rules_of_elsewhere_are_not_judged_but_expire_all_the_same() -> None:
     found = review(decisions, evidence([session(*TESTS)], complete=True))
     assert (found.stale, found.judged) == ((), 0)
     assert [one.name for one in found.expired] == ["mine.one"]
-
-
-def test_what_an_expression_deselected_counts_where_a_rule_took_it() -> None:
-    decisions = decided(rule("one", tests=["test/a.py::TestA::test_x"]))
+    # what an expression deselected counts where a rule took it
     seen = evidence([session(deselected=3, rules={"mine.one": ("test/a.py::TestA::test_x",)})])
-    assert (review(decisions, seen).stale, review(decisions, seen).judged) == ((), 1)
+    found = review(decided(rule("one", tests=["test/a.py::TestA::test_x"])), seen)
+    assert (found.stale, found.judged) == ((), 1)
 
 
 def test_entries_name_files() -> None:
@@ -167,3 +165,105 @@ def test_entries_name_files() -> None:
     assert in_file("test/*.py::TestA::*", "test/a.py")
     assert not in_file("test/*.py::TestA::*", "test/sub/a.py")
     assert not in_file("TestA::*", "test/a.py")
+
+
+FILE_NAME = Path("mine.toml")
+FILE = """\
+# Rules of ours.
+
+# why the first
+# is here
+[rules.first]
+tests = [
+    "test/a.py::test_x",
+    "test/a.py::test_y",  # since May
+    'test/a.py::test_z["]',
+]
+reason = "[rules.second] is not this one."
+
+[rules.second]  # its header
+patterns = ["TestA::*"]
+reason = "It fails, too."
+
+# stays
+
+# of the third
+[rules."third"]
+patterns = ["TestB::*"]
+reason = "It fails."
+"""
+
+
+def test_a_rule_goes_with_its_comment_and_the_others_keep_theirs() -> None:
+    text = pruned(FILE, {"first"}, {}, where=FILE_NAME)
+    assert "why the first" not in text
+    assert text.startswith("# Rules of ours.\n\n[rules.second]  # its header\n")
+    assert "# stays\n\n# of the third\n" in text
+    assert set(tomllib.loads(text)["rules"]) == {"second", "third"}
+
+
+def test_the_last_rule_goes_and_the_comment_before_it_stays() -> None:
+    text = pruned(FILE, {"third"}, {}, where=FILE_NAME)
+    assert text.endswith('too."\n\n# stays\n')
+    assert "of the third" not in text
+
+
+def test_single_tests_go_with_their_line() -> None:
+    gone = {"first": ["test/a.py::test_y", 'test/a.py::test_z["]']}
+    text = pruned(FILE, (), gone, where=FILE_NAME)
+    assert "since May" not in text
+    assert tomllib.loads(text)["rules"]["first"]["tests"] == ["test/a.py::test_x"]
+    assert diff(FILE, text, "mine.toml").count("\n-") == 2
+
+
+def test_nothing_to_prune_leaves_every_byte_and_no_rule_left_is_no_file() -> None:
+    assert pruned(FILE, (), {}, where=FILE_NAME) == FILE
+    assert diff(FILE, FILE, "mine.toml") == ""
+    assert pruned(FILE, {"first", "second", "third"}, {}, where=FILE_NAME) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "rules", "tests"),
+    [
+        ('rules.one = {reason = "x"}\nrules.two = {reason = "y"}\n', {"one"}, {}),
+        ('[rules.one]\ntests = ["a", "b"]\n[rules.two]\nreason = "y"\n', (), {"one": ["a"]}),
+        ('[rules.two]\nreason = """\n[rules.one]\n"""\n[rules.one]\nreason = "x"\n', {"one"}, {}),
+    ],
+)
+def test_a_layout_that_cannot_be_followed_is_left_alone(
+    text: str, rules: Collection[str], tests: dict[str, list[str]]
+) -> None:
+    with pytest.raises(DataError, match="cannot be pruned line by line"):
+        pruned(text, rules, tests, where=FILE_NAME)
+
+
+KEYS = st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,6}", fullmatch=True), min_size=1, max_size=5, unique=True)
+
+
+@given(KEYS, st.data())
+def test_what_is_left_is_what_was_there_less_what_was_to_go(keys: list[str], data: st.DataObject) -> None:
+    blocks = []
+    for key in keys:
+        comment = data.draw(
+            st.sampled_from(["", "# of this rule\n", "# apart\n\n", "# apart\n\n# of this rule\n"])
+        )
+        tests = data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
+        listed = "".join(f'    "t.py::{name}",\n' for name in tests)
+        blocks.append(f'{comment}[rules.{key}]\ntests = [\n{listed}]\nreason = "It fails."\n')
+    text = data.draw(st.sampled_from(["", "# a file\n\n"])) + "\n".join(blocks)
+    before = tomllib.loads(text)["rules"]
+    gone = set(data.draw(st.lists(st.sampled_from(keys), unique=True)))
+    single = {
+        key: data.draw(
+            st.lists(st.sampled_from(table["tests"]), unique=True, max_size=len(table["tests"]) - 1)
+        )
+        for key, table in before.items()
+        if key not in gone
+    }
+    after = pruned(text, gone, single, where=FILE_NAME)
+    left = tomllib.loads(after).get("rules", {})
+    assert list(left) == [key for key in keys if key not in gone]
+    for key, table in left.items():
+        assert table["tests"] == [one for one in before[key]["tests"] if one not in single[key]]
+    if left:
+        assert after.count("# apart") == text.count("# apart")

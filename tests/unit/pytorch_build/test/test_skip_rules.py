@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
 from pytorch_build.test import skip_rules
+from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide, planned, unmet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 UNARY = "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA"
 RULE = '[rules.one]\ntests = ["test/a.py::test_x"]\nreason = "It fails on a full moon."\n'
@@ -68,13 +71,13 @@ def test_a_rule_is_named_by_file_and_table(file: Callable[..., Path], tmp_path: 
         ),
         ("gpu = []", "rules.one.gpu: "),
         ('os = ["linus"]', "rules.one.os[0]: "),
-        ('python = "3.11"', "rules.one.python: '3.11' is no version specifier"),
-        ('torch = ">=2.x"', "rules.one.torch: '>=2.x' is no version specifier"),
-        ('issue = "2070"', "rules.one.issue: '2070' is no link"),
+        ('python = "3.11"', "rules.one.python: '3.11' is not a version specifier"),
+        ('torch = ">=2.x"', "rules.one.torch: '>=2.x' is not a version specifier"),
+        ('issue = "2070"', "rules.one.issue: '2070' is not a link"),
         ('expires = "soon"', "rules.one.expires: "),
         ('action = "ignore"', "rules.one.action: "),
         ("retries = 2", "rules.one: 'retries' is for action"),
-        ('action = "retry"', "rules.one: a test that is tried again must not be forgotten"),
+        ('action = "retry"', "rules.one: a test that is retried must not be forgotten"),
         ('action = "retry"\nissue = "a/b#1"\nretries = 6', "rules.one.retries: "),
         ('patterns = ["test_x"]', "rules.one.patterns[0]: 'test_x' could be anywhere: write ::test_x"),
         ('patterns = ["TestA::*", "TestA::*"]', "rules.one: 'TestA::*' is there twice."),
@@ -87,24 +90,29 @@ def test_what_is_wrong_is_named_with_its_key_path(file: Callable[..., Path], lin
     assert said in caught.value.message
 
 
-def test_a_rule_without_a_reason_is_refused(file: Callable[..., Path]) -> None:
-    with pytest.raises(DataError, match=r"rules\.one\.reason: this key is missing"):
-        skip_rules.load([file('[rules.one]\ntests = ["test/a.py::test_x"]\n')])
-    with pytest.raises(DataError, match=r"rules\.one\.reason: the reason must say what goes wrong"):
-        skip_rules.load([file('[rules.one]\ntests = ["test/a.py::test_x"]\nreason = "broken"\n')])
-
-
-def test_a_rule_without_a_test_is_refused(file: Callable[..., Path]) -> None:
-    with pytest.raises(DataError, match=r"rules\.one: the rule names no test"):
-        skip_rules.load([file('[rules.one]\nreason = "It fails on a full moon."\n')])
-
-
-def test_every_problem_of_a_file_is_told_at_once(file: Callable[..., Path]) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[rules.one]\ntests = ["test/a.py::test_x"]\n', ["rules.one.reason: this key is missing"]),
+        (
+            '[rules.one]\ntests = ["test/a.py::test_x"]\nreason = "broken"\n',
+            ["rules.one.reason: the reason must say what goes wrong"],
+        ),
+        ('[rules.one]\nreason = "It fails on a full moon."\n', ["rules.one: the rule names no test"]),
+        # every problem of a file at once
+        (
+            '[rules.one]\ntests = ["test_x"]\nissue = "x"\n',
+            ["rules.one.tests[0]", "rules.one.issue", "rules.one.reason"],
+        ),
+        ("[rules]\n", ["rules"]),
+    ],
+)
+def test_a_file_that_lacks_what_a_rule_needs_is_refused(
+    file: Callable[..., Path], text: str, said: list[str]
+) -> None:
     with pytest.raises(DataError) as caught:
-        skip_rules.load([file('[rules.one]\ntests = ["test_x"]\nissue = "x"\n')])
-    assert all(
-        key in caught.value.message for key in ("rules.one.tests[0]", "rules.one.issue", "rules.one.reason")
-    )
+        skip_rules.load([file(text)])
+    assert all(words in caught.value.message for words in said)
 
 
 def test_two_files_cannot_give_one_name(file: Callable[..., Path], tmp_path: Path) -> None:
@@ -121,6 +129,101 @@ def test_a_folder_without_rules_is_a_missing_input(tmp_path: Path) -> None:
         skip_rules.load([tmp_path / "absent.toml"])
 
 
-def test_a_file_without_a_rule_is_refused(file: Callable[..., Path]) -> None:
-    with pytest.raises(DataError, match="rules"):
-        skip_rules.load([file("[rules]\n")])
+TODAY = dt.date(2026, 11, 21)
+HERE = UnderTest(
+    gpu_targets=("gfx942",),
+    platform="linux",
+    python="3.12.4",
+    torch="2.10.1+rocm7.1",
+    torch_ref="release/2.10",
+)
+
+
+def rule(key: str = "one", **table: Any) -> Rule:
+    table = {"tests": ["test/a.py::test_x"], "reason": "It fails.", **table}
+    return Rule(file=Path("mine.toml"), key=key, table=RuleTable.model_validate(table))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({}, ""),
+        ({"gpu": ["any"]}, ""),
+        ({"gpu": ["gfx942"]}, ""),
+        ({"gpu": ["gfx950", "gfx94X-dcgpu"]}, ""),
+        ({"gpu": ["gfx950"]}, "it is for gfx950, and this is gfx942"),
+        ({"gpu": ["cpu"]}, "it is for cpu, and this is gfx942"),
+        ({"os": ["windows"]}, "it is for windows, and this is linux"),
+        ({"python": ">=3.12,<3.13"}, ""),
+        ({"python": ">=3.13"}, "it is for Python >=3.13, and this is 3.12.4"),
+        ({"torch": ">=2.9,<2.11"}, ""),
+        ({"torch": "==2.10.1"}, ""),
+        ({"torch": ">=2.11"}, "it is for torch >=2.11, and this is 2.10.1+rocm7.1"),
+        ({"torch_ref": ["release/*"]}, ""),
+        ({"torch_ref": ["nightly"]}, "it is for the torch ref nightly, and this is release/2.10"),
+        ({"config": ["default", "inductor"]}, ""),
+        ({"config": ["distributed"]}, "it is for the configuration distributed, and this is default"),
+    ],
+)
+def test_each_condition_holds_or_says_why_not(table: dict[str, Any], said: str) -> None:
+    assert unmet(rule(**table), HERE) == ((said,) if said else ())
+
+
+def test_all_conditions_must_hold_and_each_that_does_not_is_told() -> None:
+    assert len(unmet(rule(gpu=["gfx950"], os=["windows"], python="<3"), HERE)) == 3
+    assert len(unmet(rule(gpu=["any"], os=["windows"], python=">3"), HERE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "here", "said"),
+    [
+        ({"gpu": ["any"]}, {"gpu_targets": ()}, ["it is for any GPU, and this is cpu"]),
+        ({"gpu": ["cpu"]}, {"gpu_targets": ()}, []),
+        ({}, {"gpu_targets": ()}, []),
+        # a rule for one target holds for wheels of its family
+        ({"gpu": ["gfx942"]}, {"gpu_targets": ("gfx940", "gfx941", "gfx942")}, []),
+        (
+            {"torch_ref": ["nightly"]},
+            {"torch_ref": ""},
+            ["it is for the torch ref nightly, and this is none of ours"],
+        ),
+    ],
+)
+def test_conditions_elsewhere(table: dict[str, Any], here: dict[str, Any], said: list[str]) -> None:
+    assert list(unmet(rule(**table), replace(HERE, **here))) == said
+
+
+@pytest.mark.parametrize("torch", ["2.11.0a0+git12", "2.11.0.dev20261101+rocm7.1", "2.11.0rc2", "2.11.0"])
+def test_what_comes_before_a_release_counts_as_the_release(torch: str) -> None:
+    before, at = rule(torch="<2.11"), rule(torch=">=2.11,<2.12")
+    here = replace(HERE, torch=torch)
+    assert unmet(before, here)
+    assert unmet(at, here) == ()
+
+
+def test_the_last_day_is_a_day_on_which_the_rule_holds() -> None:
+    rules = [rule(expires=TODAY)]
+    assert not decide(rules, HERE, TODAY)[0].expired
+    assert decide(rules, HERE, TODAY + dt.timedelta(days=1))[0].expired
+
+
+def test_an_expired_rule_that_applies_is_an_error() -> None:
+    old = rule("old", expires=dt.date(2026, 1, 31))
+    with pytest.raises(DataError, match=r"mine\.toml: mine\.old expired on 2026-01-31: It fails\."):
+        planned([rule(), old], HERE, TODAY)
+    elsewhere = rule("old", expires=dt.date(2026, 1, 31), os=["windows"])
+    assert [one.name for one in planned([rule(), elsewhere], HERE, TODAY)] == ["mine.one"]
+
+
+def test_the_plan_holds_what_applies_in_order_with_patterns_as_expressions() -> None:
+    rules = [
+        rule("a", patterns=["TestA::*"], issue="ROCm/TheRock#2070"),
+        rule("b", os=["windows"]),
+        rule("c", action="retry", issue="ROCm/TheRock#1"),
+        rule("d", action="retry", retries=4, expires=dt.date(2099, 1, 31)),
+    ]
+    first, third, fourth = planned(rules, HERE, TODAY)
+    assert (first.name, first.reason) == ("mine.a", "It fails. (ROCm/TheRock#2070)")
+    assert first.tests == ("test/a.py::test_x",)
+    assert first.patterns == (r"[^:]+::(?:[^:\[]+::)*TestA::[^:\[]+(?:::[^:\[]+)*(?:\[.*)?",)
+    assert (first.retries, third.retries, fourth.retries) == (0, 2, 4)

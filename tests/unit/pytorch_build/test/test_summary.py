@@ -118,6 +118,8 @@ def test_failures_come_first_with_why_and_how() -> None:
 
 
 def test_a_pass_says_so() -> None:
+    page = rendered(summary.markdown([results(case("t.py::x[a|b]", seconds=1))], title="T"))
+    assert "<td><code>t.py::x[a|b]</code></td>" in page
     text = summary.markdown([results(case(seconds=0.9), seconds=1)], title="Tests")
     assert text.startswith("### Tests: 1 passed\n")
     assert "Failures" not in text
@@ -136,11 +138,6 @@ def test_no_text_breaks_the_page(entries: list[tuple[str, str, Any]]) -> None:
     assert page.count("<table>") == 1 + bool(cases) + ("flaky" in outcomes)
     assert "<script" not in page
     assert "<img" not in page
-
-
-def test_bars_in_names_stay_in_their_cells() -> None:
-    page = rendered(summary.markdown([results(case("t.py::x[a|b]", seconds=1))], title="T"))
-    assert "<td><code>t.py::x[a|b]</code></td>" in page
 
 
 @given(ANY)

@@ -194,31 +194,12 @@ def choices(*words: str, platform: str = "linux") -> BuildChoices:
     return verb.build_choices_from(parser.parse_args(["torch", *words]), platform=platform)
 
 
-def test_nothing_is_chosen_by_default() -> None:
-    chosen = choices()
-    assert dict(chosen.own_trees) == {}
-    assert chosen.flash_attention is None
-    assert chosen.compiler_cache is None
-    assert (chosen.depth, chosen.max_jobs, chosen.gpu_targets) == (1, "", "")
-    assert not (chosen.clean)
-    assert not (chosen.update)
-
-
-@pytest.mark.parametrize(
-    ("option", "project"),
-    [
-        ("--triton-dir", "triton"),
-        ("--pytorch-dir", "torch"),
-        ("--pytorch-audio-dir", "audio"),
-        ("--pytorch-vision-dir", "vision"),
-        ("--apex-dir", "apex"),
-    ],
-)
-def test_own_trees_are_absolute(
-    option: str, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_trees_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert dict(choices(option, "mine").own_trees) == {project: tmp_path / "mine"}
+    assert choices() == CHOICES
+    names = {"triton": "triton", "torch": "pytorch", "audio": "pytorch-audio", "vision": "pytorch-vision"}
+    for project, name in (*names.items(), ("apex", "apex")):
+        assert dict(choices(f"--{name}-dir", "mine").own_trees) == {project: tmp_path / "mine"}
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
@@ -235,9 +216,6 @@ def test_a_compiler_cache_is_given_by_its_absolute_path(monkeypatch: pytest.Monk
     cache = choices("--compiler-cache", "ccache").compiler_cache
     assert cache is not None
     assert (cache.kind, cache.program) == ("ccache", Path.cwd() / "bin" / "ccache")
-
-
-def test_a_compiler_cache_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda _name: None)
     with pytest.raises(EnvironmentSetupError, match="sccache is not on the PATH"):
         choices("--compiler-cache", "sccache")

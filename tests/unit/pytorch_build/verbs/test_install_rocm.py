@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from core.env.installer import Install
+    from rocm_packaging.rocm_sources import RocmSource
 
 SAMPLE = ("--torch-ref", "sample")
 
@@ -32,10 +33,10 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append((calls, options))
         yield
 
-    def ask(_target: Any, **question: Any) -> RocmSdk:
-        made.append(question)
+    def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
+        made.append({"version": source.version, "layout": source.layout, **question})
         place = {"root": run.root, "bin": run.root, "cmake": run.root}
-        return RocmSdk(version=question["version"], layout=question["layout"], **place, targets=("gfx942",))
+        return RocmSdk(version=source.version, layout=source.layout, **place, targets=("gfx942",))
 
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
     monkeypatch.setattr(installer, "prepared", prepared)

@@ -137,6 +137,9 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     assert failed is not None
     assert judged(run)["test_torch"][0] == "failed"
     shard(run, 2, good("test_b"))
+    before = [one.key for one in run.store.list("17-linux")]
+    assert door("--run-id", 17, "--store", run.store.url, "--dry-run") == 0
+    assert [one.key for one in run.store.list("17-linux")] == before
     options = ("--run-id", 17, "--store", run.store.url, "--expect", "torch-sample-cp312=2")
     assert door(*options, "--record-durations", "--json", tmp_path / "d.json") == 0
     record = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312")
@@ -156,21 +159,9 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     assert judged(run)["test_torch"] == ("passed", "")
 
 
-def test_a_dry_run_writes_nothing(run: Any) -> None:
-    shard(run, 1, good("test_a"))
-    shard(run, 2, good("test_b"))
-    before = [one.key for one in run.store.list("17-linux")]
-    assert door("--run-id", 17, "--store", run.store.url, "--dry-run") == 0
-    assert [one.key for one in run.store.list("17-linux")] == before
-
-
 @pytest.mark.parametrize(
     ("words", "code"),
-    [
-        (("--run-id", 99), 4),
-        (("--expect", "a=x"), 2),
-        (("--input-dir", "/nowhere/at/all"), 4),
-    ],
+    [(("--run-id", 99), 4), (("--expect", "a=x"), 2), (("--input-dir", "/nowhere/at/all"), 4)],
 )
 def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
     assert door("--store", run.store.url, *words) == code

@@ -95,10 +95,15 @@ def totals(run: Any) -> Any:
 
 
 @pytest.mark.processes
-@pytest.mark.usefixtures("target", "torch")
+@pytest.mark.usefixtures("target")
 def test_passing_tests_are_recorded_and_not_repeated(
-    run: Any, tests: Path, capsys: pytest.CaptureFixture[str]
+    run: Any, tests: Path, torch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # the tests know what is recorded
+    text = "import json, os\ndef test_it():\n"
+    text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
+    text += "    assert 'PYTHONPATH' not in os.environ\n"
+    tests.joinpath("test_it.py").write_text(text)
     tests.joinpath("test_more.py").write_text(SKIPS)
     smoke(run.context("cpu"), SmokeOptions())
     assert totals(run) == {"tests": 2, "failures": 0, "errors": 0, "skipped": 1}
@@ -147,17 +152,6 @@ def test_what_is_no_pass_is_an_error(
 
 
 @pytest.mark.processes
-@pytest.mark.usefixtures("target")
-def test_the_tests_are_told_what_is_recorded(run: Any, tests: Path, torch: Any) -> None:
-    text = "import json, os\ndef test_told():\n"
-    text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
-    text += "    assert 'PYTHONPATH' not in os.environ\n"
-    tests.joinpath("test_it.py").write_text(text)
-    smoke(run.context("cpu"), SmokeOptions())
-    assert totals(run)["tests"] == 1
-
-
-@pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch", "tests")
 def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
     run: Any, monkeypatch: pytest.MonkeyPatch
@@ -169,19 +163,14 @@ def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
         return {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
 
     monkeypatch.setattr(test_smoke, "_pytest", pytests)
-    for _ in range(2):
-        smoke(run.context("cpu"), SmokeOptions(install=False))
-    assert len(ran) == 2
-    smoke(run.context("cpu"), SmokeOptions())
+    for install in (False, False, True):
+        smoke(run.context("cpu"), SmokeOptions(install=install))
     assert len(ran) == 3
-
-
-@pytest.mark.usefixtures("target", "torch", "tests")
-def test_wheels_that_do_not_fit_together_are_an_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # wheels that do not fit together are an error
     said = "The package `torch` requires `triton==3.6.0`, but it's not installed"
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: (said,))
     with pytest.raises(CheckError, match=r"triton==3\.6\.0"):
-        smoke(run.context("cpu"), SmokeOptions())
+        smoke(run.context("cpu", force=True), SmokeOptions())
 
 
 @pytest.mark.usefixtures("target", "tests")
@@ -213,6 +202,13 @@ def test_a_runs_wheels_are_those_of_its_ref_python_and_rocm(run: Any) -> None:
     with pytest.raises(MissingInputError, match="no wheels of nightly") as caught:
         wheels_of(other, run.target())
     assert "nox -s build_torch" in caught.value.hint
+    # failed builds offer nothing
+    record = run.record("build_torch", torch, torch_ref="sample", python="cp312", gpu_family="gfx950-dcgpu")
+    failed = record.model_copy(update={"status": "failed"})
+    records.write(run.store, run.common().outputs, "gfx950-dcgpu", failed)
+    run.store.delete(run.common().outputs.record_key("gfx950-dcgpu", record.name))
+    with pytest.raises(MissingInputError):
+        wheels_of(run.context("gfx950-dcgpu"), run.target())
 
 
 ALL = "gfx110X-all"
@@ -285,37 +281,21 @@ def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("family", "here", "put", "words"),
+    ("here", "put", "words"),
     [
-        (ALL, ("gfx1103",), ("rocm-sdk-device-gfx1100",), r"no device code of ROCm .* for gfx1103 .*gfx1100"),
-        (ALL, (), ("rocm-sdk-device-gfx1100",), r"for gfx1101, gfx1102, gfx1103"),
-        (ALL, (), (f"rocm-sdk-libraries-{ALL.lower()}",), "both layouts"),
+        (("gfx1103",), "rocm-sdk-device-gfx1100", r"no device code of ROCm .* for gfx1103 .*gfx1100"),
+        ((), "rocm-sdk-device-gfx1100", r"for gfx1101, gfx1102, gfx1103"),
+        ((), f"rocm-sdk-libraries-{ALL.lower()}", "both layouts"),
     ],
 )
 def test_what_a_run_lacks_is_told_before_anything_is_installed(
-    run: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    family: str,
-    here: tuple[str, ...],
-    put: tuple[str, ...],
-    words: str,
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: tuple[str, ...], put: str, words: str
 ) -> None:
     monkeypatch.setattr(installation, "detect", lambda: here)
-    put_split(run, *put)
+    put_split(run, put)
     with pytest.raises((MissingInputError, RocmError), match=words) as caught:
-        wheels_of(run.context(family), run.target())
+        wheels_of(run.context(ALL), run.target())
     assert caught.value.hint
-
-
-def test_failed_builds_offer_nothing(run: Any) -> None:
-    run.put_lock()
-    file = run.built("torch")
-    record = run.record("build_torch", file, torch_ref="sample", python="cp312", gpu_family=FAMILY)
-    run.store.delete(run.common().outputs.record_key(FAMILY, record.name))
-    failed = record.model_copy(update={"status": "failed"})
-    records.write(run.store, run.common().outputs, FAMILY, failed)
-    with pytest.raises(MissingInputError):
-        wheels_of(run.context(), run.target())
 
 
 def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
@@ -400,63 +380,53 @@ def test_sources_that_are_named_take_the_place_of_the_run(
     for version in ("2.10.0", "2.9.0"):
         make_wheel(tmp_path / "links", "torch", version, fields=[("Requires-Dist", "numpy")])
     named = SourceOptions(find_links=(str(tmp_path / "links"),))
-    what = installation.tested(run.context("cpu"), run.target(), named, RocmOptions())
-    assert [one.version for one in what.files] == ["2.10.0"]
-    assert (what.words, what.others) == (str(tmp_path / "links"), ("numpy",))
-    old = installation.tested(
-        run.context("cpu"), run.target(), replace(named, version="2.9.0"), RocmOptions()
-    )
-    assert [one.version for one in old.files] == ["2.9.0"]
+
+    def tested(**changes: Any) -> installation.Tested:
+        options = replace(named, **changes)
+        return installation.tested(run.context("cpu"), run.target(), options, RocmOptions())
+
+    assert [one.version for one in tested().files] == ["2.10.0"]
+    assert (tested().words, tested().others) == (str(tmp_path / "links"), ("numpy",))
+    assert [one.version for one in tested(version="2.9.0").files] == ["2.9.0"]
     with pytest.raises(EnvironmentSetupError, match=r"no torch==3"):
-        installation.tested(run.context("cpu"), run.target(), replace(named, version="3"), RocmOptions())
+        tested(version="3")
     (tmp_path / "none").mkdir()
     with pytest.raises(MissingInputError, match=r"no torch for Python 3\.12 at"):
-        installation.tested(
-            run.context("cpu"),
-            run.target(),
-            replace(named, find_links=(str(tmp_path / "none"),)),
-            RocmOptions(),
-        )
+        tested(find_links=(str(tmp_path / "none"),))
 
 
 @pytest.mark.usefixtures("target")
-def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
+def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = run.context("gfx110X-all", ref="nightly")
     with pytest.raises(CheckError, match="no GPU driver is loaded") as caught:
         smoke(chosen, SmokeOptions())
     assert "--allow-no-gpu" in caught.value.hint
-    # allowed, it is the run's wheels that are asked for next
+    monkeypatch.setattr(gpus, "this_machine", lambda: machine("gfx1201"))
+    with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
+        smoke(chosen, SmokeOptions())
+    # allowed, the run's wheels are needed next
     run.put_lock(run.lock(torch_ref="nightly"))
     with pytest.raises(MissingInputError):
         smoke(chosen, SmokeOptions(allow_no_gpu=True))
 
 
-@pytest.mark.usefixtures("target")
-def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Machine(gpus=(Gpu(target="gfx1201"),), vendor="amd")
-    monkeypatch.setattr(gpus, "this_machine", lambda: here)
-    with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
-        smoke(run.context("gfx110X-all", ref="nightly"), SmokeOptions())
+def machine(*targets: str, vendor: Any = "amd") -> Machine:
+    return Machine(gpus=tuple(Gpu(target=one, uuid="GPU-1") for one in targets), vendor=vendor)
 
 
 @pytest.mark.parametrize(
-    ("machine", "family", "options", "told"),
+    ("here", "family", "options", "told"),
     [
         (Machine(), "cpu", SmokeOptions(), {"SMOKE_GPU": None}),
+        (machine("sm_90", vendor="nvidia"), "cpu", SmokeOptions(), {"SMOKE_GPU": None}),
         (
-            Machine(gpus=(Gpu(target="sm_90", uuid="GPU-1"),), vendor="nvidia"),
-            "cpu",
-            SmokeOptions(),
-            {"SMOKE_GPU": None},
-        ),
-        (
-            Machine(gpus=(Gpu(target="sm_90", uuid="GPU-1"),), vendor="nvidia"),
+            machine("sm_90", vendor="nvidia"),
             "cpu",
             SmokeOptions(other_gpu=True),
             {"SMOKE_GPU": "sm_90", "CUDA_VISIBLE_DEVICES": "GPU-1"},
         ),
         (
-            Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd"),
+            machine("gfx942", "gfx942"),
             FAMILY,
             SmokeOptions(),
             {"SMOKE_GPU": "gfx942", "HIP_VISIBLE_DEVICES": "0"},
@@ -465,30 +435,22 @@ def test_a_family_that_no_gpu_here_has_is_refused(run: Any, monkeypatch: pytest.
 )
 @pytest.mark.usefixtures("target", "tests")
 def test_the_tests_are_told_which_gpu_torch_must_see(
-    run: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    machine: Machine,
-    family: str,
-    options: SmokeOptions,
-    told: dict[str, str | None],
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: Machine, family: str, options: SmokeOptions, told: Any
 ) -> None:
     chosen = run.context(family, ref="nightly")
-    monkeypatch.setattr(gpus, "this_machine", lambda: machine)
-    monkeypatch.setattr(installation, "prebuilt", lambda _context: ())
+    monkeypatch.setattr(gpus, "this_machine", lambda: here)
+    monkeypatch.setattr(installation, "prebuilt", lambda _: ())
     monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
     seen: dict[str, str] = {}
 
     def ran(argv: list[str | Path], *, env: dict[str, str], **_: object) -> None:
         seen.update(env)
         junit = next(str(word) for word in argv if str(word).startswith("--junitxml="))
-        Path(junit.partition("=")[2]).write_text(
-            "<testsuites><testsuite><testcase classname='a' name='b'/></testsuite></testsuites>"
-        )
+        Path(junit.partition("=")[2]).write_text("<testsuite><testcase classname='a' name='b'/></testsuite>")
 
     monkeypatch.setattr(process, "run", ran)
-    monkeypatch.setattr(
-        process, "capture", lambda *_, **__: process.Completed(returncode=0, stdout="{}", stderr="")
-    )
+    nothing = process.Completed(returncode=0, stdout="{}", stderr="")
+    monkeypatch.setattr(process, "capture", lambda *_, **__: nothing)
     smoke(chosen, replace(options, install=False))
     assert {name: seen.get(name) for name in told} == told
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
+from pytorch_build.verbs.test_torch import Container, command, devices_here, inside, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,5 +192,103 @@ def test_a_container_runs_the_same_words(
     assert not [word for word in ran[-1] if word.startswith(("--device", "--group-add"))]
     refused = front("test-torch", "--gpu-family", "gfx950-dcgpu", "--container", "--other-gpu")
     assert refused.code == 2
-    assert "--container hands AMD's devices on" in refused.said
+    assert "--container passes AMD's devices on" in refused.said
     assert len(ran) == 2
+
+
+ROOT = Path("/home/me/checkout")
+
+
+def container(**changes: Any) -> Container:
+    return Container(**{"engine": "docker", "root": ROOT, "user": (1000, 1001), **changes})
+
+
+def test_devices_groups_and_memory_are_those_that_gpu_machines_pass_on() -> None:
+    words = command(container(groups=(44, 110, 992)), ["--gpu-family", "gfx950-dcgpu"])
+    assert words[:3] == ("docker", "run", "--rm")
+    for word in ("--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"):
+        assert word in words
+    groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
+    assert groups == ["video", "render", "110", "44", "992"]
+    assert words[words.index("--workdir") + 2] == verb.IMAGE
+
+
+def test_files_belong_to_the_user_and_podman_keeps_their_groups() -> None:
+    words = command(container(devices=()), [])
+    assert {"--user=1000:1001", "--ipc=host"} <= set(words)
+    assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
+    kept = command(container(engine="podman"), [])
+    assert {"--user=1000:1001", "--userns=keep-id", "--group-add=keep-groups"} <= set(kept)
+    # the engine takes no other group beside these
+    assert len([word for word in kept if word.startswith("--group-add")]) == 1
+    assert "--userns=keep-id" not in command(container(engine="podman", user=(0, 0)), [])
+
+
+def test_a_user_without_a_name_inside_has_a_home_and_folders_that_stay() -> None:
+    words = command(container(folders=(Path("/data/wheels"), ROOT)), [])
+    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
+    assert volumes == [f"{ROOT}:{ROOT}", "/data/wheels:/data/wheels"]
+    said = dict(words[at + 1].split("=") for at, word in enumerate(words) if word == "--env")
+    assert said == {
+        "HOME": "/tmp/home",  # noqa: S108 - the container's own
+        "USER": "tests",
+        "PIP_CACHE_DIR": f"{ROOT}/.cache/container/pip",
+        "UV_CACHE_DIR": f"{ROOT}/.cache/container/uv",
+    }
+    assert "mkdir -p /tmp/home" in words[-1]
+
+
+def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
+    kfd, dri = tmp_path / "kfd", tmp_path / "dri"
+    assert devices_here((kfd, dri)) == ((), ())
+    kfd.touch()
+    dri.mkdir()
+    (dri / "renderD128").touch()
+    (dri / "by-path").mkdir()
+    assert devices_here((kfd, dri)) == ((kfd, dri), (kfd.stat().st_gid,))
+
+
+def test_the_session_runs_again_inside_with_its_words() -> None:
+    words = command(container(engine="podman"), ["-k", "a b; rm", "--shard", "2/6"], python="3.12")
+    assert words[0] == "podman"
+    assert words[-3:-1] == ("bash", "-euc")
+    session = shlex.split(words[-1].rpartition("exec ")[2])
+    assert session == [*("nox", "-s", "test_torch", "-P", "3.12", "--"), *("-k", "a b; rm", "--shard", "2/6")]
+    assert "NOX_ENVDIR=/tmp/nox" in words[-1]
+    assert "-P" not in command(container(), [])[-1]
+
+
+def test_values_of_variables_stand_in_no_command_line() -> None:
+    env = {
+        "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "HIP_VISIBLE_DEVICES": "1",
+        "https_proxy": "http://proxy",
+        "HOME": "/root",
+        "LD_PRELOAD": "x",
+        "PIP_INDEX_URL": "http://mirror",
+        "GITHUB_RUN_ID": "17",
+        # files of this machine, which are not there inside
+        "GITHUB_STEP_SUMMARY": "/home/runner/summary",
+        "RUNNER_TEMP": "/home/runner/temp",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/run/token",
+        "AWS_CA_BUNDLE": "/etc/ca.pem",
+        "PIP_CERT": "/etc/ca.pem",
+        "PIP_CACHE_DIR": "/home/me/.cache/pip",
+        "UV_CACHE_DIR": "/home/me/.cache/uv",
+    }
+    names = passed_on(env)
+    assert names == (
+        *("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID"),
+        *("HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy"),
+    )
+    words = command(container(variables=names), [])
+    assert "hush-hush" not in " ".join(words)
+    handed = [words[at + 1] for at, word in enumerate(words) if word == "--env"]
+    assert [one for one in handed if "=" not in one] == list(names)
+
+
+def test_what_is_about_this_machine_does_not_go_inside() -> None:
+    words = ["--container", "--python=/x/bin/python", "--image", "mine", "-k", "nn", "--", "--image", "-x"]
+    kept = inside(words, flags=("--container",), options=("--python", "--image"))
+    assert kept == ("-k", "nn", "--", "--image", "-x")
+    assert inside(["--python", "/x", "-v"], flags=(), options=("--python",)) == ("-v",)

@@ -1,26 +1,56 @@
 from __future__ import annotations
 
+import json
 import tarfile
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import ArtifactError, FatalError, MissingInputError, UsageError
-from rocm_packaging.packages.build import BuildRequest, build, inputs_digest
+from core import process
+from core.errors import ArtifactError, BuildError, FatalError, MissingInputError, UsageError
+from rocm_packaging.packages.build import (
+    COLUMNS,
+    build,
+    inputs_digest,
+    plan_json,
+    planned_files,
+    stub,
+    stub_template,
+    table_rows,
+)
+from rocm_packaging.packages.plan import make_plan
 from rocm_packaging.verbs import build as verb
-from tests.unit.rocm_packaging.artifact_sets import write, write_base
+from tests.unit.rocm_packaging.artifact_sets import (
+    VERSION,
+    executed,
+    in_sdist,
+    names_in,
+    request,
+    write,
+    write_base,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 OVERLAY = "share/therock"
 
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
-    """The smallest complete set, without one ELF file: nothing needs a process."""
-    root = tmp_path / "artifacts"
+    return unsplit_set(tmp_path / "artifacts")
+
+
+@pytest.fixture
+def split_artifacts(tmp_path: Path) -> Path:
+    return split_set(tmp_path / "artifacts")
+
+
+def unsplit_set(root: Path) -> Path:
+    """Write the smallest complete set, without one ELF file: nothing needs a process."""
     write_base(root, "gfx942", "gfx1100", split=False)
     write(root, "core-hip_lib_generic", **{"lib/libamdhip64.so.7": "hip"})
     write(root, "core-hip_dev_generic", **{"include/hip/hip.h": "h", "lib/cmake/hip/hip.cmake": "c"})
@@ -33,16 +63,6 @@ def artifacts(tmp_path: Path) -> Path:
         write(root, f"blas_dev_{family}", **{"include/hipblas.h": "same"})
         write(root, f"blas_test_{family}", **{"bin/hipblas-test": family})
     return root
-
-
-def request(artifacts: Path, **changes: object) -> BuildRequest:
-    values = {"artifact_dir": artifacts, "output_dir": artifacts.parent / "out", **changes}
-    return BuildRequest(**values)  # type: ignore[arg-type]
-
-
-def names_in(path: Path) -> set[str]:
-    with zipfile.ZipFile(path) as archive:
-        return set(archive.namelist())
 
 
 def test_the_packages(artifacts: Path) -> None:
@@ -91,19 +111,20 @@ def test_the_packages(artifacts: Path) -> None:
 def test_the_sdist_says_that_its_requirements_are_made_later(artifacts: Path) -> None:
     built = build(request(artifacts))
     with tarfile.open(built.files[0].path) as archive:
-        member = archive.extractfile("rocm-7.99.0.dev0+sample/PKG-INFO")
-        assert member is not None
-        text = member.read().decode()
         names = archive.getnames()
-    assert "Dynamic: Requires-Dist\nDynamic: Provides-Extra\n" in text
+    assert b"Dynamic: Requires-Dist\nDynamic: Provides-Extra\n" in in_sdist(built.files[0].path, "PKG-INFO")
     assert "rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py" in names
     assert not any("__pycache__" in name for name in names)
 
 
-def test_same_inputs_same_bytes(artifacts: Path) -> None:
-    one = build(request(artifacts, output_dir=artifacts.parent / "one", jobs=1))
-    two = build(request(artifacts, output_dir=artifacts.parent / "two", jobs=3))
-    assert [file.sha256 for file in one.files] == [file.sha256 for file in two.files]
+def test_same_inputs_same_bytes(tmp_path: Path) -> None:
+    for make in (unsplit_set, split_set):
+        artifacts = make(tmp_path / make.__name__)
+        one, two = (
+            build(request(artifacts, output_dir=tmp_path / f"{make.__name__}-{jobs}", jobs=jobs))
+            for jobs in (1, 3)
+        )
+        assert [file.sha256 for file in one.files] == [file.sha256 for file in two.files]
 
 
 def test_the_version_given_counts(artifacts: Path) -> None:
@@ -151,10 +172,8 @@ def test_families_that_contradict_each_other_are_packaged_one_at_a_time(
         libraries = f"rocm_sdk_libraries_{family.lower().replace('-', '_')}"
         made = [file.path.name.split("-7.99")[0] for file in files]
         assert made == ["rocm", "rocm_sdk_core", libraries, "rocm_sdk_devel"]
-        with tarfile.open(files[0].path) as archive:
-            member = archive.extractfile("rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py")
-            assert member is not None
-            assert f"DEFAULT_TARGET_FAMILY = '{family}'".encode() in member.read()
+        info = in_sdist(files[0].path, "src/rocm_sdk/_dist_info.py")
+        assert f"DEFAULT_TARGET_FAMILY = '{family}'".encode() in info
     (artifacts / "blas_dev_gfx110X-all/x/stage/include/hipblas.h").write_text("same", encoding="utf-8")
     assert verb._apart(whole) == (whole,)
 
@@ -187,3 +206,246 @@ def test_the_inputs_digest_follows_every_input(artifacts: Path) -> None:
     assert len(digests) == 5
     with pytest.raises(MissingInputError):
         inputs_digest(request(artifacts / "absent"))
+
+
+def test_stub_targets_are_filled_in() -> None:
+    room = b"@@STUB-TARGET@@".ljust(1024, b"\0")
+    made = stub(b"<" + room + b">", "../lib/llvm/bin/clang")
+    assert made == b"<" + b"../lib/llvm/bin/clang".ljust(1024, b"\0") + b">"
+    with pytest.raises(BuildError):
+        stub(b"nothing here", "x")
+    with pytest.raises(BuildError):
+        stub(room, "x" * 1024)
+
+
+@pytest.mark.processes
+def test_a_stub_starts_its_target_under_its_own_name(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "tool"
+    target = tmp_path / "lib" / "target"
+    for path in (program, target):
+        path.parent.mkdir()
+    program.write_bytes(stub(stub_template(), "../lib/target"))
+    target.write_text('#!/bin/sh\necho "ran $0 with $1"\nexit 3\n', encoding="utf-8")
+    for path in (program, target):
+        path.chmod(0o755)
+    done = process.capture([program, "argument"], check=False)
+    assert done.returncode == 3
+    assert done.stdout.endswith("/lib/target with argument\n")
+    target.unlink()
+    done = process.capture([program], check=False)
+    assert done.returncode == 127
+    assert "No such file" in done.stderr
+
+
+@pytest.mark.processes
+def test_stubs_are_reproducible() -> None:
+    assert stub_template() == stub_template()
+
+
+TARGETS = ("gfx942", "gfx1100", "gfx1101")
+
+
+def split_set(root: Path) -> Path:
+    """Write a split set: neutral libraries, and device code of three targets."""
+    write_base(root, *TARGETS, split=True)
+    write(root, "core-hip_lib_generic", **{"lib/libamdhip64.so.7": "hip"})
+    write(root, "amd-llvm_lib_generic", **{"lib/llvm/lib/x.bc": "bc"})
+    write(root, "blas_lib_generic", **{"lib/libhipblas.so.3": "host", ".kpack/blas_lib.kpm": "{}"})
+    write(root, "blas_dev_generic", **{"include/hipblas.h": "h"})
+    write(root, "rpp_lib_generic", **{"lib/librpp.so.2": "rpp"})
+    for target in TARGETS:
+        write(
+            root,
+            f"blas_lib_{target}",
+            **{f".kpack/blas_lib_{target}.kpack": target, f"lib/rocblas/library/db_{target}.dat": target},
+        )
+    write(root, "blas_lib_gfx942:xnack+", **{".kpack/blas_lib_gfx942_xnack.kpack": "x"})
+    return root
+
+
+def metadata_of(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
+        return archive.read(name).decode()
+
+
+def dist_info_of(sdist: Path) -> ModuleType:
+    return executed(in_sdist(sdist, "src/rocm_sdk/_dist_info.py"))
+
+
+def test_split_packages(split_artifacts: Path) -> None:
+    built = build(request(split_artifacts))
+    files = {file.path.name.partition(f"-{VERSION}")[0]: file.path for file in built.files}
+    assert list(files) == [
+        "rocm",
+        "rocm_sdk_core",
+        "rocm_sdk_libraries",
+        *(f"rocm_sdk_device_{target}" for target in TARGETS),
+        "rocm_sdk_devel",
+    ]
+    assert built.families == TARGETS
+    libraries = names_in(files["rocm_sdk_libraries"])
+    assert libraries == {
+        "_rocm_sdk_libraries/__init__.py",
+        "_rocm_sdk_libraries/.kpack/blas_lib.kpm",
+        "_rocm_sdk_libraries/lib/libhipblas.so.3",
+        "_rocm_sdk_libraries/lib/librpp.so.2",
+        "rocm_sdk_libraries/__init__.py",
+        "rocm_sdk_libraries/_dist_info.py",
+    }
+    assert f"Requires-Dist: rocm-sdk-core=={VERSION}" in metadata_of(files["rocm_sdk_libraries"])
+    for target in TARGETS:
+        assert f"Requires-Dist: rocm-sdk-libraries=={VERSION}" in metadata_of(
+            files[f"rocm_sdk_device_{target}"]
+        )
+    with (
+        zipfile.ZipFile(files["rocm_sdk_devel"]) as wheel,
+        tarfile.open(fileobj=wheel.open("rocm_sdk_devel/_devel.tar")) as archive,
+    ):
+        names = [*wheel.namelist(), *archive.getnames()]
+    assert "_rocm_sdk_devel/include/hipblas.h" in names
+    assert not any("gfx942" in name for name in names)
+
+
+def test_device_packages_own_nothing_of_the_libraries(split_artifacts: Path) -> None:
+    built = build(request(split_artifacts, families=("gfx942",)))
+    paths = {file.path.name.partition(f"-{VERSION}")[0]: file.path for file in built.files}
+    device = names_in(paths["rocm_sdk_device_gfx942"])
+    assert device == {
+        "_rocm_sdk_libraries/.devel_links/gfx942.json",
+        "_rocm_sdk_libraries/.kpack/blas_lib_gfx942.kpack",
+        "_rocm_sdk_libraries/.kpack/blas_lib_gfx942_xnack.kpack",
+        "_rocm_sdk_libraries/lib/rocblas/library/db_gfx942.dat",
+    }
+    assert not device & names_in(paths["rocm_sdk_libraries"])
+    with zipfile.ZipFile(paths["rocm_sdk_device_gfx942"]) as archive:
+        said = json.loads(archive.read("_rocm_sdk_libraries/.devel_links/gfx942.json"))
+    assert said["version"] == VERSION
+    assert {
+        "relpath": "lib/rocblas/library/db_gfx942.dat",
+        "target": "../../../../_rocm_sdk_libraries/lib/rocblas/library/db_gfx942.dat",
+    } in said["links"]
+
+
+def test_files_of_two_packages_in_one_place_are_refused_by_both_names(split_artifacts: Path) -> None:
+    write(split_artifacts, "fft_lib_gfx942", **{"lib/plan.db": "a"})
+    write(split_artifacts, "fft_lib_gfx1100", **{"lib/plan.db": "a"})
+    with pytest.raises(
+        ArtifactError, match=r"fft_lib_gfx942.*fft_lib_gfx1100|fft_lib_gfx1100.*fft_lib_gfx942"
+    ):
+        build(request(split_artifacts))
+    assert not (split_artifacts.parent / "out").exists()
+
+
+def test_variants_of_one_target_may_not_contradict_each_other(split_artifacts: Path) -> None:
+    write(split_artifacts, "blas_lib_gfx942:xnack+", **{".kpack/blas_lib_gfx942.kpack": "other"})
+    with pytest.raises(ArtifactError, match=r"blas_lib_gfx942:xnack\+"):
+        build(request(split_artifacts))
+
+
+def test_a_target_that_was_built_and_has_no_artifacts_is_missed(split_artifacts: Path) -> None:
+    (split_artifacts / "blas_lib_gfx1101").rename(split_artifacts / ".away")
+    with pytest.raises(ArtifactError, match="incomplete: no libraries of gfx1101"):
+        build(request(split_artifacts))
+    assert build(request(split_artifacts, families=("gfx1100",))).families == ("gfx1100",)
+
+
+def test_families_stand_for_their_targets(split_artifacts: Path) -> None:
+    assert make_plan(request(split_artifacts, families=("gfx110X-all",))).built == ("gfx1100", "gfx1101")
+    with pytest.raises(UsageError, match="gfx90a-dcgpu"):
+        make_plan(request(split_artifacts, families=("gfx90a-dcgpu",)))
+
+
+def test_extras(split_artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build(
+        request(split_artifacts, linux_families=("gfx942",), windows_families=("gfx1100", "gfx1150"))
+    )
+    info = dist_info_of(built.files[0].path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx110X-all")
+    extras = info.get_extras()
+    assert extras["libraries"] == [f"rocm-sdk-libraries=={VERSION}"]
+    assert extras["devel"] == [f"rocm-sdk-devel=={VERSION}"]
+    assert "profiler" not in extras
+    device = {target: f"rocm-sdk-device-{target}=={VERSION}" for target in (*TARGETS, "gfx1150")}
+    assert extras["device"] == [device["gfx1100"], device["gfx1101"]]
+    assert extras["device-gfx942"] == [device["gfx942"] + ' ; sys_platform == "linux"']
+    assert extras["device-gfx1100"] == [device["gfx1100"]]
+    assert extras["device-gfx1150"] == [device["gfx1150"] + ' ; sys_platform == "win32"']
+    assert len(extras["device-all"]) == 4
+    assert info.DEFAULT_TARGET_FAMILY == "gfx942"
+
+
+def test_each_target_has_its_extra_also_the_only_one(
+    split_artifacts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("ROCM_SDK_TARGET_FAMILY", raising=False)
+    built = build(request(split_artifacts, families=("gfx942",)))
+    extras = dist_info_of(built.files[0].path).get_extras()
+    for name in ("device", "device-gfx942", "device-all"):
+        assert extras[name] == [f"rocm-sdk-device-gfx942=={VERSION}"]
+
+
+def test_no_gpu_and_no_choice_is_said_aloud(split_artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("ROCM_SDK_TARGET_FAMILY", raising=False)
+    info = dist_info_of(build(request(split_artifacts)).files[0].path)
+    with pytest.warns(UserWarning, match="No GPU"):
+        assert info.get_extras()["device"] == [f"rocm-sdk-device-gfx942=={VERSION}"]
+
+
+def test_suffix_and_platform_tag(split_artifacts: Path) -> None:
+    built = build(request(split_artifacts, suffix="_n1", platform_tag="manylinux_2_28_x86_64"))
+    assert all(
+        file.path.name.endswith("-manylinux_2_28_x86_64.whl")
+        for file in built.files
+        if file.path.suffix == ".whl"
+    )
+    folders = {name.partition("/")[0] for file in built.files[1:] for name in names_in(file.path)}
+    assert folders == {
+        "_rocm_sdk_core_n1",
+        "rocm_sdk_core",
+        "_rocm_sdk_libraries_n1",
+        "rocm_sdk_libraries",
+        "_rocm_sdk_devel_n1",
+        "rocm_sdk_devel",
+    }
+    assert (
+        dist_info_of(built.files[0].path).ALL_PACKAGES["devel"].get_py_package_name() == "_rocm_sdk_devel_n1"
+    )
+    for wrong in ({"suffix": "-1"}, {"platform_tag": "linux x86"}):
+        with pytest.raises(UsageError):
+            build(request(split_artifacts, **wrong))
+
+
+def test_the_profiler_is_made_where_there_is_one(split_artifacts: Path) -> None:
+    write(
+        split_artifacts,
+        "rocprofiler-systems_run_generic",
+        **{"bin/rocprof-sys-run": "#!/bin/sh\n", "share/rocprofiler-systems/x": "x", "etc/other": "o"},
+    )
+    plan = make_plan(request(split_artifacts))
+    built = build(request(split_artifacts))
+    path = next(file.path for file in built.files if file.path.name.startswith("rocm_profiler-"))
+    assert {"_rocm_profiler/bin/rocprof-sys-run", "rocm_profiler/_cli.py"} <= names_in(path)
+    assert "_rocm_profiler/etc/other" not in names_in(path)
+    with zipfile.ZipFile(path) as archive:
+        entry = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert "rocprof-sys-run = rocm_profiler._cli:rocprof_sys_run" in archive.read(entry).decode()
+        compile(archive.read("rocm_profiler/_cli.py"), "_cli.py", "exec")
+    left = [one.path for one in planned_files(plan) if one.how == "left out"]
+    assert left == ["etc/other"]
+    assert dist_info_of(built.files[0].path).ALL_PACKAGES["profiler"].extra == "profiler"
+
+
+def test_the_plan_can_be_read(split_artifacts: Path) -> None:
+    plan = make_plan(request(split_artifacts))
+    files = planned_files(plan)
+    said = json.loads(plan_json(plan, files))
+    assert (said["split"], said["families"], said["version"]) == (True, list(TARGETS), VERSION)
+    by_path = {(one["package"], one["path"]): one for one in said["files"]}
+    device = by_path["rocm-sdk-device-gfx942", ".kpack/blas_lib_gfx942.kpack"]
+    assert (device["how"], device["devel"]) == ("as it is", "hard link")
+    assert by_path["rocm-sdk-devel", "include/hipblas.h"]["devel"] == "own"
+    assert all(len(row) == len(COLUMNS) for row in table_rows(files))

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from rocm_packaging.packages import layouts, wheels
 from rocm_packaging.packages.layouts import packages
 from rocm_packaging.packages.plan import Distribution
+from tests.unit.rocm_packaging.artifact_sets import executed
 
 DISTRIBUTION = Distribution(
     version="10.1.0",
@@ -18,11 +18,8 @@ DISTRIBUTION = Distribution(
 )
 
 
-def loaded(family: str = "", package: str = "", **kwargs: Any) -> ModuleType:
-    module = ModuleType("dist_info")
-    source = wheels.dist_info(kwargs.get("distribution", DISTRIBUTION), package, family)
-    exec(compile(source, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
-    return module
+def loaded(family: str = "", package: str = "", distribution: Distribution = DISTRIBUTION) -> ModuleType:
+    return executed(wheels.dist_info(distribution, package, family))
 
 
 @pytest.fixture(autouse=True)

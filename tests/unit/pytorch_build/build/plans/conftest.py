@@ -10,8 +10,8 @@ import pytest
 
 from core.cli.options import Common
 from pytorch_build.build.build import Build, BuildChoices, Dependency
-from pytorch_build.build.plans import plan_build
 from pytorch_build.build.plans.common import BuildPlan
+from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import Site, TreeFacts
 from pytorch_build.build.toolchain import Provided
 from pytorch_build.context import Context

@@ -13,7 +13,7 @@ from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.plans.torch import REQUIRED, flash_attention, preload_names, rocm_init_text
 from pytorch_build.platforms import LINUX, PLATFORMS, WINDOWS, Platform
-from tests.unit.pytorch_build.build.listings import listing
+from tests.unit.pytorch_build.build.windows_listings import listing
 
 if TYPE_CHECKING:
     from tests.unit.pytorch_build.build.plans.conftest import Plan

@@ -13,14 +13,26 @@ from core.wheel import read_wheel_info
 from core.wheel.record import verify_record
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.libraries import Binary
-from pytorch_build.standalone.portable import Portability, analyse, excluded, platform_text, repair
+from pytorch_build.standalone.portable import (
+    Patch,
+    Portability,
+    analyse,
+    analyse_dlls,
+    excluded,
+    plan,
+    repair,
+    require_dlls,
+)
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
+from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
 NEWEST = ("manylinux_2_34_x86_64",)
+WINDOWS = "torchvision-0.25.0-cp312-cp312-win_amd64.whl"
+FOO, BAR = Path("/lib/libfoo.so.1.2"), Path("/lib/libbar.so.3")
 OLD = ("manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 
@@ -83,10 +95,6 @@ def test_rocm_torch_and_the_wheels_own_libraries_do_not_count() -> None:
     assert not {"libnuma.so.*", "libc.so.6"} & patterns
 
 
-def test_platforms_are_joined_as_names_have_them() -> None:
-    assert platform_text(OLD) == "manylinux2014_x86_64.manylinux_2_17_x86_64"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="auditwheel is for Linux")
 def test_a_wheel_without_compiled_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WheelError, match="auditwheel cannot judge demo"):
@@ -123,3 +131,62 @@ def test_a_library_of_the_machine_goes_in_and_the_wheel_runs_without_it(tmp_path
     code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).user())"
     said = process.capture([sys.executable, "-c", code, tmp_path / "installed" / "demo" / "user.so"]).stdout
     assert said == "42\n"
+
+
+def binary(*needed: str, search: tuple[str, ...] = ()) -> Binary:
+    return Binary(name="", needed=needed, search=search)
+
+
+def test_libraries_get_names_of_their_own_and_their_users_follow() -> None:
+    patches = plan(
+        "torch",
+        {"libfoo.so.1": FOO, "libbar.so.3": BAR},
+        {"libfoo.so.1": "a" * 64, "libbar.so.3": "0123456789abcdef" * 4},
+        {
+            "torch/lib/libtorch.so": binary("libfoo.so.1", "libc.so.6", search=("$ORIGIN", "/build/lib")),
+            "torch/_C.so": binary("libc.so.6"),
+            "_C.so": binary("libbar.so.3"),
+        },
+        {"libfoo.so.1": binary("libbar.so.3", "libm.so.6"), "libbar.so.3": binary("libc.so.6")},
+    )
+    foo, bar = "libfoo-aaaaaaaa.so.1", "libbar-01234567.so.3"
+    assert list(patches) == [
+        Patch(member=f"torch.libs/{bar}", source=BAR, soname=bar, renamed={}, search=()),
+        Patch(
+            member=f"torch.libs/{foo}",
+            source=FOO,
+            soname=foo,
+            renamed={"libbar.so.3": bar},
+            search=("$ORIGIN",),
+        ),
+        Patch(
+            member="_C.so",
+            renamed={"libbar.so.3": bar},
+            search=("$ORIGIN/torch.libs",),
+        ),
+        Patch(
+            member="torch/lib/libtorch.so",
+            renamed={"libfoo.so.1": foo},
+            search=("$ORIGIN", "$ORIGIN/../../torch.libs"),
+        ),
+    ]
+
+
+def test_each_dll_is_sorted_by_what_brings_it(tmp_path: Path) -> None:
+    files = {
+        "torchvision/_C.pyd": pe_file(
+            needed=("C10.dll", "KERNEL32.dll", "python312.dll", "jpeg8.dll", "zlib.dll")
+        ),
+        "torchvision/jpeg8.dll": pe_file(needed=("VCRUNTIME140_1.dll",), delayed=("amdhip64_7.dll",)),
+        "torchvision/a.py": b"",
+    }
+    needs = analyse_dlls(write_wheel(tmp_path, WINDOWS, files))
+    user, jpeg = ("torchvision/_C.pyd",), ("torchvision/jpeg8.dll",)
+    assert needs["inside"] == {"jpeg8.dll": user}
+    assert needs["promised"] == {"kernel32.dll": user, "python312.dll": user, "vcruntime140_1.dll": jpeg}
+    assert needs["others"] == {"amdhip64_7.dll": jpeg, "c10.dll": user}
+    assert needs["missing"] == {"zlib.dll": user}
+    with pytest.raises(
+        CheckError, match=r"needs DLLs that nothing provides: zlib\.dll \(for torchvision/_C\.pyd\)"
+    ):
+        require_dlls(tmp_path / WINDOWS, needs["missing"])

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import MissingInputError, UsageError
+from core.errors import DataError, MissingInputError, UsageError
+from core.junit import Case, Document, Suite
+from core.run.outputs import RunOutputs
+from core.stores.directory import DirectoryStore
 from pytorch_build.test import shards
 from pytorch_build.test.shards import (
     BALANCE,
@@ -17,9 +21,12 @@ from pytorch_build.test.shards import (
     Part,
     Plan,
     Shard,
+    for_run,
+    of_documents,
     parse_shard,
     plan,
     read_durations,
+    record,
 )
 
 if TYPE_CHECKING:
@@ -28,84 +35,6 @@ if TYPE_CHECKING:
 # recorded with torch 2.13.0 for processors, from the tests of 2.6.0
 REAL = Path(__file__).with_name("recorded") / "durations.json"
 SECONDS = st.floats(0, 1000, allow_nan=False)
-
-
-def table(**seconds: float) -> Durations:
-    return Durations(
-        files={f"test_{name}.py": FileDuration(seconds=value) for name, value in seconds.items()}
-    )
-
-
-def loads(made: Plan) -> list[float]:
-    return [round(one, 6) for one in made.seconds]
-
-
-@pytest.mark.parametrize(("text", "index", "count"), [("1/1", 1, 1), ("2/6", 2, 6), ("06/6", 6, 6)])
-def test_shards_are_parsed(text: str, index: int, count: int) -> None:
-    assert parse_shard(text) == Shard(index=index, count=count)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("7/6", "no shard 7 of 6"),
-        ("0/6", "no shard 0 of 6"),
-        ("1/0", "in 0 shards"),
-        ("a/b", "not K/N"),
-        ("2", "not K/N"),
-        ("", "not K/N"),
-        ("2/6/1", "not K/N"),
-        ("-1/6", "not K/N"),
-        (" 1/6", "not K/N"),
-        ("1/6\n", "not K/N"),
-        ("²/6", "not K/N"),
-        ("1/99999", "not K/N"),
-    ],
-)
-def test_what_is_no_shard_is_refused(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        parse_shard(text)
-
-
-def test_the_longest_is_placed_first() -> None:
-    durations = table(a=5, b=4, c=3, d=3, e=3)
-    made = plan(durations.files, durations, 2)
-    assert [[unit.file for unit in units] for units in made.shards] == [
-        ["test_a.py", "test_d.py"],
-        ["test_b.py", "test_c.py", "test_e.py"],
-    ] or loads(made) == [8, 10]
-    assert sum(loads(made)) == 18
-
-
-def test_unknown_files_get_the_median_of_the_known() -> None:
-    durations = table(a=1, b=10, c=100)
-    made = plan(["test_a.py", "test_b.py", "test_c.py", "test_new.py"], durations, 1)
-    assert {unit.file: unit.seconds for unit in made.shards[0]}["test_new.py"] == 10
-
-
-def test_unknown_files_take_a_median_to_start() -> None:
-    known = {f"test_{at}.py": FileDuration(seconds=1, starting=at) for at in (2, 4, 9)}
-    made = plan(["test_new.py", *known], Durations(files=known), 1)
-    assert loads(made) == [4 + 2 + 4 + 9 + 1 * 3 + 1]
-    # of files that are asked for nothing is known, so those of all others count
-    assert loads(plan(["test_new.py"], Durations(files=known), 1)) == [1 + 4]
-
-
-def test_without_any_duration_files_are_spread_evenly() -> None:
-    made = plan([f"test_{at}.py" for at in range(12)], Durations(), 4)
-    assert [len(units) for units in made.shards] == [3, 3, 3, 3]
-
-
-def test_starting_a_file_counts() -> None:
-    durations = Durations(files={f"test_{at}.py": FileDuration(seconds=1, starting=9) for at in range(4)})
-    assert loads(plan(durations.files, durations, 2)) == [20, 20]
-
-
-def test_no_file_is_an_error() -> None:
-    with pytest.raises(MissingInputError, match="no test files"):
-        plan([], Durations(), 2)
-
-
 BIG = FileDuration(
     seconds=100,
     parts={
@@ -116,6 +45,60 @@ BIG = FileDuration(
         "test_big.py::TestC": 29,
     },
 )
+
+
+def table(**seconds: float) -> Durations:
+    return Durations(files={f"test_{one}.py": FileDuration(seconds=value) for one, value in seconds.items()})
+
+
+def loads(made: Plan) -> list[float]:
+    return [round(one, 6) for one in made.seconds]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1/1", (1, 1)),
+        ("2/6", (2, 6)),
+        ("06/6", (6, 6)),
+        ("7/6", "no shard 7 of 6"),
+        ("0/6", "no shard 0 of 6"),
+        ("1/0", "in 0 shards"),
+        *((text, "not K/N") for text in ("a/b", "2", "", "2/6/1", "-1/6", " 1/6", "1/6\n", "²/6", "1/99999")),
+    ],
+)
+def test_shards_are_parsed_or_refused(text: str, expected: Any) -> None:
+    if isinstance(expected, tuple):
+        assert parse_shard(text) == Shard(index=expected[0], count=expected[1])
+        return
+    with pytest.raises(UsageError, match=expected):
+        parse_shard(text)
+
+
+def test_files_are_spread_by_what_they_take() -> None:
+    durations = table(a=5, b=4, c=3, d=3, e=3)
+    # the longest first, where the shard stays shortest
+    assert loads(plan(durations.files, durations, 2)) == [8, 10]
+    # without any duration evenly
+    made = plan([f"test_{at}.py" for at in range(12)], Durations(), 4)
+    assert [len(units) for units in made.shards] == [3, 3, 3, 3]
+    # starting a file counts
+    durations = Durations(files={f"test_{at}.py": FileDuration(seconds=1, starting=9) for at in range(4)})
+    assert loads(plan(durations.files, durations, 2)) == [20, 20]
+    with pytest.raises(MissingInputError, match="no test files"):
+        plan([], Durations(), 2)
+
+
+def test_unknown_files_get_the_median_of_the_known() -> None:
+    durations = table(a=1, b=10, c=100)
+    made = plan([*durations.files, "test_new.py"], durations, 1)
+    assert {unit.file: unit.seconds for unit in made.shards[0]}["test_new.py"] == 10
+    # to start, too
+    known = {f"test_{at}.py": FileDuration(seconds=1, starting=at) for at in (2, 4, 9)}
+    made = plan(["test_new.py", *known], Durations(files=known), 1)
+    assert loads(made) == [4 + 2 + 4 + 9 + 1 * 3 + 1]
+    # of these files nothing is known, so those of all others count
+    assert loads(plan(["test_new.py"], Durations(files=known), 1)) == [1 + 4]
 
 
 def test_a_big_file_is_taken_apart_only_as_far_as_balance_asks() -> None:
@@ -241,14 +224,6 @@ def test_shards_of_a_real_table_are_balanced(count: int) -> None:
     assert started <= len(durations.files) * 1.5 + count
 
 
-def test_files_alone_would_not_balance_the_real_table() -> None:
-    durations = read_durations(REAL)
-    whole = Durations(
-        files={name: one.model_copy(update={"parts": {}}) for name, one in durations.files.items()}
-    )
-    assert plan(whole.files, whole, 12).imbalance > BALANCE
-
-
 def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     durations = Durations(files={"test_big.py": BIG, "test_s.py": FileDuration(seconds=1)})
     shards.show(plan(durations.files, durations, 2), Shard(index=1, count=2))
@@ -256,3 +231,108 @@ def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1/2 (this one)" in told
     assert "2/2" in told
     assert "test_big.py" in told
+
+
+def case(test: str, seconds: float, outcome: Any = "passed") -> Case:
+    return Case(test=test, outcome=outcome, seconds=seconds, file=test.partition("::")[0])
+
+
+def test_reports_become_durations() -> None:
+    first = Document(
+        cases=(
+            case("t.py::A::x[1]", 2),
+            case("t.py::A::x[2]", 3),
+            case("t.py::A::y", 0.25),
+            case("t.py::alone", 4),
+            case("t.py::B::hung", 600, "timeout"),
+        ),
+        suites={"t.py": Suite(seconds=615.25)},
+    )
+    second = Document(cases=(case("t.py::B::z", 1.5),), suites={"t.py": Suite(seconds=9.5)})
+    assert of_documents([first, second]).files == {
+        "t.py": FileDuration(
+            # a hang is no duration
+            seconds=10.75,
+            starting=8,
+            parts={"t.py::A": 5.25, "t.py::A::x": 5, "t.py::alone": 4, "t.py::B": 1.5, "t.py::B::z": 1.5},
+        )
+    }
+
+
+def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
+    first, second = case("t.py@gfx942::A::x[1]", 2), case("t.py@gfx90a::A::x[1]", 3)
+    suites = {"t.py@gfx942": Suite(seconds=2), "t.py@gfx90a": Suite(seconds=3)}
+    found = of_documents([Document(cases=(first, second), suites=suites)]).files
+    parts = {"t.py::A": 5.0, "t.py::A::x": 5.0}
+    assert found == {"t.py": FileDuration(seconds=5, parts=parts)}
+
+
+def test_a_table_of_the_users(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(table(a=1).model_dump_json())
+    assert read_durations(file) == table(a=1)
+    with pytest.raises(MissingInputError, match="none"):
+        read_durations(tmp_path / "none.json")
+    wrong = [
+        "",
+        "[]",
+        '{"file": {}}',
+        *(f'{{"files": {{"a": {{"seconds": {one}}}}}}}' for one in ("-1", "NaN")),
+    ]
+    for text in wrong:
+        file.write_text(text)
+        with pytest.raises(DataError, match=r"mine\.json"):
+            read_durations(file)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def run(number: str = "17") -> RunOutputs:
+    return RunOutputs(run_id=number, platform="linux")
+
+
+def test_all_shards_of_a_run_read_the_same(store: DirectoryStore) -> None:
+    record(store, run("16"), "cpu", "default", table(a=1))
+    assert for_run(store, run(), "cpu", "default") == table(a=1)
+    # what another run records in between changes nothing for this one
+    record(store, run("16"), "cpu", "default", table(a=99))
+    assert for_run(store, run(), "cpu", "default") == table(a=1)
+    assert for_run(store, run("18"), "cpu", "default") == table(a=99)
+    assert for_run(store, run("18"), "cpu", "inductor") == Durations()
+    assert for_run(store, run("18"), "gfx942", "default") == Durations()
+    # the local run takes the newest each time
+    assert for_run(store, run("local"), "cpu", "default") == table(a=99)
+    record(store, run("local"), "cpu", "default", table(a=2))
+    assert for_run(store, run("local"), "cpu", "default") == table(a=2)
+
+
+def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(store, run(), "cpu", "default", table(a=1))
+    key = shards.run_key(run(), "cpu", "default")
+    found = DirectoryStore.find
+    looked: list[str] = []
+
+    def late(self: DirectoryStore, asked: str) -> Any:
+        answer = found(self, asked)
+        if asked == key and not looked:
+            looked.append(asked)
+            DirectoryStore.put_bytes(self, key, table(b=2).model_dump_json().encode())
+        return answer
+
+    monkeypatch.setattr(DirectoryStore, "find", late)
+    assert for_run(store, run(), "cpu", "default") == table(b=2)
+
+
+def test_files_that_did_not_run_keep_what_was_known(store: DirectoryStore) -> None:
+    record(store, run(), "cpu", "default", table(a=1, b=2))
+    record(store, run(), "cpu", "default", table(b=3, c=4))
+    key = shards.latest_key(run(), "cpu", "default")
+    assert key == "test-durations/linux/cpu/default.json"
+    kept = json.loads(store.read(key))["files"]
+    assert [one["seconds"] for one in kept.values()] == [1, 3, 4]
+    store.put_bytes(key, b"{")
+    with pytest.raises(DataError, match="test-durations"):
+        for_run(store, run(), "cpu", "default")

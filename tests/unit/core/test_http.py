@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from http.client import IncompleteRead
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from ci.publish.index.pages import Entry, render
 from core.errors import MissingInputError, StoreError
-from core.http import Answer, fetch
-from core.packages.offers import Offer
-from core.packages.pages import Link, links, served_store, unlisted, wait_for
+from core.http import Answer, Link, fetch, links, served_store
+from core.packages import Offer, sources
+from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
 from tests.folders import served
 
@@ -57,56 +57,46 @@ def test_what_is_absent_or_of_another_digest_is_named() -> None:
     assert unlisted(f'<a href="{TORCH.name}">without a digest</a>', [TORCH]) == []
 
 
-@dataclass
-class Time:
-    """A clock that only waiting moves."""
-
-    now: float = 0.0
-    slept: list[float] = field(default_factory=list)
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture(name="slept", autouse=True)
+def slept_fixture(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let only waiting move the clock."""
+    slept: list[float] = []
+    monkeypatch.setattr(sources, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
+    return slept
 
 
-def test_pages_are_asked_again_until_each_lists_its_files(capfd: pytest.CaptureFixture[str]) -> None:
-    time = Time()
+def test_pages_are_read_again_until_each_lists_its_files(
+    slept: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
     asked: list[str] = []
 
     def read(url: str) -> Answer:
         asked.append(url)
         if url == "torch":
-            return Answer(text=page(TORCH) if time.now >= 2 else "")
-        return Answer(text=page(ROCM)) if time.now >= 1 else Answer(problem="it answers 404 Not Found")
+            return Answer(text=page(TORCH) if sum(slept) >= 2 else "")
+        return Answer(text=page(ROCM)) if sum(slept) >= 1 else Answer(problem="it answers 404 Not Found")
 
-    wait_for({"torch": [TORCH], "rocm": [ROCM]}, seconds=60, read=read, sleep=time.sleep, clock=time)
-    assert 2 <= time.now < 5
+    wait_for({"torch": [TORCH], "rocm": [ROCM]}, seconds=60, read=read)
+    assert 2 <= sum(slept) < 5
     assert asked.count("rocm") < asked.count("torch"), "a page that is complete is not asked again"
     said = capfd.readouterr().err
     assert f"rocm: it answers 404 Not Found; it should list {ROCM.name}." in said
     assert f"torch lacks {TORCH.name}." in said
 
 
-def test_a_complete_page_is_read_once_and_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    wait_for(
-        {"torch": [TORCH]},
-        seconds=0,
-        read=lambda _: Answer(text=page(TORCH)),
-        sleep=lambda _: pytest.fail("waited"),
-    )
-    assert capfd.readouterr().err == ""
+def test_a_complete_page_is_read_once_and_nothing_is_said(
+    slept: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    wait_for({"torch": [TORCH]}, seconds=0, read=lambda _: Answer(text=page(TORCH)))
+    assert (slept, capfd.readouterr().err) == ([], "")
 
 
-def test_when_time_is_up_one_message_names_what_is_missing() -> None:
-    time = Time()
+def test_when_time_is_up_one_message_names_what_is_missing(slept: list[float]) -> None:
     many = [Offer(name=f"x-{n}.whl", distribution="x", version=str(n), sha256="a" * 64) for n in range(20)]
     with pytest.raises(MissingInputError) as caught:
-        wait_for({"flat": many}, seconds=30, read=lambda _: Answer(text=""), sleep=time.sleep, clock=time)
-    assert time.now == 30
-    assert max(time.slept) <= 15
+        wait_for({"flat": many}, seconds=30, read=lambda _: Answer(text=""))
+    assert sum(slept) == 30
+    assert max(slept) <= 15
     assert "After 30 s" in caught.value.message
     assert "flat lacks x-0.whl," in caught.value.message
     assert "and 12 more." in caught.value.message

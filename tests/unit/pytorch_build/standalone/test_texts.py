@@ -2,17 +2,26 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from core.errors import WheelError
 from pytorch_build.build.plans.torch import rocm_init_text
-from pytorch_build.standalone.texts import Asked, patched_torch_init, read_rocm_init, standalone_init
+from pytorch_build.standalone.texts import (
+    Licenses,
+    Loader,
+    patched_torch_init,
+    read_rocm_init,
+    standalone_init,
+    standalone_metadata,
+    standalone_module,
+    standalone_version,
+)
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+NONE = Licenses(expression="", files={})
 UPSTREAM = """\
 if sys.platform == "win32":
 
@@ -28,12 +37,12 @@ if sys.platform == "win32":
 
 def test_what_our_builds_write_is_read_back() -> None:
     text = rocm_init_text(("amd_comgr", "amdhip64"), rocm_version="7.1.0rc2")
-    assert read_rocm_init(text, "x") == Asked(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
+    assert read_rocm_init(text, "x") == Loader(names=("amd_comgr", "amdhip64"), version="7.1.0rc2")
 
 
 def test_a_call_without_a_version_asks_for_none() -> None:
     text = "import rocm_sdk as sdk\ndef initialize():\n  sdk.initialize_process(preload_shortnames=('a',))\n"
-    assert read_rocm_init(text, "x") == Asked(names=("a",), version="")
+    assert read_rocm_init(text, "x") == Loader(names=("a",), version="")
 
 
 @pytest.mark.parametrize(
@@ -101,3 +110,63 @@ def test_a_file_without_the_loop_or_with_the_patch_is_refused() -> None:
         patched_torch_init("import os\n", "w.whl: torch/__init__.py")
     with pytest.raises(WheelError, match="stand-alone"):
         patched_torch_init(patched_torch_init(UPSTREAM, "x"), "x")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("2.10.0+rocm7.10.0", "2.10.0+rocm7.10.0.standalone"),
+        ("2.10.0a0+devrocm7.10.0.dev0.f689a8ea", "2.10.0a0+devrocm7.10.0.dev0.f689a8ea.standalone"),
+        ("2.10.0", "2.10.0+standalone"),
+    ],
+)
+def test_versions_carry_a_mark_that_pep_440_accepts_as_it_is(old: str, new: str) -> None:
+    assert standalone_version(Version(old), "standalone") == new
+    assert str(Version(new)) == new
+    assert Version(new) > Version(old)
+
+
+def test_a_marked_version_is_not_marked_again() -> None:
+    with pytest.raises(WheelError, match="already"):
+        standalone_version(Version("2.10.0+rocm7.standalone"), "standalone")
+
+
+def test_metadata_loses_rocm_and_nothing_else() -> None:
+    old = (
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0+rocm7\n"
+        "Requires-Dist: rocm[libraries]==7.0\n"
+        "Requires-Dist: ROCm-SDK_core (==7.0);\n  python_version > '3'\n"
+        "Requires-Dist: rocmtools\nrequires-dist: triton==3.6\n"
+        "Requires-Dist: numpy; extra == 'all'\nProvides-Extra: all\n"
+        "\nVersion: in the text\n\nRequires-Dist: rocm\n"
+    )
+    new = standalone_metadata(old.encode(), "2.10.0+rocm7.standalone", NONE).decode()
+    assert new == (
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0+rocm7.standalone\n"
+        "Requires-Dist: rocmtools\nrequires-dist: triton==3.6\n"
+        "Requires-Dist: numpy; extra == 'all'\nProvides-Extra: all\n"
+        "\nVersion: in the text\n\nRequires-Dist: rocm\n"
+    )
+
+
+def test_licences_are_joined_where_metadata_has_an_expression() -> None:
+    licenses = Licenses(expression="MIT", files={Path("x"): {"LICENSE": "rocm-sdk-core/LICENSE"}})
+    old = b"Metadata-Version: 2.4\nVersion: 1\nLicense-Expression: %s\nLicense-File: LICENSE\n"
+    for own, both in (
+        (b"BSD-3-Clause", "BSD-3-Clause AND MIT"),
+        (b"MIT", "MIT"),
+        (b"MIT OR Apache-2.0", "(MIT OR Apache-2.0) AND MIT"),
+    ):
+        new = standalone_metadata(old % own, "2", licenses)
+        fields = f"License-Expression: {both}\nLicense-File: rocm-sdk-core/LICENSE\nLicense-File: LICENSE\n"
+        assert new.decode() == f"Metadata-Version: 2.4\nVersion: 2\n{fields}"
+    words = b"Metadata-Version: 2.1\nVersion: 1\nLicense: BSD\n"
+    assert b"License-" not in standalone_metadata(words, "2", licenses)
+
+
+def test_the_version_module_changes_where_it_states_the_whole_version() -> None:
+    old = b"__version__ = '2.10.0+rocm7'\nrocm: str = \"7\"\nx = '2.10.0+rocm7.1'\ny = \"2.10.0+rocm7\"\n"
+    new = standalone_module(old, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")
+    assert new == old.replace(b"7'\nrocm", b"7.standalone'\nrocm").replace(
+        b'7"\n', b'7.standalone"\n'
+    ).replace(b'rocm: str = "7.standalone"', b'rocm: str = "7"')

@@ -1,1 +1,0 @@
-"""What runs inside a target environment: standard library plus pytest; this folder goes on its PYTHONPATH."""

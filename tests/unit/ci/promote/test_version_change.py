@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from ci.promote.version_change import (
+    RULES_FILE,
+    RocmChange,
+    Rules,
+    final_of,
+    kept_facts,
+    new_version,
+    plan_set,
+    rules,
+)
+from core.data import load_toml
+from core.errors import DataError, FatalError, MissingInputError, UsageError, WheelError
+from pytorch_build.lock.versions import version_suffix, wheel_version
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from rocm_packaging.packages.layouts import device_target
+from tests.unit.ci.promote.conftest import TARGETS, keeping, split_wheels
+from tests.unit.ci.promote.test_policy import facts, wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
+LINUX = "py3-none-linux_x86_64.whl"
+CORE, CP312 = f"rocm_sdk_core-7.10.0rc2-{LINUX}", "cp312-cp312-linux_x86_64.whl"
+
+BASES = st.builds("{}.{}.{}".format, *[st.integers(0, 99)] * 3)
+COMMITS = st.text("0123456789abcdef", min_size=8, max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "old", "new"),
+    [
+        ("rocm", "7.10.0rc2", "7.10.0"),
+        ("rocm_sdk_libraries_gfx94X_dcgpu", "7.10.0rc2", "7.10.0"),
+        ("rocm-sdk-core", "7.10.0-rc.2", "7.10.0"),
+        ("rocm-profiler", "7.10.0rc2", "7.10.0"),
+        ("torch", "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"),
+        ("torchaudio", "2.11.0+torch2.12.rocm7.10.0rc2", "2.11.0+torch2.12.rocm7.10.0"),
+        ("torchvision", "0.25.0rc2+rocm7.10.0rc2", "0.25.0rc2+rocm7.10.0"),
+        ("triton", "3.6.0+gitaf7c10rc2.rocm7.10.0rc2", "3.6.0+gitaf7c10rc2.rocm7.10.0"),
+        ("apex", "1.10.0+git0a20251120.rocm7.10.0rc2", "1.10.0+git0a20251120.rocm7.10.0"),
+        ("torch", "2.10.0+rocm7.10.0rc2.rocm7.10.0rc2", "2.10.0+rocm7.10.0rc2.rocm7.10.0"),
+        # not of this candidate
+        ("rocm", "7.10.0rc1", None),
+        ("rocm", "7.10.0", None),
+        ("rocm", "7.10.0rc2+local", None),
+        ("torch", "2.10.0", None),
+        ("torch", "2.10.0+rocm7.10.0rc20", None),
+        ("torch", "2.10.0+rocm7.10.0rc2.more", None),
+        ("torch", "2.10.0+devrocm7.10.0rc2", None),
+        ("torch", "2.10.0+cpu", None),
+        ("torch", "7.10.0rc2", None),
+        ("numpy", "7.10.0rc2", None),
+        ("rocm-like", "7.10.0rc2", None),
+    ],
+)
+def test_new_versions(distribution: str, old: str, new: str | None) -> None:
+    assert new_version(distribution, old, CHANGE) == new
+
+
+@given(BASES, st.integers(0, 99), BASES, COMMITS, st.sampled_from(["nightly", "prerelease", "dev"]))
+def test_only_rocms_part_of_a_local_version_changes(
+    rocm: str, candidate: int, torch: str, commit: str, release_type: str
+) -> None:
+    change = final_of(f"{rocm}rc{candidate}")
+    assert change == RocmChange(old=f"{rocm}rc{candidate}", new=rocm)
+    assert Version(change.old) < Version(change.new)
+    old = wheel_version(torch, version_suffix(change.old), release_type=release_type, commit=commit)
+    new = wheel_version(torch, version_suffix(change.new), release_type=release_type, commit=commit)
+    assert new_version("torch", old, change) == new
+    assert Version(new).public == Version(old).public
+    assert new_version("torch", new, change) is None
+
+
+@pytest.mark.parametrize(
+    "version", ["7.10.0", "7.10.0a20260822", "7.10.0.dev0+0123abc", "7.99.0.dev0+sample", "7.10", "latest"]
+)
+def test_only_candidates_become_releases(version: str) -> None:
+    with pytest.raises(UsageError):
+        final_of(version)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "targets", "said"),
+    [
+        ("7.10.0", "7.10.0", (), "already"),
+        ("7.99.0.dev0+sample", "7.99.0", (), "never published"),
+        ("7.10.0rc2", "7.10.0", ("gfx12-0",), "gfx12-0 is not a gfx target"),
+    ],
+)
+def test_changes_that_are_refused(old: str, new: str, targets: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        RocmChange(old=old, new=new, targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"version 7.10.0rc2.", True),
+        (b"2.10.0+rocm7.10.0rc2", True),
+        (b"v7.10.0rc2-linux", True),
+        (b"7.10.0rc21", False),
+        (b"17.10.0rc2", False),
+        (b"2.7.10.0rc2", False),
+        (b"7.10.0", False),
+        (b"7x10y0rc2", False),
+    ],
+)
+def test_mentions(text: bytes, *, found: bool) -> None:
+    assert bool(CHANGE.mention().search(text)) is found
+
+
+def test_mentions_in_either_spelling() -> None:
+    change = RocmChange(old="7.99.0.dev0+sample", new="7.99.1.dev0+sample")
+    for text in (b"7.99.0.dev0+sample", b"2.10.0+devrocm7.99.0.dev0.sample"):
+        assert change.mention().search(text)
+
+
+def test_a_whole_set() -> None:
+    many = "1foo-cp312-cp312-manylinux_2_28_x86_64.manylinux2014_x86_64.whl"
+    targets = {
+        f"torch-2.10.0+rocm7.10.0rc2-{CP312}": f"torch-2.10.0+rocm7.10.0-{CP312}",
+        f"triton-3.6.0+rocm7.10.0rc2-{many}": f"triton-3.6.0+rocm7.10.0-{many}",
+        CORE: f"rocm_sdk_core-7.10.0-{LINUX}",
+        "rocm-7.10.0rc2.tar.gz": "rocm-7.10.0.tar.gz",
+        "rocm_bootstrap-0.1.0-py3-none-any.whl": "rocm_bootstrap-0.1.0-py3-none-any.whl",
+    }
+    found = plan_set(targets, CHANGE)
+    assert [(one.source, one.target) for one in found] == sorted(targets.items())
+    assert {(one.distribution, one.kind, one.old, one.new) for one in found} == {
+        ("torch", "pytorch", "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"),
+        ("triton", "pytorch", "3.6.0+rocm7.10.0rc2", "3.6.0+rocm7.10.0"),
+        ("rocm-sdk-core", "rocm", "7.10.0rc2", "7.10.0"),
+        ("rocm", "rocm", "7.10.0rc2", "7.10.0"),
+        ("rocm-bootstrap", "constant", "0.1.0", "0.1.0"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "said"),
+    [
+        ([], MissingInputError, "no packages"),
+        ([f"numpy-7.10.0rc2-{LINUX}"], WheelError, "numpy-7.10.0rc2.*is not a package that carries"),
+        ([CORE.replace("rc2", "rc1")], WheelError, "does not carry ROCm 7.10.0rc2"),
+        ([CORE.replace("rc2", "")], WheelError, "does not carry ROCm 7.10.0rc2"),
+        ([f"torch-2.10.0+cpu-{CP312}"], WheelError, "does not carry"),
+        (["notes.txt"], WheelError, r"notes\.txt"),
+        ([CORE, CORE.replace("rc2", ".rc2")], WheelError, "both become"),
+    ],
+)
+def test_sets_that_are_refused(names: Sequence[str], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        plan_set(names, CHANGE)
+
+
+def test_every_project_that_we_build_takes_part() -> None:
+    assert {rules().kind_of(name) for name in DISTRIBUTIONS.values()} == {"pytorch"}
+    for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-sdk-device-gfx942"):
+        assert rules().kind_of(name) == "rocm"
+    assert rules().kind_of("numpy") is None
+    for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "rocm-profiler"):
+        assert any(place.required and place.holds == "rocm" for place in rules().places_of(name))
+    assert any(place.members.endswith(".json") for place in rules().places_of("rocm-sdk-device-gfx942"))
+
+
+def test_unknown_keys_are_refused(tmp_path: Path) -> None:
+    changed = tmp_path / "rewriting.toml"
+    changed.write_text(RULES_FILE.read_text(encoding="utf-8") + '\n[[places]]\nmember = "x"\n')
+    with pytest.raises(DataError, match=r"member: unknown key\. Did you mean 'members'"):
+        load_toml(changed, Rules)
+
+
+def test_facts_without_what_is_left_out() -> None:
+    split = split_wheels(*TARGETS)
+    needed = [line.partition(": ")[2] for line in split.host_lines() if line.startswith("Requires-Dist")]
+    names = [f"amd-torch-device-{one}" for one in (*TARGETS, *split.groups)]
+    rocm = [wheel(name=f"rocm-sdk-device-{one}", version="7.10.0", python="") for one in TARGETS]
+    host = replace(wheel(), requires=("rocm-bootstrap", *needed))
+    whole = facts(host, *(wheel(name=one) for one in names), *rocm)
+    less, left = kept_facts(whole, keeping("gfx1201"))
+    found = {device_target(one.file.distribution) for one in less.wheels}
+    assert found == {"", "gfx1201", "gfx12-0", "gfx12"}
+    assert len(left) == len(whole.wheels) - len(less.wheels)
+    assert all("gfx12" in one or "bootstrap" in one for one in less.wheels[0].requires)
+    assert kept_facts(whole, keeping(*TARGETS)) == (whole, ())
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (("gfx90a",), "no device code of .* would be left; it has device packages of gfx1100, gfx942"),
+        (("gfx942", "gfx90a"), "has no device packages of ROCm for gfx90a"),
+        (("gfx942", "gfx1100"), "has no device packages of torch for gfx1100"),
+    ],
+)
+def test_lists_that_a_set_does_not_have(targets: tuple[str, ...], said: str) -> None:
+    rocm = [
+        wheel(name=f"rocm-sdk-device-{one}", version="7.10.0", python="") for one in ("gfx942", "gfx1100")
+    ]
+    with pytest.raises(FatalError, match=said) as refused:
+        kept_facts(facts(wheel(), wheel(name="amd-torch-device-gfx942"), *rocm), keeping(*targets))
+    assert "\n" not in refused.value.message
