@@ -193,6 +193,6 @@ def _listing() -> str:
     names = ", ".join(_file().families)
     return (
         f"Families: {names}; a single gfx target (gfx1151) is one too.\n"
-        "Give one with --gpu-family; --gpu-family cpu builds without ROCm, "
+        "Choose one with --gpu-family; --gpu-family cpu builds without ROCm, "
         "and --torch-ref sample tries everything out on a small sample."
     )

@@ -1,1 +1,1 @@
-"""Binaries."""
+"""What compiled files say of themselves, and their search paths."""

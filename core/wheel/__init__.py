@@ -9,13 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from core.archive import zip_reader
@@ -79,7 +73,7 @@ def parse_wheel_name(filename: str) -> WheelName:
     """Parse a wheel's file name."""
     try:
         name, version, build, tags = parse_wheel_filename(filename)
-    except (InvalidWheelFilename, InvalidVersion, ValueError) as problem:
+    except ValueError as problem:
         raise WheelError(
             f"{filename} is not a wheel's file name: {problem}.",
             hint="A wheel is named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl.",
@@ -91,7 +85,7 @@ def parse_sdist_name(filename: str) -> WheelName:
     """Parse an sdist's file name."""
     try:
         name, version = parse_sdist_filename(filename)
-    except (InvalidSdistFilename, InvalidVersion, ValueError) as problem:
+    except ValueError as problem:
         raise WheelError(
             f"{filename} is not an sdist's file name: {problem}.",
             hint="An sdist is named NAME-VERSION.tar.gz.",

@@ -79,7 +79,7 @@ def require_platform(filenames: Iterable[str], outputs: RunOutputs) -> None:
     if others:
         raise WheelError(
             f"{', '.join(others)}: not for {outputs.platform}, and would go to {outputs.prefix}/.",
-            hint=f"Give --platform {'linux' if outputs.platform == 'windows' else 'windows'}.",
+            hint=f"Use --platform {'linux' if outputs.platform == 'windows' else 'windows'}.",
         )
 
 

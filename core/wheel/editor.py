@@ -43,7 +43,7 @@ _PKG_INFO = "PKG-INFO"
 
 
 class Edit(Protocol):
-    """Says what becomes of a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
+    """Edits a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
 
     def __call__(self, member: str, content: bytes, /) -> bytes:
         """Return the new content of a member, by its path in the old wheel; the same for no change."""

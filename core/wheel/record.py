@@ -1,4 +1,4 @@
-"""Whether a wheel's RECORD holds: every member listed, with its digest and size, and safe to unpack.
+"""Verify a wheel's RECORD: every member listed, with its digest and size, and safe to unpack.
 
 Each member is decompressed once, largest first, on all cores; hashing and inflating let go of the
 interpreter lock. Checks that need a member's bytes take them from the same pass, by a `Tap`.

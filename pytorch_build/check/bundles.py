@@ -41,7 +41,7 @@ _MAX_ENTRIES = 4096
 _MAX_ID = 1024
 _STEP = 1 << 16
 # clang compresses with long-distance matching: the frame's window is the bundle's size, up to this.
-# It bounds what may be asked for; pages are touched only as far as the table reaches.
+# It bounds the memory requested; pages are touched only as far as the table reaches.
 _MAX_WINDOW = 1 << 31
 _TRIPLE_PARTS = 5
 

@@ -43,9 +43,8 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
     """Judge member names and sizes."""
     for rule in policy.forbidden:
         # one finding a rule: a wheel with 300 byte code files has one problem
-        pattern = re.compile(rule.pattern)
         meant = matches(view.name.distribution, rule.distributions)
-        hits = [member.name for member in view.members if meant and pattern.search(member.name)]
+        hits = [member.name for member in view.members if meant and rule.pattern.search(member.name)]
         if hits:
             more = f" ({len(hits)} such files)" if len(hits) > 1 else ""
             yield view.finding(rule.severity, CHECK, f"{hits[0]} is {rule.message}{more}.", hits[0])

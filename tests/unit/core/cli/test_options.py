@@ -59,9 +59,11 @@ def test_every_option_arrives() -> None:
     [
         (("--torch-ref=a", "--torch-ref=b"), "--torch-ref is 'a' here and cannot be 'b' too"),
         (("--gpu-family=cpu", "--amdgpu-family=gfx1100"), "is 'cpu' here and cannot be 'gfx1100' too"),
+        (("--store=a", "--bucket=b"), "names the store already"),
+        (("--output-dir=a", "--store=a"), "names the store already"),
     ],
 )
-def test_a_cells_options_cannot_be_contradicted(
+def test_options_that_contradict_each_other_are_refused(
     words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((SystemExit, argparse.ArgumentError)):
@@ -104,73 +106,47 @@ def test_a_store_has_several_names(words: Sequence[str], store: str) -> None:
     assert (found.store, found.read_store, found.external_repo) == (store, "", "")
 
 
-@pytest.mark.parametrize("words", [("--store=a", "--bucket=b"), ("--output-dir=a", "--store=a")])
-def test_a_store_is_named_once(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises((SystemExit, argparse.ArgumentError)):
-        parsed(*words)
-    assert "names the store already" in capsys.readouterr().err
-
-
 MAIN, SHARED = "s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ((), ("out", "", "")),
-        (("--run-id=mine",), ("out", "", "")),
-        (("--run-id=17",), ("out", MAIN, "")),
-        (("--run-id=17", "--store=out"), ("out", "", "")),
-        (("--run-id=17", "--store=auto"), (MAIN, "", "")),
-        (("--run-id=17", "--release-type=nightly"), ("out", "s3://therock-nightly-artifacts", "")),
-        (("--run-id=17", "--release-type=release"), ("out", "", "")),
-    ],
-)
-def test_a_run_of_ci_is_read_from_its_bucket_where_out_lacks_it(
-    words: Sequence[str], expected: tuple[str, str, str]
-) -> None:
-    found = parsed(*words)
-    assert (found.store, found.read_store, found.external_repo) == expected
+DOWN = {"GITHUB_REPOSITORY": "down/stream"}
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("env", "words", "expected"),
     [
-        ((), ("out", "", "")),
-        (("--run-id=17",), ("out", SHARED, "down-stream/")),
-        (("--run-id=17", "--store=out"), ("out", "", "down-stream/")),
-        (("--run-id=17", "--store=auto"), (SHARED, "", "down-stream/")),
-        (("--run-id=17", "--bucket=auto"), ("s3://auto", "", "")),
-        (("--run-id=17", f"--store={SHARED}"), (SHARED, "", "down-stream/")),
-        (("--run-id=17", "--store=s3://mine"), ("s3://mine", "", "")),
-        (("--run-id=17", "--store=auto", "--release-type=dev"), ("s3://therock-dev-artifacts", "", "")),
+        # a run of CI is read from its bucket where out/ lacks it
+        ({}, "", ("out", "", "")),
+        ({}, "--run-id=mine", ("out", "", "")),
+        ({}, "--run-id=17", ("out", MAIN, "")),
+        ({}, "--run-id=17 --store=out", ("out", "", "")),
+        ({}, "--run-id=17 --store=auto", (MAIN, "", "")),
+        ({}, "--run-id=17 --release-type=nightly", ("out", "s3://therock-nightly-artifacts", "")),
+        ({}, "--run-id=17 --release-type=release", ("out", "", "")),
+        # another repository's runs lie in its own folder
+        (DOWN, "", ("out", "", "")),
+        (DOWN, "--run-id=17", ("out", SHARED, "down-stream/")),
+        (DOWN, "--run-id=17 --store=out", ("out", "", "down-stream/")),
+        (DOWN, "--run-id=17 --store=auto", (SHARED, "", "down-stream/")),
+        (DOWN, "--run-id=17 --bucket=auto", ("s3://auto", "", "")),
+        (DOWN, f"--run-id=17 --store={SHARED}", (SHARED, "", "down-stream/")),
+        (DOWN, "--run-id=17 --store=s3://mine", ("s3://mine", "", "")),
+        (DOWN, "--run-id=17 --store=auto --release-type=dev", ("s3://therock-dev-artifacts", "", "")),
+        # a workflow says where its runs are read
+        ({**DOWN, "RUN_STORE": "/runs"}, "--run-id=17", ("out", "/runs", "")),
+        ({**DOWN, "RUN_STORE": SHARED}, "--run-id=17", ("out", SHARED, "down-stream/")),
+        ({**DOWN, "RUN_STORE": "/runs"}, "--run-id=17 --store=/other", ("/other", "", "")),
+        ({**DOWN, "RUN_STORE": "/runs"}, "", ("out", "", "")),
     ],
 )
-def test_another_repositorys_runs_lie_in_its_own_folder(
-    words: Sequence[str], expected: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+def test_where_a_run_is_written_and_read(
+    env: dict[str, str], words: str, expected: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
-    found = parsed(*words)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    found = parsed(*words.split())
     assert (found.store, found.read_store, found.external_repo) == expected
     assert found.outputs.prefix.startswith(expected[2])
-
-
-@pytest.mark.parametrize(
-    ("there", "words", "expected"),
-    [
-        ("/runs", ("--run-id=17",), ("out", "/runs", "")),
-        (SHARED, ("--run-id=17",), ("out", SHARED, "down-stream/")),
-        ("/runs", ("--run-id=17", "--store=/other"), ("/other", "", "")),
-        ("/runs", (), ("out", "", "")),
-    ],
-)
-def test_a_workflow_says_where_its_runs_are_read(
-    there: str, words: Sequence[str], expected: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_REPOSITORY", "down/stream")
-    monkeypatch.setenv("RUN_STORE", there)
-    found = parsed(*words)
-    assert (found.store, found.read_store, found.external_repo) == expected
 
 
 def test_the_local_run_has_no_bucket_of_ci() -> None:

@@ -63,7 +63,7 @@ def test_the_data_beside_the_module_is_sound() -> None:
     ("text", "words"),
     [
         ('exempt_lables = ["x"]', "exempt_lables: unknown key. Did you mean 'exempt_labels'"),
-        ('[[forbidden]]\npattern = "("\nmessage = "x"', "is not a regular expression"),
+        ('[[forbidden]]\npattern = "("\nmessage = "x"', "valid regular expression"),
         ('[[forbidden]]\npattern = "x"\nmessage = "x"\nseverity = "bad"', "severity"),
         ('[providers.a]\ndistributions = []\nlibraries = []\nincludes = ["b"]', "includes 'b'"),
     ],
