@@ -273,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _size(self, key: str) -> int | None:
         if key in self._pages:
             return len(self._pages[key])
-        with suppress(FatalError):  # an invalid key is not there
+        with suppress(FatalError):  # an invalid key does not exist
             found = self._store.find(key)
             return found.size if found else None
         return None

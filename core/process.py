@@ -235,7 +235,7 @@ def _tee(words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, 
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Give a child time to clean up after Ctrl-C, then end it."""
+    """Let a child clean up after Ctrl-C, then end it."""
     process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
     try:
         process.wait(_GRACE_SECONDS)

@@ -132,7 +132,7 @@ def verb_tables() -> str:
 
 
 def verbs(package: str) -> Sequence[Verb]:
-    """Give a front door's verbs, in its order."""
+    """Return a front door's verbs, in its order."""
     found: Sequence[Verb] = import_module(f"{package}.__main__").VERBS
     return found
 

@@ -121,7 +121,7 @@ def filled(text: str, parts: Mapping[str, Callable[[], str]], *, where: str) -> 
 
 
 def pages() -> Mapping[Path, str]:
-    """Give every page that has a generated part, as it should be.
+    """Return every page that has a generated part, as it should be.
 
     Raises:
         DataError: A page's marks are wrong, or a part stands on no page.
@@ -139,7 +139,7 @@ def pages() -> Mapping[Path, str]:
 
 
 def stale() -> Mapping[Path, str]:
-    """Give the pages that differ from what they should be, as they should be."""
+    """Return the pages that differ from what they should be, as they should be."""
     return {
         path: text
         for path, text in pages().items()

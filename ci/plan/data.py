@@ -116,7 +116,7 @@ class Exclusion(Model):
     reason: str = Field(min_length=1)
 
     def covers(self, gpu_family: str, platform: str, torch_ref: str, python: str) -> bool:
-        """Say whether a cell is one of these."""
+        """Return whether a cell is one of these."""
         return (
             (gpu_family in self.gpu_families and platform == self.platform)
             and (not self.torch_refs or torch_ref in self.torch_refs)
@@ -349,7 +349,7 @@ def stable_choice(labels: Sequence[str], key: str) -> str:
 
 
 def reaches(tier: Tier | None, needed: Tier) -> bool:
-    """Say whether a run of a tier does what is done from another one on."""
+    """Return whether a run of a tier does what is done from another one on."""
     return tier is not None and needed != "request" and _TIERS.index(needed) <= _TIERS.index(tier)
 
 

@@ -85,7 +85,7 @@ class Question:
         return self.event.name != "pull_request" and (self.event.name != "push" or self.merged)
 
     def tests_reach(self, needed: Tier) -> bool:
-        """Say whether this run does the tests of a family that is tested from a tier on."""
+        """Return whether this run does the tests of a family that is tested from a tier on."""
         return reaches("nightly" if self.dispatched else self.tier[0], needed)
 
 
@@ -99,7 +99,7 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Say whether a whole name matches a pattern: ``*`` within one part, ``**`` over any number of parts."""
+    """Return whether a whole name matches a pattern: ``*`` within one part, ``**`` over several."""
     return _compiled(tuple(patterns)).fullmatch(name) is not None
 
 

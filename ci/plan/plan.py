@@ -326,7 +326,7 @@ class _Jobs:
         )
 
     def _wanted(self, name: str, test: Test, platform: Platform) -> bool:
-        """Say whether a test is requested, or belongs to the test type where none is."""
+        """Return whether a test is requested, or belongs to the test type where none is."""
         labels = self.test_labels[platform]
         return f"test:{name}" in labels if labels else not test.types or self.test_type in test.types
 

@@ -149,7 +149,7 @@ class Search:
             raise self._refusal(problem, variant, needs) from problem
 
     def _refusal(self, why: FatalError, variant: str, needs: Sequence[Need]) -> MissingInputError:
-        """Say why the requested run cannot be used, and which is the newest that can."""
+        """Return why the requested run cannot be used, and which is the newest that can."""
         try:
             instead = f"The newest usable run: {self._newest(variant, needs)[0].run_id}."
         except FatalError as problem:

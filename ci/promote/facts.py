@@ -251,7 +251,7 @@ def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
 
 
 def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[Cell, str]]:
-    """Find what was requested and is not there at all, or whose run cannot be read any more."""
+    """Find what was requested and does not exist at all, or whose run cannot be read any more."""
     there = {_place(one.cell()) for one in members}
     families, platforms = ({place[part] for place in there} for part in (0, 1))
     refs = {ref for one in members for ref in one.torch_refs}

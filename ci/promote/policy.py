@@ -150,7 +150,7 @@ def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verd
 
 
 def _absent(facts: Facts) -> Iterator[Reason]:
-    """Find what is not there as it was staged and built, and what is never published."""
+    """Find what does not exist as it was staged and built, and what is never published."""
     if not facts.wheels:
         yield Reason(cell=Cell(family="", platform=""), message="Nothing is staged of it.")
     for wheel in facts.wheels:

@@ -139,7 +139,7 @@ def is_done(bucket: Store, decision: Decision) -> bool:
 
 
 def missing(bucket: Store, decision: Decision) -> Sequence[str]:
-    """List the keys of a decision's files that are not there, or not in their size."""
+    """List the keys of a decision's files that do not exist, or not in their size."""
     folders = [documents.folder(documents.RELEASE, family) for family in decision.families]
     listings = parallel.each(lambda folder: bucket.list(folder, recursive=False), folders)
     sizes = {one.key: one.size for listing in listings for one in listing}

@@ -59,7 +59,7 @@ _SAID = ("distribution", "version", "requires_python", "metadata_sha256")
 _DEFINITION, _DETAILS = ("predicate", "buildDefinition"), ("predicate", "runDetails")
 _WEB, _BUCKET, _FILE = ("https://", "http://"), "s3://", "file://"
 _IN_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)/[^/]+")
-# what a server answers for an object that is not there; a bucket that may not be listed forbids
+# what a server answers for an object that does not exist; a bucket that may not be listed forbids
 _ABSENT = frozenset({403, 404, 410})
 _MOST = 64 << 20
 

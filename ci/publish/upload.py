@@ -59,7 +59,7 @@ def put(
     *,
     title: str,
 ) -> Sent:
-    """Send what is not there yet, after refusing what would replace other bytes of an immutable run.
+    """Send what does not exist yet, after refusing what would replace other bytes of an immutable run.
 
     Sizes come from the listing, digests from records; the store is queried, one request a file, only for
     those that no record names.

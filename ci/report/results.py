@@ -105,7 +105,7 @@ def _totals(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def _recorded(group: GroupFacts) -> Iterator[TestRun]:
-    """Take totals out of records, for tests whose reports are not there."""
+    """Take totals out of records, for tests whose reports do not exist."""
     for _, record in group.records:
         totals = record.details.get("outcomes") or _counted(record)
         if record.stage.startswith("test_") and "-" not in record.stage and isinstance(totals, dict):

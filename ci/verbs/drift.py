@@ -56,7 +56,7 @@ class Accepted(Model):
     reason: str = Field(min_length=10)
 
     def covers(self, one: Difference) -> bool:
-        """Say whether a difference is intended."""
+        """Return whether a difference is intended."""
         return (
             self.subject == one.subject
             and fnmatchcase(one.key, self.key)

@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fetch the artifacts that are not there already."""
+    """Fetch the artifacts that do not exist already."""
     common = common_from(arguments)
     chosen = family(common.gpu_family or default_family(detect()))
     if chosen.name == CPU:

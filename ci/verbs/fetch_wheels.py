@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fetch what is not there already, and print how to install it."""
+    """Fetch what does not exist already, and print how to install it."""
     common = common_from(arguments)
     group = find_group(common, arguments.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""

@@ -80,7 +80,7 @@ def write_group(common: Common, artifact_group: str) -> None:
 def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Indexed:
     """Write the pages of a group that changed, from the run's records.
 
-    A file whose record or metadata sidecar is not there yet is held back, as its upload may go on;
+    A file whose record or metadata sidecar does not exist yet is held back, as its upload may go on;
     one that has waited for an hour is refused, after what is whole has been listed.
     """
     prefix = outputs.python_prefix(artifact_group)

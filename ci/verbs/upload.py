@@ -185,7 +185,7 @@ def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> Non
     def read(key: str) -> Answer:
         # with this process's credentials: the bucket may refuse all others
         found = store.find(key)
-        return Answer(text=store.read(key).decode()) if found else Answer(problem="it is not there")
+        return Answer(text=store.read(key).decode()) if found else Answer(problem="it does not exist")
 
     pages = {
         f"{outputs.python_prefix(group)}/index.html": [offer_of(one) for one in found]

@@ -110,7 +110,7 @@ class Workers:
             return True
 
     def give(self, size: int) -> None:
-        """Give memory back."""
+        """Release memory."""
         with self._changed:
             self._held -= size
             self._changed.notify_all()
@@ -141,7 +141,7 @@ def packed_in_order(
 
 
 def _abandon(waiting: deque[tuple[Future[list[Packed]], int]], workers: Workers) -> None:
-    """Give back what will not be written: other archives may wait for the memory."""
+    """Release what will not be written: other archives may wait for the memory."""
     for future, size in waiting:
         if future.cancel():
             workers.give(size)

@@ -70,7 +70,7 @@ def patched(path: Path, search: Sequence[str], target: Path) -> Path:
 
 
 def rewrite(path: Path, search: Sequence[str]) -> None:
-    """Give a file a search path where it lies."""
+    """Set the search path of a file in place."""
     change = edited(path, search)
     if change is None:
         patched(path, search, path)

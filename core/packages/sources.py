@@ -210,7 +210,7 @@ class PackageSource:
         """List the files of a distribution by its normalised name; none where the source has none.
 
         Raises:
-            MissingInputError: A place is not there, or may not be read.
+            MissingInputError: A place does not exist, or may not be read.
             ServiceError: An address does not answer.
         """
         if name not in self._indexed:
@@ -290,7 +290,7 @@ class PackageSource:
         elif answer.status not in _REFUSED:
             raise self._unread(page, answer, "index-url")
         else:
-            # buckets answer for what is not there as for what is forbidden
+            # buckets answer for what does not exist as for what is forbidden
             root = fetch(f"{base}/", cert=cert)
             if root.text is None:
                 raise self._unread(f"{base}/", root, "index-url")

@@ -283,7 +283,7 @@ def in_use(
     base_dirs: Sequence[Path],
     base_env: Mapping[str, str],
 ) -> Iterator[CacheUse | None]:
-    """Make a cache ready for the block; what cannot be used is no error, and None where nothing starts.
+    """Make a cache ready for the block; what cannot be used is not an error, and None where nothing starts.
 
     `base_dirs` lie elsewhere on another machine, and their paths must not keep it from hits: the tree first,
     the checkout last.

@@ -93,7 +93,7 @@ def install_requirements(
 ) -> None:
     """Install the project's own requirements, beyond the locked ones."""
     names = dict.fromkeys((*plan.uninstall, plan.distribution))
-    # what is not installed is no error to uv
+    # what is not installed is not an error to uv
     process.capture(
         [installer.uv_program(), "pip", "uninstall", "--quiet", "--python", target.executable, *names]
     )

@@ -240,7 +240,7 @@ def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> 
 
 
 def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
-    """Provide what `plan` names and is not there yet."""
+    """Provide what `plan` names and does not exist yet."""
     for step in steps:
         folder = Path(step.target)
         with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):

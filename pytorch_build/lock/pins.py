@@ -76,7 +76,7 @@ def _parse_row(line: str, where: str) -> tuple[str, RelatedCommit]:
         if not row[name]:
             raise SourceError(f"{where}: the {name} is empty: {line.strip()!r}.")
     if not is_commit(row["commit"]):
-        raise SourceError(f"{where}: {row['commit']!r} is no commit (40 hex digits).")
+        raise SourceError(f"{where}: {row['commit']!r} is not a commit (40 hex digits).")
     related = RelatedCommit(
         project=row["project"], branch=row["branch"], commit=row["commit"], origin=row["origin"]
     )

@@ -259,7 +259,9 @@ def prebuilt(project: str, requirement: str) -> LockedProject:
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement as problem:
-        raise DataError(f"{project}: prebuilt = {requirement!r} is no requirement: {problem}.") from problem
+        raise DataError(
+            f"{project}: prebuilt = {requirement!r} is not a requirement: {problem}."
+        ) from problem
     if parsed.name.lower() != expected:
         raise DataError(f"{project}: prebuilt = {requirement!r} is not a requirement on {expected}.")
     exact = [s.version for s in parsed.specifier if s.operator == "==" and not s.version.endswith("*")]

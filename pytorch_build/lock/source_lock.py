@@ -34,7 +34,7 @@ class LockedProject(Model):
         base_version: ``2.10.0a0``; of a prebuilt project the version it pins, if any.
         versions: The wheel's full version with ROCm (``rocm``) and without (``cpu``).
         prebuilt: The requirement that is installed instead of a build.
-        chosen: A person named `ref`, in the place of the ref's data.
+        chosen: The user named `ref`, in the place of the ref's data.
         tagged: The project's own build adds the commit to the version, as triton's does.
     """
 
@@ -52,13 +52,13 @@ class LockedProject(Model):
     @classmethod
     def _known(cls, project: str) -> str:
         if project not in PROJECTS:
-            raise ValueError(f"{project!r} is no project. {nearest(project, PROJECTS)}")
+            raise ValueError(f"{project!r} is not a project. {nearest(project, PROJECTS)}")
         return project
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if not self.prebuilt and not is_commit(self.commit):
-            raise ValueError(f"{self.project}: {self.commit!r} is no commit (40 hex digits).")
+            raise ValueError(f"{self.project}: {self.commit!r} is not a commit (40 hex digits).")
         if not self.prebuilt and not (self.origin and self.base_version):
             raise ValueError(f"{self.project}: origin and base_version must not be empty.")
         return self
@@ -131,7 +131,7 @@ class SourceLock(Model):
 
         Raises:
             MissingInputError: There is no such file.
-            DataError: It is no source lock.
+            DataError: It is not a source lock.
         """
         return data.parse_json(data.read_text(path), cls, where=path)
 

@@ -153,7 +153,7 @@ def _at_kept(ref: TorchRef, kept: Mapping[str, LockedProject]) -> TorchRef:
 
 
 def _named(lock: SourceLock, kept: Mapping[str, LockedProject], chosen: Container[str]) -> SourceLock:
-    """Keep the names that kept commits were once resolved from, and mark those that a person chose."""
+    """Keep the names that kept commits were once resolved from, and mark those that the user chose."""
     projects = {
         name: locked.model_copy(
             update={"ref": kept[name].ref, "chosen": kept[name].chosen}

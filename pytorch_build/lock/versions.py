@@ -44,12 +44,12 @@ def python_tag(version: str) -> WheelTag:
         version: ``3.12``, ``3.12.4`` or, free-threaded, ``3.13t``.
 
     Raises:
-        UsageError: It is no CPython version.
+        UsageError: It is not a CPython version.
     """
     match = _PYTHON.fullmatch(version)
     if match is None:
         raise UsageError(
-            f"{version!r} is no Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
+            f"{version!r} is not a Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
         )
     interpreter = f"cp3{match[1]}"
     return WheelTag(interpreter=interpreter, abi=interpreter + match[2])
@@ -68,7 +68,7 @@ def version_suffix(rocm_version: str) -> str:
     parsed = _parse(rocm_version)
     if parsed is None or parsed.epoch:
         raise UsageError(
-            f"{rocm_version!r} is no ROCm version.",
+            f"{rocm_version!r} is not a ROCm version.",
             hint="Write it like 7.10.0a20251120 or 7.10.0.dev0+efed3c.",
         )
     prefix = "devrocm" if "dev" in str(parsed) else "rocm"
@@ -81,7 +81,7 @@ def cpu_suffix(label: str = "") -> str:
     if not label:
         return "+cpu"
     if not _LABEL.fullmatch(label):
-        raise UsageError(f"{label!r} is no local version label.", hint="Write it like sample or my.fork.")
+        raise UsageError(f"{label!r} is not a local version label.", hint="Write it like sample or my.fork.")
     return str(Version(f"0+cpu.{label}"))[1:]
 
 
@@ -90,17 +90,17 @@ def wheel_version(
 ) -> str:
     """Put a wheel's full version together."""
     if release_type not in RELEASE_TYPES:
-        raise UsageError(f"{release_type!r} is no release type.", hint=nearest(release_type, RELEASE_TYPES))
+        raise UsageError(f"Unknown release type {release_type!r}.", hint=nearest(release_type, RELEASE_TYPES))
     parsed = _parse(base)
     if parsed is None or parsed.local:
         raise SourceError(
-            f"{base!r} is no base version for a wheel.",
+            f"{base!r} is not a base version for a wheel.",
             hint="Look at the project's version.txt at this commit.",
         )
     git_tag = ""
     if tagged or release_type in _GIT_TAGGED:
         if not _COMMIT.fullmatch(commit):
-            raise SourceError(f"{commit!r} is no commit, so no git tag can be made from it.")
+            raise SourceError(f"{commit!r} is not a commit, so no git tag can be made from it.")
         git_tag = f"git{commit[:_GIT_TAG_LENGTH]}."
     of_torch = _parse(torch) or parsed
     other = (of_torch.major, of_torch.minor) != (parsed.major, parsed.minor)
@@ -108,7 +108,9 @@ def wheel_version(
     local = f"{git_tag}{label}{suffix.removeprefix('+')}"
     whole = _parse(f"{parsed}+{local}") if suffix.startswith("+") else None
     if whole is None:
-        raise UsageError(f"{suffix!r} is no version suffix.", hint="A suffix looks like +rocm7.10.0 or +cpu.")
+        raise UsageError(
+            f"{suffix!r} is not a version suffix.", hint="A suffix looks like +rocm7.10.0 or +cpu."
+        )
     return str(whole)
 
 

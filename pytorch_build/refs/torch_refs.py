@@ -178,7 +178,7 @@ def _layers(refs_file: Path | None, cwd: Path | None) -> _Layered:
             files[name] = path
         default = user.default or default
         if default not in tables:
-            raise DataError(f"{path}: default: {default!r} is no ref. {nearest(default, tables)}")
+            raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
     return _Layered(
         default=default,
         tables={name: _extended(name, tables, files[name]) for name in tables},
@@ -195,7 +195,7 @@ def _add_user_table(tables: dict[str, dict[str, Any]], name: str, table: dict[st
         rows = [row for row in (table.get(project), (table.get(project) or {}).get("windows")) if row]
         for row in rows:
             if "ref" in row:
-                # a ref that a person writes down comes before a pin
+                # a ref that the user writes down comes before a pin
                 row.setdefault("pin", "")
             if row.get("origin"):
                 row["origin"] = absolute_origin(row["origin"], file.parent)
@@ -216,7 +216,7 @@ def _extended(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> di
     while base := tables[chain[-1]].get("extends"):
         where = key_path(("refs", chain[-1], "extends"))
         if base not in tables:
-            raise DataError(f"{file}: {where}: {base!r} is no ref. {nearest(base, tables)}")
+            raise DataError(f"{file}: {where}: {base!r} is not a ref. {nearest(base, tables)}")
         if base in chain:
             raise DataError(f"{file}: {where}: {' extends '.join([*chain, base])}: this never ends.")
         chain.append(base)

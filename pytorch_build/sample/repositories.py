@@ -218,7 +218,7 @@ def _commit(repository: Path, work_tree: Path, recipe: _Recipe, commits: Mapping
 
 
 def _environment(repository: Path, work_tree: Path) -> dict[str, str]:
-    """Give git's environment: who and when are fixed, the user's settings are out of reach."""
+    """Return git's environment: who and when are fixed, the user's settings are out of reach."""
     kept = {name: value for name, value in process.inherited().items() if not name.startswith("GIT_")}
     return kept | {
         "GIT_DIR": str(repository),

@@ -103,7 +103,7 @@ def upstream_commit(tree: Path) -> str:
 
 @contextmanager
 def building(tree: Path) -> Iterator[None]:
-    """Build in a tree: files that the build leaves are none of a person's edits later on.
+    """Build in a tree: files that the build leaves are none of the user's edits later on.
 
     What is untracked afterwards and was not before goes into ``.git/info/exclude``, in
     submodules too. While it lasts no checkout touches the tree, and HEAD names the upstream
@@ -216,7 +216,7 @@ class _Checkout:
         if not folder.exists():
             if git.path.is_dir() and any(git.path.iterdir()):
                 raise SourceError(
-                    f"{git.path} holds files but is no git repository.",
+                    f"{git.path} holds files but is not a git repository.",
                     hint="Name another folder, or move what it holds.",
                 )
             git.path.mkdir(parents=True, exist_ok=True)
@@ -262,7 +262,7 @@ class _Checkout:
             )
 
     def _put_aside(self, repositories: list[Repository], ours: Mapping[Path, list[str]]) -> list[Stash]:
-        """Keep or refuse a person's commits, then stash edits, in every repository of the tree."""
+        """Keep or refuse the user's commits, then stash edits, in every repository of the tree."""
         for git in repositories:
             if commits := edits.own_commits(git, ours[git.path]):
                 edits.keep_or_refuse(git, commits, force=self.options.force)

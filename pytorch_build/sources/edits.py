@@ -1,4 +1,4 @@
-"""What a person did in a tree that is ours: never thrown away, never built by accident.
+"""What the user did in a tree that is ours: never thrown away, never built by accident.
 
 Uncommitted edits go to a named stash before a tree is reset; commits stop the stage, or are
 kept as a branch. What an interrupted run of our own left is told from them by content.
@@ -54,8 +54,8 @@ def identity(date: str) -> Mapping[str, str]:
 def is_clean(git: Repository, *, submodules: bool = False) -> bool:
     """Return whether a repository has no edits and no untracked files.
 
-    A repository of a person's own inside the tree is nothing that git would stash, so it
-    is no edit either.
+    A repository of the user's own inside the tree is nothing that git would stash, so it
+    is not an edit either.
     """
     ignored = "none" if submodules else "all"
     words = ("status", "--porcelain", "-z", "--untracked-files=all", f"--ignore-submodules={ignored}")
@@ -68,7 +68,7 @@ def _is_inner_repository(entry: str) -> bool:
 
 
 def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
-    """List a person's commits on HEAD that nothing else holds: ``hash subject``, newest first."""
+    """List the user's commits on HEAD that nothing else holds: ``hash subject``, newest first."""
     if not git.commit_of("HEAD"):
         return ()
     known = [commit for commit in ours if commit and git.commit_of(commit)]
@@ -78,7 +78,7 @@ def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
 
 
 def keep_or_refuse(git: Repository, commits: tuple[str, ...], *, force: bool) -> None:
-    """Keep a person's commits as a branch if `force` is given; stop otherwise."""
+    """Keep the user's commits as a branch if `force` is given; stop otherwise."""
     branch = KEPT_BRANCH + git.commit_of("HEAD")[:8]
     if not force:
         listed = "".join(f"\n  {commit}" for commit in commits[:_SHOWN])
@@ -116,7 +116,7 @@ def drop_if_ours(stash: Stash, ours: Iterable[str]) -> bool:
     """Drop a stash that holds nothing but what a checkout or hipify of ours had written.
 
     An interrupted run leaves files as they are in one of the commits `ours`, or the first
-    part of such a file. What differs from all of them is a person's, and the stash stays.
+    part of such a file. What differs from all of them is the user's, and the stash stays.
     """
     git = stash.git
     trees = [_tree(git, commit) for commit in (stash.head, *ours)]

@@ -78,7 +78,7 @@ class Origins:
     def settings(self, origin: str) -> tuple[str, ...]:
         """Return the settings (``name=value``) that git needs to reach an origin and its submodules."""
         rewrites = [f"url.{mirror}.insteadOf={prefix}" for prefix, mirror in self.mirrors.items()]
-        # git refuses submodules from paths by default; an origin that is a path was given by a person
+        # git refuses submodules from paths by default; an origin that is a path was given by the user
         local = any(is_path(place) for place in (self.address(origin), *self.mirrors.values()))
         return (*rewrites, *(["protocol.file.allow=always"] if local else []))
 
@@ -274,7 +274,7 @@ def _fetch(git: Repository, origin: str, commit: str) -> None:
                 hint="It may lie in a fork, or have been removed; correct the ref or the pin.",
             ) from problem
     if not git.commit_of(commit):
-        raise SourceError(f"{origin}: {commit} is no commit.")
+        raise SourceError(f"{origin}: {commit} is not a commit.")
 
 
 def submodules(git: Repository) -> Iterator[Repository]:

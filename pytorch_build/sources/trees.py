@@ -68,7 +68,7 @@ class ManagedTree:
 
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
-        """Check out what is not there yet, and build in it one at a time."""
+        """Check out what does not exist yet, and build in it one at a time."""
         with files.locked(self.path.parent / f".{self.path.name}.build.lock", what=str(self.path)):
             sources.checkout(self.locked, self.path, self.options)
             with sources.building(self.path):
@@ -243,7 +243,7 @@ def _opened(tree: Path) -> Repository:
     if not tree.is_dir():
         raise SourceError(f"{tree} is not there.", hint=hint)
     if not (tree / ".git").exists():
-        raise SourceError(f"{tree} is no git repository, so what is built could not be named.", hint=hint)
+        raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
     if not any((tree / name).is_file() for name in _BUILD_FILES):
         raise SourceError(
             f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint=hint
@@ -284,7 +284,7 @@ def _copy_of(tree: Path, work: Path, commit: str) -> Mapping[str, Stamp]:
     state = _state(work, tree)
     if state is None:
         if work.exists():
-            console.say(f"{work} is no working copy of {tree}; it is made anew.")
+            console.say(f"{work} is not a working copy of {tree}; it is made anew.")
             shutil.rmtree(work)
         work.parent.mkdir(parents=True, exist_ok=True)
         Repository(path=work.parent).run(

@@ -154,11 +154,7 @@ class Library(ABC):
 
     @abstractmethod
     def _relocations(self, wrappers: Section, fatbin: Section) -> Mapping[int, tuple[int | None, int]]:
-        """Find the relocations of the wrappers' pointers: wrapper -> offset in the file, and the value.
-
-        Raises:
-            SplitError: Something besides the wrappers points into the device code.
-        """
+        """Find the relocations of the wrappers' pointers: wrapper -> offset in the file, and the value."""
 
     @abstractmethod
     def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:

@@ -124,7 +124,7 @@ class Evidence:
 
 
 def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence:
-    """Gather what journals saw; a file that no session collected whole is no evidence of absence."""
+    """Gather what journals saw; a file that no session collected whole is not an evidence of absence."""
     tests: set[str] = set()
     whole: set[str] = set()
     known: set[str] = set()

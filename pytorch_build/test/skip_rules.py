@@ -148,7 +148,7 @@ def load(more: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
     """Read the rules: the project's own, then TOML files of the user's, or folders of them.
 
     Raises:
-        MissingInputError: A file or folder is not there, or a folder holds no TOML file.
+        MissingInputError: A file or folder does not exist, or a folder holds no TOML file.
         DataError: A file breaks the schema; the message holds every problem with its key path.
         UsageError: Two files give rules of the same name.
     """

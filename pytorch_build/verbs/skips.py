@@ -161,7 +161,7 @@ def _torch_of(chosen: Context) -> str:
 
 
 def _refuse_other_torch(seen: Sequence[Session], tested: UnderTest) -> None:
-    """Refuse journals of another release: what they lack is no evidence about this one's tests."""
+    """Refuse journals of another release: what they lack is not an evidence about this one's tests."""
     for torch in (session.began.torch for session in seen if session.began.torch):
         if Version(torch).release[:2] != Version(tested.torch).release[:2]:
             raise UsageError(
@@ -282,7 +282,7 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
     difference = upstream_tests.mismatch(Torch(version=torch), upstream_tests.own_tree(tree))
     if difference and arguments.question == "prune" and not arguments.allow_version_mismatch:
         raise SourceError(
-            f"{difference} What they lack is no evidence about that torch's tests.",
+            f"{difference} What they lack is not an evidence about that torch's tests.",
             hint="Give a tree of that version, or prune all the same: --allow-version-mismatch.",
         )
     if difference:

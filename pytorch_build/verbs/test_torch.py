@@ -253,7 +253,7 @@ class Container:
 def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], tuple[int, ...]]:
     """Find this machine's devices, and the numbers of the groups that may open them.
 
-    An engine refuses to start with a device that is not there; inside, the stage reports what is missing.
+    An engine refuses to start with a device that does not exist; inside, the stage reports what is missing.
     """
     there = tuple(one for one in devices if one.exists())
     nodes = [node for one in there for node in (one, *sorted(one.glob("render*"))) if not node.is_dir()]

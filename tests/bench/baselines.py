@@ -16,7 +16,7 @@ ENVIRONMENT = ROOT / ".cache" / "baselines"
 
 
 def program(name: str) -> Path:
-    """Give a baseline's program; the environment is made again when its lock changed.
+    """Return a baseline's program; the environment is made again when its lock changed.
 
     Raises:
         ProcessError: It could not be installed.

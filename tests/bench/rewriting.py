@@ -79,7 +79,7 @@ def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
 
 
 def measured(code: str, wheel: Path, folder: Path) -> tuple[float, int]:
-    """Give the median seconds of a process, its start included, and the most MiB that it took."""
+    """Return the median seconds of a process, its start included, and the most MiB that it took."""
     words: list[str | Path] = [sys.executable, "-c", f"{code}{PEAK}", wheel, folder, CANDIDATE]
     peaks: list[int] = []
 

@@ -113,7 +113,7 @@ def test_a_new_machine_gets_what_another_one_compiled(
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """Give a tree with sources, and a server of S3 of the test's own, which it may break."""
+    """Return a tree with sources, and a server of S3 of the test's own, which it may break."""
     with rclone_serving(tmp_path / "s3") as server:
         server.use(monkeypatch)
         monkeypatch.setenv("SCCACHE_DIR", str(tmp_path / "local"))

@@ -87,7 +87,7 @@ def bucket(rclone_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """A person's folder, from which front doors are called."""
+    """The user's folder, from which front doors are called."""
 
     folder: Path
     env: dict[str, str]

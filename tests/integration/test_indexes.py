@@ -68,7 +68,7 @@ def served(folder: Path, form: str) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture(name="wheels")
 def wheels_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
-    """Give a directory of wheels: two of torch, what they require, what they do not, one for no Python."""
+    """Return a directory of wheels: two of torch, what they require, what they do not, one for no Python."""
     folder = tmp_path / "wheels"
     for version in (TORCH, OLDER):
         rocm = version.partition("+rocm")[2]

@@ -37,7 +37,7 @@ def browser_fixture() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module", name="place")
 def place_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the page of 24 cells, held against another run, and one of 300."""
+    """Write the page of 24 cells, compared with another run, and one of 300."""
     folder: Path = tmp_path_factory.mktemp("reports")
     families, refs = samples.FAMILIES[:4], samples.REFS[2:]
     now = samples.run(families, refs, samples.PYTHONS[:2], grown=800_000)

@@ -217,7 +217,7 @@ def test_cells_are_named_by_what_they_build(checkout: Checkout) -> None:
 
 @pytest.fixture
 def matrix(checkout: Checkout) -> dict[str, str | None]:
-    """Give a matrix of one cell that this machine's Python can run."""
+    """Return a matrix of one cell that this machine's Python can run."""
     text = f'pythons = ["{SERIES}"]\ntorch_refs = ["sample"]\ntool_pythons = ["{SERIES}"]\n'
     (checkout.path / "plan.toml").write_text(text + '[gpu_families]\nlinux = ["cpu"]\n')
     return {"MATRIX": "plan.toml"}

@@ -25,7 +25,7 @@ TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 OUT = Path("out/local-linux")
 
-# beside the sample's own files, in a person's tree
+# beside the sample's own files, in the user's tree
 BAD = """
 import os, signal, time
 import torch

@@ -1,4 +1,4 @@
-"""Uploads as a person runs them, to a real S3 server, and over a network that fails."""
+"""Uploads as the user runs them, to a real S3 server, and over a network that fails."""
 
 from __future__ import annotations
 

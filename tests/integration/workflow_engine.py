@@ -100,7 +100,7 @@ class Ran:
         return found
 
     def said(self) -> str:
-        """Give what errors say, and the end of the log."""
+        """Return what errors say, and the end of the log."""
         errors = "\n".join(re.findall(r"^.*::error.*$", self.log, re.MULTILINE))
         return f"{errors}\n{self.log[-4000:]}"
 
@@ -173,7 +173,7 @@ class Engine:
         return Ran(code=done.returncode, log=done.stdout + done.stderr, store=store, run_id=run_id)
 
     def env(self) -> Mapping[str, str]:
-        """Give the machine that a runner has: nox on the PATH, and nothing of an outer job's."""
+        """Return the machine that a runner has: nox on the PATH, and nothing of an outer job's."""
         path = process.inherited().get("PATH", "")
         found = process.inherited(
             PATH=f"{BIN}:{Path(sys.base_prefix) / 'bin'}:{path}", UV_PYTHON_DOWNLOADS="never", MATRIX=None

@@ -36,7 +36,7 @@ def _one_at_a_time(answer: Callable[..., object]) -> Callable[..., object]:
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
-    """Give a client of an S3 without a bucket."""
+    """Return a client of an S3 without a bucket."""
     # as these take a second, only for tests that use a bucket
     from moto import mock_aws
     from moto.core.botocore_stubber import BotocoreStubber
@@ -59,7 +59,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
 
 @pytest.fixture
 def s3(aws: S3Client) -> S3Client:
-    """Give a client of an S3 with the buckets ``bucket`` and ``other``."""
+    """Return a client of an S3 with the buckets ``bucket`` and ``other``."""
     for name in ("bucket", "other"):
         aws.create_bucket(Bucket=name)
     return aws

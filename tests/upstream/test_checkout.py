@@ -74,7 +74,7 @@ def test_the_real_torch_is_hipified_and_repaired(
     assert git(tree, "status", "--porcelain") == ""
     assert not checkout(source, tree, options).changed
 
-    # a person's edit, and what a build leaves where upstream does not ignore it
+    # the user's edit, and what a build leaves where upstream does not ignore it
     (tree / "setup.py").write_text("mine\n")
     (tree / "notes.txt").write_text("mine\n")
     again = checkout(source, tree, options)

@@ -297,7 +297,7 @@ def test_a_library_that_its_hipcc_compiles_is_split(
     tmp_path: Path,
     compressed: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """Bundles of today's clang, plain and compressed: read, moved, and held against the fat library."""
+    """Bundles of today's clang, plain and compressed: read, moved, and compared with the fat library."""
     for name in NAMES:
         (in_root.path / f"{name}.hip").write_text(HIP.replace("NAME", name))
     words = ["-fPIC", "-shared", f"--offload-arch={TARGET}", f"--offload-arch={OTHER_TARGET}"]

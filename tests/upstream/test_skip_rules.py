@@ -24,7 +24,7 @@ CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0
 RULES = """\
 [rules.airy]
 patterns = ["test/test_unary_ufuncs.py::TestUnaryUfuncs*::test_reference_numerics_*_special_airy_ai_cpu_*"]
-reason = "SciPy's reference is not there."
+reason = "SciPy's reference does not exist."
 
 [rules.finfo]
 tests = ["test/test_type_info.py::TestDTypeInfo::test_finfo"]

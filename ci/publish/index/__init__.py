@@ -11,7 +11,7 @@ it and its metadata sidecar is there; until then it is held back, so that no pag
 half published. To take a file away: first what names it, then the index, then the file.
 
 Pages are replaced by conditional writes. Projects' pages come before the pages that lead to them, and go
-after; what the index remembers is written last, so that it never claims a page that is not there. After a
+after; what the index remembers is written last, so that it never claims a page that does not exist. After a
 conflict all is listed again; after a success, too, and the pages are written again where something
 appeared meanwhile: that also repairs what a server lost that ignores conditions.
 
@@ -293,7 +293,7 @@ def _page(data: bytes, *, md5: bool) -> Page:
 
 
 def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: set[str]) -> set[str]:
-    """Name the pages that are not there as they were written."""
+    """Name the pages that do not exist as they were written."""
     etags = {path: present[path].etag.strip('"') for path in expected if path in present}
     # an etag is the MD5 of what was put only in some stores
     comparable = any(etag == known[path].md5 for path, etag in etags.items() if path in known)

@@ -127,12 +127,12 @@ class Catalog:
         return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
-        """Find what was listed and is not there as it was."""
+        """Find what was listed and does not exist as it was."""
         names = {read_name(one.partition(" ")[0]).name for one in seen}
         return [line for name in names for line in self.old.projects[name].lines() if line.seen in seen]
 
     def _collect_absent(self, new: AbstractSet[str]) -> None:
-        """Keep promises of files that are not there yet, or refuse them."""
+        """Keep promises of files that do not exist yet, or refuse them."""
         missing = self.promises.keys() - new
         present = {seen.partition(" ")[0] for seen in self.files} if missing else set()
         absent = sorted(filename for filename in missing - present if self.strict or _is_name(filename))
@@ -163,7 +163,7 @@ class Catalog:
             self.held.append(Held(stored=stored, why="no record names it"))
             return None
         if promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
-            self.held.append(Held(stored=stored, why="its metadata sidecar is not there yet"))
+            self.held.append(Held(stored=stored, why="its metadata sidecar does not exist yet"))
             self.pending |= set(candidates)
             return None
         return entry_of(promise._replace(key=filename), int(stored.modified), self.yanked)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.site import Site
     from pytorch_build.rocm import RocmSdk
 
-# A GPU target given by this variable is no part of a compiler cache's key.
+# A GPU target given by this variable is not part of a compiler cache's key.
 _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
 _LEAKS = frozenset(
     {

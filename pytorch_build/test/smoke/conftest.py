@@ -67,7 +67,7 @@ def version_of(name):
 
 
 def has(name):
-    """Say whether a dotted name is there, modules imported on the way."""
+    """Return whether a dotted name is there, modules imported on the way."""
     module, _, rest = name.partition(".")
     found = importlib.import_module(module)
     for part in rest.split(".") if rest else ():

@@ -31,13 +31,13 @@ def variables() -> frozenset[str]:
 
 
 def taken(env: Mapping[str, str], run: str) -> Iterator[str]:
-    """Give the values that a command takes: in its words, or by a variable that a stage reads."""
+    """Return the values that a command takes: in its words, or by a variable that a stage reads."""
     used = set(re.findall(r"\$\{?([A-Z_]+)", run)) | set(re.findall(r"!([A-Z_]+)!", run))
     yield from (value for name, value in env.items() if name in used | variables())
 
 
 def ends(one: Workflow) -> Iterator[object]:
-    """Give every part of a workflow that does something, but for what it hands to another one."""
+    """Return every part of a workflow that does something, but for what it hands to another one."""
     for job in one.jobs.values():
         yield {key: value for key, value in job.items() if key in STEERING}
         for step in job.get("steps", []):
@@ -106,7 +106,7 @@ def test_what_is_tested_follows_from_options_and_not_from_which_step_runs(name: 
 
 
 def consumers(one: Workflow) -> set[str]:
-    """List the inputs that a person may hand an output on to: of what is dispatched, what says it the same.
+    """List the inputs that the user may hand an output on to: of what is dispatched, what says it the same.
 
     `rocm_package_index_url` takes a `package_index_url`. What is never dispatched is read by its callers.
     """

@@ -66,7 +66,7 @@ def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any
 
 
 def expressions(value: object) -> Iterator[str]:
-    """Give every expression in a part of a workflow; an `if` need not be marked as one."""
+    """Return every expression in a part of a workflow; an `if` need not be marked as one."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "if" and isinstance(inner, str) and "${{" not in inner:

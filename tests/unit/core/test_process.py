@@ -154,7 +154,7 @@ def test_what_takes_too_long_is_stopped() -> None:
 
 
 class Child:
-    """A child in which a person presses Ctrl-C, and that goes only when it is killed."""
+    """A child in which the user presses Ctrl-C, and that goes only when it is killed."""
 
     returncode = -9
     stdin = stdout = stderr = None

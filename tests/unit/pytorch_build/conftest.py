@@ -129,7 +129,7 @@ class Run:
         return file
 
     def lock(self, **changes: Any) -> SourceLock:
-        """Give a lock of the sample, as `resolve` writes it."""
+        """Return a lock of the sample, as `resolve` writes it."""
         projects = {
             name: LockedProject(
                 project=name,
@@ -153,5 +153,5 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Give an empty run below a folder of the test's own."""
+    """Return an empty run below a folder of the test's own."""
     return Run(root=tmp_path)

@@ -58,7 +58,7 @@ def test_every_lock_is_hashed_and_takes_no_setting_of_the_machine(
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, root: Path, *, changed: str = "") -> None:
-    """Give the module a small repository whose compilation changes one of its locks."""
+    """Return the module a small repository whose compilation changes one of its locks."""
     (root / "requirements").mkdir()
     locks = ["requirements.txt", "requirements/test.txt"]
     for name in locks:

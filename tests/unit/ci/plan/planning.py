@@ -41,7 +41,7 @@ def refs() -> Mapping[Platform, Mapping[str, TorchRef]]:
 
 
 def pull_request(*names: str, head: str | None = OURS, base: str = "main") -> dict[str, Any]:
-    """Give a pull request's payload, as far as GitHub's is looked at."""
+    """Return a pull request's payload, as far as GitHub's is looked at."""
     return {
         "pull_request": {
             "number": 7,
@@ -93,13 +93,13 @@ def dispatched(**given: Any) -> Plan:
 
 
 def changed(**tables: Any) -> Data:
-    """Give CI's data with other keys in these of its tables."""
+    """Return CI's data with other keys in these of its tables."""
     raw = known().model_dump()
     return Data.model_validate({**raw, **{name: {**raw[name], **table} for name, table in tables.items()}})
 
 
 def stages(made: Plan, platform: str = "linux") -> dict[str, list[str]]:
-    """Give the families of each stage on a platform."""
+    """Return the families of each stage on a platform."""
     found: dict[str, list[str]] = {}
     for cell in made.cells:
         if cell.platform == platform:
@@ -108,7 +108,7 @@ def stages(made: Plan, platform: str = "linux") -> dict[str, list[str]]:
 
 
 def why(made: Plan, what: str) -> str:
-    """Say why something was left out."""
+    """Return why something was left out."""
     return next(one.reason for one in made.left_out if one.what == what)
 
 

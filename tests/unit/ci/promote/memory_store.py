@@ -47,7 +47,7 @@ class MemoryStore:
         return True
 
     def copy_of(self, **changes: object) -> MemoryStore:
-        """Give a store with the same objects, and no past."""
+        """Return a store with the same objects, and no past."""
         other = MemoryStore(objects=dict(self.objects), ignores_conditions=self.ignores_conditions)
         for name, value in changes.items():
             setattr(other, name, value)
@@ -111,7 +111,7 @@ class MemoryStore:
         replace: bool = True,
         absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> Outcome:
-        # the condition is held against what is there when the write arrives, not when it set off
+        # the condition is compared with what is there when the write arrives, not when it set off
         number = self._begun(key)
         with self.lock:
             self._live()
@@ -169,7 +169,7 @@ def audit(store: MemoryStore, area: str = "v2") -> int:
         for href, sha256, rest in _LINK.findall(page.decode()):
             links += 1
             target = _joined(folder, unquote(href))
-            assert target in store.objects, f"{key} lists {target}, which is not there"
+            assert target in store.objects, f"{key} lists {target}, which does not exist"
             assert hashlib.sha256(store.objects[target]).hexdigest() == sha256
             metadata = re.search(r'data-core-metadata="sha256=([0-9a-f]{64})"', rest)
             assert bool(metadata) == target.endswith(".whl")
@@ -204,7 +204,7 @@ def killed_at(number: int, *, after: bool) -> Callable[[MemoryStore], None]:
 
 
 def watched(store: MemoryStore, area: str) -> MemoryStore:
-    """Give the same objects in a store whose pages are held to their word after every write."""
+    """Return the same objects in a store whose pages are held to their word after every write."""
     again = store.copy_of()
     again.after_write = lambda _number, _key: audit(again, area)
     return again

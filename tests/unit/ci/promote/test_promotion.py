@@ -59,7 +59,7 @@ def whole(runs: Runs) -> Runs:
 
 @pytest.fixture
 def staged(whole: Runs) -> MemoryStore:
-    """Give a bucket in which everything is staged."""
+    """Return a bucket in which everything is staged."""
     bucket = MemoryStore()
     stage_all(whole, bucket)
     return bucket.copy_of()

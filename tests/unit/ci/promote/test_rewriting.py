@@ -230,7 +230,7 @@ def test_the_source_locks_promises_hold_with_the_new_versions(tmp_path: Path) ->
 
 
 def having(package: Package, member: str, content: bytes | None) -> Package:
-    """Give a package another member, or take one away."""
+    """Return a package another member, or take one away."""
     members = {name: data for name, data in package.members.items() if name != member}
     return replace(package, members=members if content is None else {**members, member: content})
 

@@ -41,7 +41,7 @@ def test_every_build_attests_what_it_uploaded_and_nothing_else_does() -> None:
             assert "upload provenance" in before[-1], name
     assert set(found) == BUILDS
     for step in found.values():
-        # an upload is decided against for forks, and GitHub is not there under act
+        # an upload is decided against for forks, and GitHub does not exist under act
         assert step["if"] == "${{ !env.ACT && inputs.upload && vars.ATTESTATIONS != 'false' }}"
 
 

@@ -48,7 +48,7 @@ JSON = st.recursive(
 
 
 def written() -> dict[str, Any]:
-    """Give the sample's statement, its record named as a reader names it: below the run."""
+    """Return the sample's statement, its record named as a reader names it: below the run."""
     return statement(RUN, MADE)
 
 

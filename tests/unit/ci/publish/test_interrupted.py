@@ -61,7 +61,7 @@ class Mortal(DirectoryStore):
 
 
 def state(folder: Path) -> Mapping[str, object]:
-    """Give everything that a store holds, but the times that records carry."""
+    """Return everything that a store holds, but the times that records carry."""
     store = DirectoryStore(folder)
     found: dict[str, object] = {}
     for stored in store.list(""):

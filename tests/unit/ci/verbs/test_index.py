@@ -69,7 +69,7 @@ def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(
     indexed = index.write_pages(store, outputs, "g")
     assert indexed.files == 1
     assert [(held.stored.key, held.why) for held in indexed.held] == [
-        (one.key, "its metadata sidecar is not there yet")
+        (one.key, "its metadata sidecar does not exist yet")
     ]
     assert "metadata=" not in page(store, outputs)
     store.put_bytes(f"{one.key}.metadata", sidecar)

@@ -357,7 +357,7 @@ def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
     argv = ["upload", "--store", store.url, *words]
     assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
     said = capsys.readouterr().err
-    assert "it is not there; it should list torch-" in said
+    assert "it does not exist; it should list torch-" in said
     assert "package_find_links_url" not in said
     index.write_pages(store, outputs, "g")
     assert main("ci", "", VERBS, argv) == 0

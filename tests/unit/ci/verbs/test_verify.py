@@ -82,7 +82,7 @@ def test_a_wheel_in_a_run_is_verified_with_its_origin(run: Run, capsys: pytest.C
     said = capsys.readouterr().out
     assert said.startswith(f"{run.file.name}: verified\n  sha256   {run.file.sha256}\n")
     assert f"  on       {samples.WORKFLOW}\n" in said
-    # what a person copies stands on a line of its own
+    # what the user copies stands on a line of its own
     assert f"\n           {samples.TORCH_COMMIT}\n           git+{samples.ORIGIN}\n" in said
     assert verify(run.wheel.as_uri()) == 0
 

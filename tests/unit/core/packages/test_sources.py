@@ -94,7 +94,7 @@ def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Guarded(SimpleHTTPRequestHandler):
-    """A folder for whoever has a password; what is not there is forbidden, as buckets say it."""
+    """A folder for whoever has a password; what does not exist is forbidden, as buckets say it."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Say nothing."""

@@ -188,7 +188,7 @@ def race(writers: list[Callable[[], object]]) -> list[str]:
 
 
 def rounds(store: Store) -> int:
-    """Say how often to race: in a folder often, as not every race is close; moto takes its time."""
+    """Return how often to race: in a folder often, as not every race is close; moto takes its time."""
     return 2 if "s3://" in store.url else 10
 
 

@@ -346,7 +346,7 @@ def test_amazons_bucket_says_where_it_lies(aws: pytest.MonkeyPatch, *, allowed: 
 
 
 class Redirects(BaseHTTPRequestHandler):
-    """Sends everybody to a page that is not there."""
+    """Sends everybody to a page that does not exist."""
 
     def do_HEAD(self) -> None:
         self.send_response(307)

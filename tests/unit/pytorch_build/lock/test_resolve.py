@@ -235,7 +235,7 @@ def test_dev_versions_name_the_locked_commit(world: World) -> None:
     ("rocm_version", "version"),
     [
         ("7.99.0.dev0+sample", "2.10.0a0+devrocm7.99.0.dev0.sample"),
-        # the label stays when a person tries another ROCm version
+        # the label stays when the user tries another ROCm version
         ("7.10.0", "2.10.0a0+rocm7.10.0.sample"),
     ],
 )

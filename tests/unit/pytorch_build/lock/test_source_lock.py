@@ -78,8 +78,8 @@ def test_other_text_is_no_compact_lock(text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"commit": "main"}, "'main' is no commit"),
-        ({"project": "tourch"}, "'tourch' is no project"),
+        ({"commit": "main"}, "'main' is not a commit"),
+        ({"project": "tourch"}, "'tourch' is not a project"),
         ({"project": "audio"}, "locks audio"),
         ({"base_version": ""}, "must not be empty"),
         ({"orgin": "x"}, "Did you mean 'origin'"),

@@ -159,10 +159,10 @@ def test_a_prebuilt_torch_is_not_built(tmp_path: Path) -> None:
         ),
         ("[refs.mine]\ncomponents = ['audio']\n", r"'audio' has no source"),
         ("[refs.mine.audio]\norigin = 'x'\n", r"refs\.mine\.audio: neither `ref`, `pin` nor"),
-        ("[refs.mine]\nextends = 'nigthly'\n", r"refs\.mine\.extends: 'nigthly' is no ref.*'nightly'"),
+        ("[refs.mine]\nextends = 'nigthly'\n", r"refs\.mine\.extends: 'nigthly' is not a ref.*'nightly'"),
         ("[refs.mine]\nextends = 'mine'\n", "never ends"),
         ("[refs.mine.audio]\nref = 'x'\npin = 'related'\n", r"refs\.mine\.audio\.pin"),
-        ("default = 'nigthly'\n", "'nigthly' is no ref"),
+        ("default = 'nigthly'\n", "'nigthly' is not a ref"),
         ("[refs.mine\n", "not valid TOML"),
     ],
 )

@@ -78,7 +78,7 @@ class World:
         return self.git(folder, "stash", "list").splitlines()
 
     def is_finished(self) -> bool:
-        """Say whether the tree is as a first checkout leaves it."""
+        """Return whether the tree is as a first checkout leaves it."""
         status = self.git(self.tree, "status", "--porcelain", "--ignore-submodules=none")
         return (
             not status
@@ -355,7 +355,7 @@ def test_an_origin_is_found_through_a_mirror(world: World) -> None:
 
 def test_a_folder_with_other_files_is_refused(world: World) -> None:
     world.write(world.tree, {"thesis.txt": "mine\n"})
-    with pytest.raises(SourceError, match="holds files but is no git repository"):
+    with pytest.raises(SourceError, match="holds files but is not a git repository"):
         world.checkout()
     assert (world.tree / "thesis.txt").read_text() == "mine\n"
 

@@ -147,5 +147,5 @@ def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_is_not_there_is_said_so_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="nowhere is not there"):
+    with pytest.raises(SourceError, match="nowhere does not exist"):
         base_version_of(tmp_path / "nowhere")

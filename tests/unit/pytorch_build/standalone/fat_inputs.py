@@ -75,7 +75,7 @@ def device_wheel(folder: Path, gpu: str, version: str = "2.10.0+rocm7.1") -> Pat
 
 
 def libraries() -> Mapping[str, bytes]:
-    """Give a small ROCm of Linux: path in its tree -> content."""
+    """Return a small ROCm of Linux: path in its tree -> content."""
     return {
         "lib/libamdhip64.so.7": elf_file(
             needed=("libhsa-runtime64.so.1",), soname="libamdhip64.so.7", rpath="$ORIGIN"
@@ -88,7 +88,7 @@ def libraries() -> Mapping[str, bytes]:
 
 
 def math_libraries(origin: str = "$ORIGIN") -> Mapping[str, bytes]:
-    """Give its math libraries: path in the tree -> content."""
+    """Return its math libraries: path in the tree -> content."""
     return {
         "lib/libhipblas.so.3": elf_file(
             needed=("libamdhip64.so.7", "librocblas.so.5"), soname="libhipblas.so.3", rpath=origin

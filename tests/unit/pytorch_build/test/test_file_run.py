@@ -31,7 +31,7 @@ PASSES = "def test_one():\n    assert True\n"
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
-    """Give a tree without tests, and an environment as a run gives it."""
+    """Return a tree without tests, and an environment as a run gives it."""
     tree = tmp_path / "tree"
     (tree / "test").mkdir(parents=True)
     (tree / "pytest.ini").write_text("[pytest]\naddopts = --capture=sys\n")

@@ -116,7 +116,7 @@ def test_what_the_kernel_and_programs_print_is_read(
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    """Give a machine without devices, whose programs say what a test puts here."""
+    """Return a machine without devices, whose programs say what a test puts here."""
     answers: dict[str, str] = {}
     for name in ("KFD", "NVIDIA", "NODES", "RENDER_NODES"):
         monkeypatch.setattr(gpus, name, tmp_path / name)

@@ -118,7 +118,7 @@ def test_a_repository_is_known_by_its_commit_and_a_hipified_one_by_upstreams(tmp
 
 @pytest.fixture
 def miniature(run: Any, tmp_path: Path) -> tuple[Interpreter, Path]:
-    """Give an interpreter, and a folder whose torch it imports where isolation is not asked for."""
+    """Return an interpreter, and a folder whose torch it imports where isolation is not asked for."""
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)

@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def errors(self) -> list[str]:
-        """Give the lines that start an error."""
+        """Return the lines that start an error."""
         return [line for line in self.said.splitlines() if line.startswith("error: ")]
 
 

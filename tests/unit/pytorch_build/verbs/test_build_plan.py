@@ -26,7 +26,7 @@ VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
 @pytest.fixture
 def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Give a plan as JSON; nothing but the cache may have been written for it."""
+    """Return a plan as JSON; nothing but the cache may have been written for it."""
     monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
     ensure_repositories(tmp_path / ".cache" / "sample" / "repos")
 

@@ -15,7 +15,7 @@ MINE = ("--torch-ref", "mine", "--gpu-family", "cpu")
 
 @pytest.fixture
 def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
-    """Give the commits of two projects beside a prebuilt torch."""
+    """Return the commits of two projects beside a prebuilt torch."""
     names = ("audio", "vision")
     commits = {
         name: commit_files(tmp_path / "upstream" / name, {"setup.py": "", "version.txt": "1.0\n"})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
-    """Give the commits of two projects that a refs file of one's own names."""
+    """Return the commits of two projects that a refs file of one's own names."""
     commits = {
         name: commit_files(tmp_path / name, {"setup.py": "", "version.txt": "2.10.0\n"})
         for name in ("torch", "audio")

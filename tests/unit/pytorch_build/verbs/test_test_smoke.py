@@ -62,7 +62,7 @@ def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give this interpreter in the place of an installed environment, and keep what would be installed."""
+    """Return this interpreter in the place of an installed environment, and keep what would be installed."""
     interpreter = run.target(executable=Path(sys.executable))
     monkeypatch.setattr(test_smoke, "require", lambda _python: interpreter)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())

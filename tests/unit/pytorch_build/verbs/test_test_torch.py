@@ -139,7 +139,7 @@ def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: lis
         (("--gpus", "both"), 2, "invalid choice"),
         ((), 4, "has no wheels of sample for cpu and Python 3.12"),
         (("--no-install",), 4, "has no source lock of sample"),
-        (("--no-install", "--pytorch-dir", "/nowhere"), 6, "/nowhere is not there"),
+        (("--no-install", "--pytorch-dir", "/nowhere"), 6, "/nowhere does not exist"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_installed(
@@ -267,7 +267,7 @@ def test_values_of_variables_stand_in_no_command_line() -> None:
         "LD_PRELOAD": "x",
         "PIP_INDEX_URL": "http://mirror",
         "GITHUB_RUN_ID": "17",
-        # files of this machine, which are not there inside
+        # files of this machine, which do not exist inside
         "GITHUB_STEP_SUMMARY": "/home/runner/summary",
         "RUNNER_TEMP": "/home/runner/temp",
         "AWS_WEB_IDENTITY_TOKEN_FILE": "/run/token",

@@ -120,7 +120,7 @@ def index(store: Any, **how: Any) -> Indexed:
 
 
 def anew(store: MemoryStore) -> dict[str, bytes]:
-    """Give the pages that an index of the same files writes which remembers nothing."""
+    """Return the pages that an index of the same files writes which remembers nothing."""
     other = MemoryStore(objects={k: v for k, v in store.objects.items() if not indexing.is_page(k)})
     index(other)
     return other.pages()

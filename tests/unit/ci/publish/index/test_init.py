@@ -106,7 +106,7 @@ def test_a_wheel_is_held_back_until_sidecar_and_record_are_there(memory: MemoryS
         (f"{PREFIX}/{APEX}", "no record names it")
     ]
     memory.objects[record] = whole[record]
-    assert [one.why for one in index(memory).held] == ["its metadata sidecar is not there yet"]
+    assert [one.why for one in index(memory).held] == ["its metadata sidecar does not exist yet"]
     assert b"apex" not in memory.pages()["index.html"]
     memory.objects[sidecar] = whole[sidecar]
     memory.calls.clear()

@@ -74,7 +74,7 @@ class Links(HTMLParser):
 
 
 def seen(entry: Entry) -> Entry:
-    """Give what HTML pages say of an entry: neither its bytes nor its time to the second."""
+    """Return what HTML pages say of an entry: neither its bytes nor its time to the second."""
     return replace(entry, size=0, modified=0)
 
 

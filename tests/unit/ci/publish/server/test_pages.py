@@ -179,7 +179,7 @@ LINK = re.compile(rb"[a-z]+-1\.[01]-py3-none-any\.whl#sha256=[0-9a-f]{64}")
 
 
 def links(store: Store) -> dict[str, list[bytes]]:
-    """Give what each page links to, pages without links aside."""
+    """Return what each page links to, pages without links aside."""
     found = {key: LINK.findall(text) for key, text in page_texts(store).items()}
     return {key: one for key, one in found.items() if one}
 

@@ -48,7 +48,7 @@ def _path(kind, folder):
     status, out, error = support.python("-m", "rocm_sdk", "path", f"--{kind}")
     expect(status == 0, error)
     expect(out.strip() == str(folder), f"it printed {out.strip()!r}, not {str(folder)!r}")
-    expect(folder.is_dir(), f"{folder} is no folder")
+    expect(folder.is_dir(), f"{folder} is not a folder")
 
 
 def _hipconfig(root):
@@ -101,7 +101,7 @@ def _mirrored(root, source):
 
 
 def _difference(path, twin, root):
-    """Say how a file of a package and its twin in the tree disagree; "" where they do not."""
+    """Return how a file of a package and its twin in the tree disagree; "" where they do not."""
     if not os.path.lexists(twin):
         return "not in the tree"
     if twin.is_symlink():
