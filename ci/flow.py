@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Literal
 from ci import jobs
 from ci.plan import outputs
 from ci.plan.data import OwnStore
+from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
-from ci.plan.rocm import needs
 from ci.verbs import configure
 from core import console, process
 from core.cli import Verb, verb_parser
 from core.cli.options import ROOT, common_from, environment
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
-from core.run.outputs import this_platform
+from core.run import this_platform
 from core.run.plan import Plan, RocmOrigin
 from pytorch_build.context import context
 

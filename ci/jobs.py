@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from core.cli.options import DEFAULT_STORE
 from core.errors import UsageError
-from core.run.outputs import PLAIN, this_platform
+from core.run import PLAIN, this_platform
 from core.run.plan import FETCH, promotions
 from pytorch_build.refs.torch_refs import PROJECTS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.cli.options import Common
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.plan import Cell, Plan
     from pytorch_build.context import Context
 

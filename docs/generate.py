@@ -22,7 +22,7 @@ from docs import ci_tables, command_tables
 from docs.command_tables import table
 from docs.support_tables import support_tables
 from pytorch_build.refs import torch_refs as refs
-from rocm_packaging.rocm_sources import INDEXES_FILE
+from rocm_packaging.origin import INDEXES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

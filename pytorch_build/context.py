@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from core import console
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
-from core.run.outputs import group_name
+from core.run import group_name
 from core.run.records import Cell
 from pytorch_build.refs.torch_refs import default_ref, torch_ref
 

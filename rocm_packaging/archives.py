@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
 from core.errors import ArtifactError, FatalError, nearest
-from core.run.outputs import this_platform
+from core.run import this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from core.archive.tar import Member
-    from core.run.outputs import Platform
+    from core.run import Platform
 
 
 SUFFIXES = (ZSTD, XZ)  # the preferred one first

@@ -14,8 +14,7 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
-from core.run import records, stage
-from core.run.outputs import group_name
+from core.run import group_name, records, stage
 from core.run.records import Cell
 from core.run.stage import Made, Stage
 from rocm_packaging.packages.layouts import LIBRARIES, device_package, layout_of, sdk_target
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.installer import Backend
     from core.junit import Case, Document, Outcome
+    from rocm_packaging.origin import RocmSource
     from rocm_packaging.packages.layouts import Layout
-    from rocm_packaging.rocm_sources import RocmSource
 
 # what the sdist of `rocm` is built with
 _BUILD_REQUIREMENTS = ("setuptools",)

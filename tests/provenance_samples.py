@@ -8,7 +8,7 @@ from typing import Any
 from ci.promote.documents import document
 from ci.promote.runs import Recorded
 from ci.provenance.facts import LockFile, RunRecords
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.run.records import Cell, FileRecord, Record, serialize
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 

@@ -1,1 +1,187 @@
 """What may go, by the policy of its release type, and how it goes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from email import message_from_bytes
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+
+from ci.promote import documents
+from ci.publish.index.pages import SIDECAR
+from core.errors import DataError
+from core.http import links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from urllib.parse import SplitResult
+
+    from packaging.version import Version
+
+    from core.stores import Stored
+
+
+STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
+# whatever the data says
+_NEVER = (RELEASE_INDEX, "python-deps/")
+_RUN = re.compile(r"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]*)-(?P<platform>linux|windows)")
+_PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*)$")
+_HERE, _ELSEWHERE = "store.invalid", "other.invalid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Objects that go together or not at all."""
+
+    name: str
+    series: str
+    objects: tuple[Stored, ...]
+    modified: float
+    run_id: str = ""
+    folder: str = ""
+    project: str = ""
+    version: Version | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its objects."""
+        return sum(one.size for one in self.objects)
+
+
+def is_page(key: str) -> bool:
+    """Return whether a key is a page of an index or of a run's folder, or what an index notes beside them."""
+    return _PAGE.search(key) is not None
+
+
+def units(objects: Sequence[Stored]) -> Sequence[Unit]:
+    """Put a bucket's objects together; what is neither a run's nor a staged version's is left out."""
+    runs: dict[tuple[str, str], list[Stored]] = defaultdict(list)
+    versions: dict[tuple[str, str, Version], list[Stored]] = defaultdict(list)
+    for one in objects:
+        if one.key.startswith(_NEVER):
+            continue
+        if one.key.startswith(STAGING):
+            if (staged := _staged(one.key)) is not None:
+                versions[staged].append(one)
+        elif (run := _run_of(one.key)) is not None:
+            runs[run].append(one)
+    found = [_run_unit(*run, files) for run, files in runs.items()]
+    found += [
+        Unit(
+            name=f"{folder}/{project} {version}",
+            series=f"{folder}/{project}",
+            objects=tuple(files),
+            modified=max(one.modified for one in files),
+            folder=folder,
+            project=project,
+            version=version,
+        )
+        for (folder, project, version), files in versions.items()
+    ]
+    return sorted(found, key=lambda unit: (unit.series, _newness(unit)), reverse=True)
+
+
+def _newness(unit: Unit) -> tuple[Version | float, str]:
+    return (unit.modified if unit.version is None else unit.version, unit.name)
+
+
+def _run_of(key: str) -> tuple[str, str] | None:
+    """Return the repository's folder ("" or ``owner-name/``) and the run's."""
+    first, _, rest = key.partition("/")
+    second, slash, _ = rest.partition("/")
+    # a repository may be named as a run is (owner-linux): then runs lie below it
+    if slash and _RUN.fullmatch(second):
+        return f"{first}/", second
+    return ("", first) if rest and _RUN.fullmatch(first) else None
+
+
+def _run_unit(external_repo: str, folder: str, files: Sequence[Stored]) -> Unit:
+    run_id, _, platform = folder.rpartition("-")
+    # pages may be written again at any time: that makes a run no younger
+    dated = [one.modified for one in files if not is_page(one.key)] or [one.modified for one in files]
+    return Unit(
+        name=f"{external_repo}{folder}",
+        series=f"{external_repo}*-{platform}",
+        objects=tuple(files),
+        modified=max(dated),
+        run_id=run_id,
+    )
+
+
+def _staged(key: str) -> tuple[str, str, Version] | None:
+    folder, _, filename = key.rpartition("/")
+    if folder.count("/") != 1 or is_page(key):
+        return None
+    filename = filename.removesuffix(SIDECAR)
+    try:
+        if filename.endswith(".whl"):
+            name, version, *_ = parse_wheel_filename(filename)
+        else:
+            name, version = parse_sdist_filename(filename)
+    except ValueError:  # what packaging raises for names and versions
+        return None
+    return folder, name, version
+
+
+def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
+    """Return the keys that a page links to."""
+    try:
+        text = page.decode()
+        found = _of_json(text) if page_key.endswith(".json") else list(links(text))
+    except (UnicodeDecodeError, ValueError, TypeError, KeyError) as problem:
+        raise DataError(
+            f"{page_key} is not a page of an index: {problem}.",
+            hint="Write the pages again with nox -s index, then run retention again.",
+        ) from problem
+    base = f"https://{_HERE if own else _ELSEWHERE}/{quote(page_key)}"
+    keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in found)
+    return frozenset(key for key in keys if key)
+
+
+def _of_json(text: str) -> Sequence[str]:
+    page = json.loads(text)
+    # the page of all projects lists no file
+    return [] if "projects" in page else [str(one["url"]) for one in page["files"]]
+
+
+def _key(address: SplitResult, bucket: str) -> str:
+    host, path = address.hostname or "", unquote(address.path).lstrip("/")
+    if host == _HERE:
+        return path
+    if bucket and host.endswith(".amazonaws.com"):
+        if host.startswith(f"{bucket}.s3"):
+            return path
+        if host.startswith("s3") and path.startswith(f"{bucket}/"):
+            return path.removeprefix(f"{bucket}/")
+    return ""
+
+
+def required(staying: Iterable[Unit], going: Iterable[Unit], metadata: Mapping[str, bytes]) -> frozenset[str]:
+    """Name the units that ones which stay pin by their wheels' metadata."""
+    pins: dict[tuple[str, str], list[Requirement]] = defaultdict(list)
+    for unit in staying:
+        for pin in (pin for one in unit.objects for pin in _pins(metadata.get(one.key, b""))):
+            pins[unit.folder, canonicalize_name(pin.name)].append(pin)
+    return frozenset(
+        unit.name
+        for unit in going
+        if unit.version is not None
+        for pin in pins.get((unit.folder, unit.project), ())
+        if pin.specifier.contains(unit.version, prereleases=True)
+    )
+
+
+def _pins(metadata: bytes) -> Iterator[Requirement]:
+    for text in message_from_bytes(metadata).get_all("Requires-Dist", []):
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if any(one.operator in {"==", "==="} for one in requirement.specifier):
+            yield requirement

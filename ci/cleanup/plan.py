@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from ci.cleanup import units
-from ci.cleanup.units import is_page, listed
+from ci import cleanup
+from ci.cleanup import is_page, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
 from ci.publish.index.pages import FILES as DISTRIBUTIONS
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from ci.cleanup.units import Unit
+    from ci.cleanup import Unit
     from core.stores import Store, Stored
 
 RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
@@ -136,7 +136,7 @@ class Held:
 def planned(store: Store, rules: Rules) -> Plan:
     """Look through a store and decide what goes."""
     objects = store.list("")
-    found = units.units(objects)
+    found = cleanup.units(objects)
     others = rules.distribution_stores
     held = Held(
         listed=_listed(store, objects, rules),
@@ -201,14 +201,14 @@ def require_modest(plan: Plan, *, percent: int) -> None:
 def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
     bucket = store.url.removeprefix(_BUCKET_SCHEME) if store.url.startswith(_BUCKET_SCHEME) else ""
     own = _of_pages(store, objects, bucket)
-    folder = units.RELEASE_INDEX.rstrip("/")
+    folder = cleanup.RELEASE_INDEX.rstrip("/")
     others = [_of_pages(other, other.list(folder), bucket, own=False) for other in rules.distribution_stores]
     return own.union(*others)
 
 
 def _of_pages(store: Store, objects: Iterable[Stored], bucket: str, *, own: bool = True) -> frozenset[str]:
     """Return the keys that release pages among objects list."""
-    pages = [one.key for one in objects if one.key.startswith(units.RELEASE_INDEX) and _lists(one.key)]
+    pages = [one.key for one in objects if one.key.startswith(cleanup.RELEASE_INDEX) and _lists(one.key)]
     read = parallel.each(lambda key: listed(key, store.read(key), bucket=bucket, own=own), pages)
     return frozenset().union(*read)
 
@@ -241,7 +241,7 @@ def _required(store: Store, decided: Plan) -> frozenset[str]:
     staying = [one.unit for one in decided.stays if one.unit.folder in folders]
     keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR)]
     metadata = dict(zip(keys, parallel.each(store.read, keys), strict=True))
-    return units.required(staying, [one.unit for one in decided.goes], metadata)
+    return cleanup.required(staying, [one.unit for one in decided.goes], metadata)
 
 
 @dataclass(frozen=True, kw_only=True)

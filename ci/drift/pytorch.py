@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.drift.tree import Facts, Tree
-    from core.run.outputs import Platform
+    from core.run import Platform
     from pytorch_build.test.skip_rules import Rule
 
 _MATRIX = "build_tools/github_actions/configure_pytorch_release_matrix.py"

@@ -26,7 +26,7 @@ from core.packages import resolution
 from core.packages.resolution import others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.wheel.distributions import is_ours
-from rocm_packaging.rocm_sources import sdist_requires
+from rocm_packaging.origin import sdist_requires
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from core.env.installer import Backend
     from core.packages import Offer, RunGroup
     from core.packages.resolution import Resolved
-    from core.run.outputs import Platform
+    from core.run import Platform
 
 MARKER = "run-packages.json"
 _CONFIGURATION = "pyvenv.cfg"  # what makes a folder a virtual environment (PEP 405)

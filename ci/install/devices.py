@@ -18,6 +18,7 @@ from core.families import detect, families, gpu_targets, parents
 from core.parallel import each
 from core.wheel.distributions import is_ours
 from pytorch_build.test.installation import PREFIXES, require_device_code
+from rocm_packaging.origin import require_devices
 from rocm_packaging.packages.layouts import (
     LIBRARIES,
     covers,
@@ -28,7 +29,6 @@ from rocm_packaging.packages.layouts import (
     sdk_target,
     tested_targets,
 )
-from rocm_packaging.rocm_sources import require_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

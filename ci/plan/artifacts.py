@@ -15,8 +15,8 @@ from core import console, files
 from core.cli.options import DEFAULT_STORE
 from core.console import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.run import LOCAL_RUN, this_platform
 from core.run.locations import location
-from core.run.outputs import LOCAL_RUN, this_platform
 from core.stores.location import open_store
 from rocm_packaging.archives import (
     MARKER,

@@ -14,7 +14,7 @@ from core import files
 from core.data import Model, load_toml, merged, read_toml, validated
 from core.errors import MissingInputError, UsageError, nearest
 from core.families import families
-from core.run.outputs import PLAIN, Platform
+from core.run import PLAIN, Platform
 from core.run.plan import PLATFORMS, Stage
 
 if TYPE_CHECKING:

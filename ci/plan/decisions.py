@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ci.plan.events import Changes, Event
     from ci.plan.inputs import Inputs, Labels
     from ci.publish.buckets import Buckets
-    from core.run.outputs import Platform
+    from core.run import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 
 DISPATCHES = ("workflow_dispatch", "workflow_call")

@@ -9,7 +9,7 @@ from ci.plan.data import reaches, stable_choice
 from ci.plan.inputs import ALL, named_family
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
-from core.run.outputs import PLAIN, group_name
+from core.run import PLAIN, group_name
 from core.run.plan import PLATFORMS, LeftOut, Variant
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines
     from ci.plan.decisions import Question
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.plan import Decision, Stage
 
 

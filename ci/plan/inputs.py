@@ -17,7 +17,7 @@ from core.cli.options import RELEASE_TYPES
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
-from core.run.outputs import Platform  # noqa: TC001 - a dataclass's field
+from core.run import Platform  # noqa: TC001 - a dataclass's field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

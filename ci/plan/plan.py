@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ci.plan.data import Matrix, Test
     from ci.plan.decisions import Question
     from ci.plan.families import Build
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.plan import Stage
     from pytorch_build.refs.torch_refs import TorchRef
 

@@ -22,7 +22,7 @@ from ci.publish.index import Indexed, Records, write_index
 from core import parallel
 from core.data import Model, parse_json
 from core.errors import StoreError
-from core.run.outputs import Platform, key_name
+from core.run import Platform, key_name
 from core.run.records import FileRecord
 
 if TYPE_CHECKING:

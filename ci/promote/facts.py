@@ -13,7 +13,7 @@ from ci.promote.documents import Cell
 from ci.promote.runs import lock_of, read_group
 from core import parallel
 from core.errors import MissingInputError, WheelError, nearest
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.wheel import distributions, parse_sdist_name, parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm

@@ -14,8 +14,7 @@ from core import parallel
 from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families, group_families
-from core.run import records
-from core.run.outputs import is_record, key_name
+from core.run import is_record, key_name, records
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
@@ -25,7 +24,7 @@ from rocm_packaging.packages.layouts import is_rocm
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord, Record
     from core.stores import Outcome, Store
     from pytorch_build.refs.torch_refs import TorchRef

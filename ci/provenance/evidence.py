@@ -34,7 +34,7 @@ from core.errors import (
     UsageError,
 )
 from core.http import open_url, reachable
-from core.run.outputs import is_record
+from core.run import is_record
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS

@@ -20,7 +20,7 @@ from core import data, parallel
 from core.data import Model, load_toml, validated
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
-from core.run.outputs import is_record
+from core.run import is_record
 from core.run.stage import BUILDER
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping, Sequence
 
     from ci.promote.documents import Document
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord, Record
     from core.stores import Store
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ci.promote.runs import Recorded
     from ci.provenance.facts import MadeFile, Material, RunRecords
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Outcome, Store
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -18,7 +18,7 @@ from core import console, files
 from core.console import transfer
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError, UsageError
 from core.parallel import JOBS, each
-from core.run.outputs import BUILD_MANIFEST
+from core.run import BUILD_MANIFEST
 from core.stores import refuse_other_bytes
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore

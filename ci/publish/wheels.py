@@ -22,8 +22,7 @@ from ci.publish.upload import (
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import each
-from core.run import records
-from core.run.outputs import BUILD_MANIFEST, artifact_groups, is_record
+from core.run import BUILD_MANIFEST, artifact_groups, is_record, records
 from core.wheel import distributions
 from core.wheel.distributions import SIDECAR
 from rocm_packaging.archives import is_archive
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from ci.publish.folders import Digests
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord, Record
     from core.stores import Store, Stored
     from core.wheel.distributions import Described

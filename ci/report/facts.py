@@ -14,8 +14,7 @@ from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError, MissingInputError, nearest
-from core.run import records
-from core.run.outputs import LOCAL_RUN, is_record, key_name
+from core.run import LOCAL_RUN, is_record, key_name, records
 from core.run.records import Record
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store, Stored
 
 

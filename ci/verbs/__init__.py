@@ -1,1 +1,1 @@
-"""Verbs."""
+"""The verbs of the front door: each turns arguments into values, calls, and prints."""

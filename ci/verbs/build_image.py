@@ -20,11 +20,11 @@ from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError, nearest
 from core.families import gpu_targets
+from core.run import group_name
 from core.run.job_files import job_files
 from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
-from core.run.outputs import group_name
-from rocm_packaging.rocm_sources import release_index_url
+from rocm_packaging.origin import release_index_url
 
 if TYPE_CHECKING:
     import argparse

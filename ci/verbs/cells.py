@@ -18,7 +18,7 @@ from core.cli.options import common_from
 from core.data import load_toml
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
-from core.run.outputs import PLAIN, Platform, key_name
+from core.run import PLAIN, Platform, key_name
 from core.run.plan import MAX_JOBS, Plan
 from pytorch_build.refs.torch_refs import load_refs
 

@@ -21,7 +21,7 @@ from core import console
 from core.cli.options import common_from, environment
 from core.data import read_text
 from core.errors import DataError, UsageError, nearest
-from core.run.outputs import LOCAL_RUN
+from core.run import LOCAL_RUN
 from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
 

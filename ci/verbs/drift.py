@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ci.drift import pytorch, rocm
+from ci.drift import packages, pytorch
 from ci.drift.tree import tree
 from core import console
 from core.data import Model, load_toml
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ci.drift.tree import Facts, Subject, Tree
 
 ACCEPTED = Path(__file__).parents[1] / "drift.toml"
-SUBJECTS = (*rocm.SUBJECTS, *pytorch.SUBJECTS)
+SUBJECTS = (*packages.SUBJECTS, *pytorch.SUBJECTS)
 _COLUMNS = ("subject", "key", "only upstream", "only here")
 
 

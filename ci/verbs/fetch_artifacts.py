@@ -14,8 +14,7 @@ from core import console, files
 from core.cli.options import add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.run import stage
-from core.run.outputs import LOCAL_RUN, PLAIN, group_name
+from core.run import LOCAL_RUN, PLAIN, group_name, stage
 from core.run.records import Cell
 from core.run.stage import Made, Stage
 

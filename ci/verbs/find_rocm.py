@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ci.github import from_environment
 from ci.plan import data
 from ci.plan.artifacts import find_place
+from ci.plan.origins import Search, completed, needs
 from ci.plan.outputs import write_outputs
-from ci.plan.rocm import Search, completed, needs
 from core import console
 from core.cli.options import common_from, environment
 from core.run.plan import Plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
 
     from ci.plan.artifacts import Place
-    from core.run.outputs import Platform
+    from core.run import Platform
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

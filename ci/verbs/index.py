@@ -12,7 +12,7 @@ from ci.publish.index import Files, Indexed, Records, write_index
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError
-from core.run.outputs import artifact_groups, group_name
+from core.run import artifact_groups, group_name
 from core.stores.location import open_store
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended

@@ -14,8 +14,7 @@ from core import console, files
 from core.cli.options import add_group, common_from
 from core.errors import StoreError
 from core.packages import RunGroup, find_group, offered
-from core.run import records
-from core.run.outputs import artifact_groups
+from core.run import artifact_groups, records
 from core.run.records import Record
 
 if TYPE_CHECKING:

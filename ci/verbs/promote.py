@@ -25,8 +25,7 @@ from core import console
 from core.cli.options import DEFAULT_STORE, common_from, environment
 from core.errors import CheckError, UsageError
 from core.files import made
-from core.run import records
-from core.run.outputs import group_name
+from core.run import group_name, records
 from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ci.report.facts import RunFacts
     from ci.report.model import Page
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
 
 PAGE = "index.html"
 PREVIOUS, NONE = "previous", "none"

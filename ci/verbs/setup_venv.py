@@ -24,7 +24,7 @@ from core.errors import MissingInputError, UsageError
 from core.packages import find_group, fits
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
-from rocm_packaging.rocm_sources import named_source
+from rocm_packaging.origin import named_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

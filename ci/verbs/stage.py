@@ -12,7 +12,7 @@ from ci.promote.runs import chosen_files, planned_record, read_group, read_locks
 from ci.publish.buckets import buckets, distribution_store
 from core import console
 from core.cli.options import add_group, common_from
-from core.run.outputs import artifact_groups
+from core.run import artifact_groups
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs
 

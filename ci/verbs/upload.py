@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.cli.options import Common
+    from core.run import RunOutputs
     from core.run.job_files import JobFiles
-    from core.run.outputs import RunOutputs
     from core.run.records import FileRecord
 
 KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Verify files, one after the other; the first that is not right ends it."""
     from ci.provenance.evidence import locate
     from core.env.installer import configured
-    from core.run.outputs import LOCAL_RUN
+    from core.run import LOCAL_RUN
 
     common = common_from(arguments)
     named = common.run_id != LOCAL_RUN or hasattr(arguments, "store_option")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from core.errors import UsageError, nearest
-from core.run.outputs import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.stores.location import OverlayStore, open_store, unread
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from core import wheel
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
 from core.http import has_secret, links, open_url, reachable, remote_file, without_secret
-from core.run import records
-from core.run.outputs import artifact_groups
+from core.run import artifact_groups, records
 from core.stores.location import open_store
 from core.wheel import distributions, parse_wheel_name
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from core.cli.options import Common
     from core.http import Link
-    from core.run.outputs import Platform, RunOutputs
+    from core.run import Platform, RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

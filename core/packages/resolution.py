@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from core.env.installer import Sources
     from core.packages import Offer
     from core.packages.sources import PackageSource
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.records import FileRecord
 
 

@@ -32,7 +32,7 @@ from core.packages import (
     required_by,
     requirements_in,
 )
-from core.run.outputs import LOCAL_RUN
+from core.run import LOCAL_RUN
 from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:

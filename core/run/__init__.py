@@ -1,1 +1,152 @@
-"""Run."""
+"""A run: how its outputs are laid out, here and in a bucket."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from core.errors import MissingInputError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from core.stores import Store
+
+
+Platform = Literal["linux", "windows"]
+LOCAL_RUN = "local"
+PLAIN = "release"  # the build variant that every family has, and that no folder names
+# a ROCm build's description of its sources; it lies among the records
+BUILD_MANIFEST = "therock_manifest.json"
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def this_platform() -> Platform:
+    """Name this machine's platform as run outputs do."""
+    return "windows" if sys.platform == "win32" else "linux"
+
+
+def key_name(name: str) -> str:
+    """Write a torch ref or another name with slashes as one path segment (``release-2.10``)."""
+    return name.replace("/", "-")
+
+
+def is_record(key: str) -> bool:
+    """Return whether a key of a group's manifests is a record's: all are but a ROCm build's own manifest."""
+    return key.endswith(".json") and not key.endswith(f"/{BUILD_MANIFEST}")
+
+
+def group_name(gpu_family: str, build_variant: str = "") -> str:
+    """Return the group of GPU families in a build variant: ``gfx94X-dcgpu-asan``, ``gfx942-gfx1100``."""
+    parts = [part.strip() for part in re.split(r"[;,]", gpu_family) if part.strip()]
+    return "-".join([*parts, build_variant] if parts and build_variant not in {"", PLAIN} else parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutputs:
+    """The keys and addresses of one run's outputs.
+
+    Attributes:
+        run_id: The CI run's id, or ``local``.
+        external_repo: ``{owner}-{repo}/`` in the bucket that forks and other repositories share, else empty.
+        bucket: The S3 bucket, for the addresses; empty for a directory store.
+        address: Where clients read the store's keys (`Store.url_of`); empty for the bucket's own at Amazon.
+    """
+
+    run_id: str
+    platform: Platform
+    external_repo: str = ""
+    bucket: str = ""
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        if not _RUN_ID.fullmatch(self.run_id):
+            raise UsageError(
+                f"--run-id {self.run_id!r} is not a run id.",
+                hint="Give the number of a CI run, or leave it out for the local run.",
+            )
+
+    @property
+    def immutable(self) -> bool:
+        """Whether a wheel may never be replaced by other bytes: true of every run but ``local``."""
+        return self.run_id != LOCAL_RUN
+
+    @property
+    def prefix(self) -> str:
+        """The key prefix of the run, without a slash at its end."""
+        return f"{self.external_repo}{self.run_id}-{self.platform}"
+
+    def url_of(self, key: str) -> str:
+        """Return the public address of a key, quoted so that ``+`` in a version survives."""
+        return f"{self.address or f'https://{self.bucket}.s3.amazonaws.com'}/{quote(key)}"
+
+    def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
+        """Folder on this machine that a group's artifacts are fetched into, and packaged from."""
+        return cache / "artifacts" / f"{self.run_id}-{self.platform}" / artifact_group
+
+    def python_prefix(self, artifact_group: str) -> str:
+        """Key prefix of the folder that holds a group's wheels and sdists."""
+        return f"{self.prefix}/python/{artifact_group}"
+
+    def python_index_prefix(self, artifact_group: str) -> str:
+        """Key prefix of the PEP 503 pages."""
+        return f"{self.python_prefix(artifact_group)}/simple"
+
+    def python_find_links_url(self, artifact_group: str) -> str:
+        """Public address of the flat page, for ``pip --find-links``."""
+        return self.url_of(f"{self.python_prefix(artifact_group)}/index.html")
+
+    def python_index_url(self, artifact_group: str) -> str:
+        """Public address of the PEP 503 root, for ``pip --index-url``."""
+        return self.url_of(f"{self.python_index_prefix(artifact_group)}/")
+
+    def at(self, store: Store) -> RunOutputs:
+        """Return the same run with the addresses that a store's clients use."""
+        return replace(self, address=store.url_of("").removesuffix("/"))
+
+    def manifests_prefix(self, artifact_group: str) -> str:
+        """Key prefix of a group's records."""
+        return f"{self.prefix}/manifests/{artifact_group}"
+
+    def record_key(self, artifact_group: str, name: str) -> str:
+        """Key of one record, such as ``build_torch-release-2.10-cp312``."""
+        return f"{self.manifests_prefix(artifact_group)}/{key_name(name)}.json"
+
+    def source_lock_key(self, torch_ref: str) -> str:
+        """Key of a torch ref's source lock."""
+        return f"{self.prefix}/manifests/source-lock-{key_name(torch_ref)}.json"
+
+    @property
+    def plan_key(self) -> str:
+        """Key of the run's plan, beside its source locks."""
+        return f"{self.prefix}/manifests/plan.json"
+
+    def logs_prefix(self, artifact_group: str) -> str:
+        """Key prefix of a group's logs."""
+        return f"{self.prefix}/logs/{artifact_group}"
+
+    def reports_prefix(self, artifact_group: str) -> str:
+        """Key prefix of a group's findings and test reports."""
+        return f"{self.prefix}/reports/{artifact_group}"
+
+
+def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:
+    """List the groups that hold wheels: all, or the one of the chosen GPU family; none is an error."""
+    prefix = f"{outputs.prefix}/python"
+    found = sorted({stored.key.removeprefix(f"{prefix}/").split("/")[0] for stored in store.list(prefix)})
+    if not found:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no wheels in {store.url}/{prefix}.",
+            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
+        )
+    chosen = group_name(chosen)
+    if chosen and chosen not in found:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, found)
+        )
+    return [chosen] if chosen else found

@@ -13,7 +13,7 @@ from pydantic import Field
 from core import data, files
 from core.data import Model
 from core.errors import DataError
-from core.run.outputs import Platform
+from core.run import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,12 +13,12 @@ from pydantic import Field, ValidationError
 
 from core.data import Model
 from core.errors import DataError
-from core.run.outputs import is_record, key_name
+from core.run import is_record, key_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 

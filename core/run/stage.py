@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from core.run.outputs import Platform, RunOutputs
+    from core.run import Platform, RunOutputs
     from core.stores import Store
 
 SIDECAR = ".metadata"

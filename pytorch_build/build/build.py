@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.platforms import Platform
-    from pytorch_build.rocm import RocmOptions
+    from pytorch_build.sdk import RocmOptions
     from pytorch_build.sources.trees import Tree
-    from rocm_packaging.rocm_sources import RocmSource
+    from rocm_packaging.origin import RocmSource
 
 # The others have no fat binaries: apex ships sources that are compiled when they are first used.
 SPLIT_PROJECTS = ("torch", "vision")

@@ -9,13 +9,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+from pydantic import ValidationError
+
 from core import console, files, process
+from core.data import Model
 from core.env import installer
 from core.env.installer import Install
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
 from pytorch_build.build.plans.torch import ROCM_INIT
-from pytorch_build.check.imports import import_command, read_report
 from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay
     from pytorch_build.platforms import Platform
+
 
 CONFIGURATION_MARKER = ".configuration"
 _NO_PRELOADS = "def initialize():\n    pass\n"
@@ -204,3 +208,36 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+SCRIPT = Path(__file__).parents[1] / "check" / "import_check.py"
+# Its module states the base version as a constant, whatever suffix the wheel carries.
+_PUBLIC = frozenset({"triton"})
+
+
+class _Report(Model):
+    problems: tuple[str, ...]
+
+
+def import_command(python: Path, distribution: str, version: str) -> tuple[str, ...]:
+    """Return the command that imports a distribution's module."""
+    name = canonicalize_name(distribution)
+    # -I: neither the working folder nor PYTHONPATH may answer for what is installed.
+    return (
+        *(str(python), "-I", str(SCRIPT)),
+        *("--distribution", name, "--version", version, "--module", name.replace("-", "_")),
+        *(("--public",) if name in _PUBLIC else ()),
+    )
+
+
+def read_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
+    """Return the problems that the script found, one sentence each."""
+    try:
+        problems = _Report.model_validate_json(stdout).problems
+    except ValidationError:
+        last = next((line for line in reversed(stderr.strip().splitlines()) if line.strip()), "no output")
+        return (f"The import check died with status {returncode}: {last.strip()}",)
+    if returncode and not problems:
+        # The report was written, then a destructor or an exit handler brought the process down.
+        return (f"Python died with status {returncode} when it ended.",)
+    return problems

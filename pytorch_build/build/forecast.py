@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from core import console
 from core.cli.options import environment
 from core.env.installer import Install
-from core.run.outputs import key_name, this_platform
+from core.run import key_name, this_platform
 from pytorch_build.build.build import NEEDS, Build, Dependency
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import READ, Site, facts_of_texts, tree_facts
@@ -20,7 +20,7 @@ from pytorch_build.build.stage import jobs
 from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm import RocmSdk, find_source, packages_of
+from pytorch_build.sdk import RocmSdk, find_source, packages_of
 from pytorch_build.sources.git import Reader, Repository
 from pytorch_build.sources.trees import (
     DevelopersTree,
@@ -31,8 +31,8 @@ from pytorch_build.sources.trees import (
     own_version,
     tags_itself,
 )
+from rocm_packaging.origin import RocmSource, requirements
 from rocm_packaging.packages.layouts import sdk_target
-from rocm_packaging.rocm_sources import RocmSource, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.build.toolchain import Provided
-    from pytorch_build.rocm import RocmSdk
+    from pytorch_build.sdk import RocmSdk
 
 _BUILD_ENV, _LLVM_HASH = "build_env.json", "cmake/llvm-hash.txt"
 _PROJECT_FILES = (

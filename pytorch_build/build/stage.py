@@ -20,7 +20,7 @@ from pytorch_build.build.toolchain import places, provided
 from pytorch_build.check import Expectation, findings_table, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm import ask, link
+from pytorch_build.sdk import ask, link
 from pytorch_build.split.parts import split
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
-    from pytorch_build.rocm import RocmSdk
+    from pytorch_build.sdk import RocmSdk
 
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 

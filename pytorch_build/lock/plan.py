@@ -17,7 +17,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.plan import Cell
     from pytorch_build.lock.source_lock import SourceLock
 

@@ -12,7 +12,7 @@ from core.errors import MissingInputError, UsageError
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import SAMPLE_SCHEME
-from pytorch_build.rocm import RocmOptions, find_version
+from pytorch_build.sdk import RocmOptions, find_version
 from pytorch_build.sources.git import Origins
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from core import console, files
 from core.errors import ProcessError, SourceError
-from core.run.outputs import key_name
+from core.run import key_name
 from pytorch_build.sources import edits
 from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG
 from pytorch_build.sources.git import (

@@ -22,7 +22,15 @@ from core.parallel import each
 from core.run import records
 from pytorch_build.check.contents import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.rocm import packages_of
+from pytorch_build.sdk import packages_of
+from rocm_packaging.origin import (
+    for_tests,
+    named_source,
+    own_run,
+    require_devices,
+    sdist_requires,
+    with_layout,
+)
 from rocm_packaging.packages.layouts import (
     BOOTSTRAP,
     LIBRARIES,
@@ -34,14 +42,6 @@ from rocm_packaging.packages.layouts import (
     serves,
     tested_targets,
 )
-from rocm_packaging.rocm_sources import (
-    for_tests,
-    named_source,
-    own_run,
-    require_devices,
-    sdist_requires,
-    with_layout,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord
     from pytorch_build.context import Context
-    from pytorch_build.rocm import RocmOptions
+    from pytorch_build.sdk import RocmOptions
     from pytorch_build.test.gpus import Assignment
 
 # distributions whose device code may lie in packages of its own, and the names of these

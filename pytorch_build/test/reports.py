@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 # property of a report, and detail of a record, that was made of those of all shards

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.junit import Document
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 # how much longer than their mean the longest shard may take

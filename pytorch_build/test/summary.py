@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from core import console
 from core.data import Model
 from core.junit import FAILING, OUTCOMES, clean, counts
+from core.run import LOCAL_RUN
 from core.run.job_files import table, text
-from core.run.outputs import LOCAL_RUN
 from pytorch_build.test.results import DEFAULT_CONFIG, Origin
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pytorch_build.context import add_source_options, mirrors_from
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.stored import origins, source_lock, with_components
 from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
-from pytorch_build.rocm import add_rocm_options, rocm_options_from
+from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.checkout import checkout, tree_path
 from pytorch_build.sources.trees import checkout_options
 from pytorch_build.verbs.resolve import any_context

@@ -10,7 +10,7 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
-from pytorch_build.rocm import add_rocm_options, ask, find_source, find_version, rocm_options_from
+from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
 
 if TYPE_CHECKING:
     import argparse

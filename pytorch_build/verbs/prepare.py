@@ -11,7 +11,7 @@ from core.cli.options import add_platform, common_from
 from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
-from core.run.outputs import this_platform
+from core.run import this_platform
 from pytorch_build.build.toolchain import plan, provide
 from pytorch_build.context import add_source_options, mirrors_from
 

@@ -18,8 +18,8 @@ from pytorch_build.context import Context, add_source_options, chosen_family, ch
 from pytorch_build.lock.plan import complete, outputs
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
-from pytorch_build.rocm import add_rocm_options, rocm_options_from
-from rocm_packaging.rocm_sources import INDEXES_FILE, release_indexes
+from pytorch_build.sdk import add_rocm_options, rocm_options_from
+from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from core.cli.options import Common
-    from core.run.outputs import Platform
+    from core.run import Platform
     from pytorch_build.lock.source_lock import SourceLock
 
 

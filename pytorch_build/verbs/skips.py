@@ -18,7 +18,7 @@ from core.cli.options import common_from
 from core.env import installed_version, require
 from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
-from core.run.outputs import this_platform
+from core.run import this_platform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests

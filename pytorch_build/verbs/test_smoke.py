@@ -20,7 +20,7 @@ from core.packages.sources import SourceOptions, source_options
 from core.run import records, stage
 from core.run.stage import Made, Stage
 from pytorch_build.context import context
-from pytorch_build.rocm import RocmOptions, add_tested_sources, rocm_options_from
+from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, reports
 from pytorch_build.test.gpus import assignments
 

@@ -18,12 +18,12 @@ from core.packages.sources import source_options
 from pytorch_build.build.container import CACHE, this_user
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.rocm import add_tested_sources, rocm_options_from
+from pytorch_build.sdk import add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, upstream_tests
 from pytorch_build.test.gpus import HIDING, assignments
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.torch_run import Bench, TorchTests, perform_tests
-from rocm_packaging.rocm_sources import named_source
+from rocm_packaging.origin import named_source
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from core.env.engines import Engine
     from pytorch_build.context import Context
-    from pytorch_build.rocm import RocmOptions
+    from pytorch_build.sdk import RocmOptions
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
     from pytorch_build.test.upstream_tests import Tests

@@ -12,8 +12,7 @@ from core import console
 from core.cli.options import common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
-from core.run import records, stage
-from core.run.outputs import group_name
+from core.run import group_name, records, stage
 from core.run.records import Cell
 from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes

@@ -11,16 +11,16 @@ from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.packages.sources import add_package_source, source_options
-from core.run.outputs import group_name
+from core.run import group_name
+from rocm_packaging.origin import for_tests, has_rocm, named_source, newest, own_run
 from rocm_packaging.packages.layouts import tested_targets
-from rocm_packaging.rocm_sources import for_tests, has_rocm, named_source, newest, own_run
 from rocm_packaging.selftest import TestRequest, run_tests
 
 if TYPE_CHECKING:
     import argparse
 
     from core.cli.options import Common
-    from rocm_packaging.rocm_sources import RocmSource
+    from rocm_packaging.origin import RocmSource
 
 SAMPLE = "sample"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.publish.index import Records, write_index
 from core import files
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds

@@ -14,7 +14,7 @@ from core.wheel import distributions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 

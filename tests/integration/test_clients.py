@@ -19,8 +19,7 @@ from core.cli import Verb, main
 from core.env import installer
 from core.errors import MissingInputError
 from core.http import served_store
-from core.run import records
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store

@@ -16,11 +16,11 @@ from core.env import installer, interpreter
 from core.env.installer import Install
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
 from core.packages.sources import SourceOptions
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
-from pytorch_build.rocm import RocmOptions
+from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.installation import require_device_code
 from tests.integration.recorded_runs import indexed, rocm_sdist

@@ -13,7 +13,7 @@ from core import process
 from core.cli.options import ROOT
 from core.errors import ArtifactError
 from core.files import sha256
-from core.run.outputs import RunOutputs, this_platform
+from core.run import RunOutputs, this_platform
 from rocm_packaging.artifacts import INCOMPLETE, scan
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.artifact_archives import pack

@@ -14,7 +14,7 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts

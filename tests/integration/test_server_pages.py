@@ -18,7 +18,7 @@ from ci.verbs import lambda_zip
 from ci.verbs.lambda_zip import bundle
 from core import process
 from core.cli.options import ROOT
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import distributions
 

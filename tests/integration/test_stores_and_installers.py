@@ -12,7 +12,7 @@ from core import files, process
 from core.env import Interpreter, installer, interpreter
 from core.env.installer import Install, Sources
 from core.errors import EnvironmentSetupError
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests.folders import Folder, served
 from tests.integration.recorded_runs import indexed

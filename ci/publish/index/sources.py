@@ -19,7 +19,7 @@ from ci.publish.index.pages import SIDECAR, read_name
 from core import files
 from core.errors import DataError, MissingInputError, WheelError
 from core.parallel import each
-from core.run.outputs import is_record
+from core.run import is_record
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytorch_build.build.build import Build
     from pytorch_build.build.site import Site
-    from pytorch_build.rocm import RocmSdk
+    from pytorch_build.sdk import RocmSdk
 
 # A GPU target given by this variable is not part of a compiler cache's key.
 _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import MissingInputError
-from core.run.outputs import artifact_groups, group_name
+from core.run import artifact_groups, group_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

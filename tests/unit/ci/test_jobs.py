@@ -19,7 +19,7 @@ from ci.jobs import (
     promotion_job,
     ref_jobs,
 )
-from ci.plan.rocm import completed
+from ci.plan.origins import completed
 from core.cli.options import ROOT, Common
 from core.errors import UsageError
 from core.files import digest_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

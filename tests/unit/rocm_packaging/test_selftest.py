@@ -20,7 +20,7 @@ from core.junit import Document
 from core.packages import sources
 from core.packages.sources import PackageSource
 from rocm_packaging import selftest
-from rocm_packaging.rocm_sources import RocmSource
+from rocm_packaging.origin import RocmSource
 from rocm_packaging.selftest import TestRequest, parse_unittest, results, run_tests
 from rocm_packaging.verbs import test as verb
 from tests.unit.target_samples import target_in

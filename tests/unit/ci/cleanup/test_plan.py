@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci.cleanup import units
 from ci.cleanup.plan import (
     Held,
     Plan,
@@ -18,7 +19,6 @@ from ci.cleanup.plan import (
     require_modest,
     retention,
 )
-from ci.cleanup.units import units
 from ci.publish.buckets import buckets
 from core.data import validated
 from core.errors import DataError, StoreError, UsageError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from ci.cleanup.units import is_page, listed, required, units
+from ci.cleanup import is_page, listed, required, units
 from ci.publish.index.pages import Entry, render
 from core.errors import DataError
 from core.stores import Stored

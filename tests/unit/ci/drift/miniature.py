@@ -17,8 +17,8 @@ from pytorch_build.build.toolchain import FILE
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test.upstream_tests import DATA
+from rocm_packaging.origin import release_indexes
 from rocm_packaging.packages.layouts import packages
-from rocm_packaging.rocm_sources import release_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -21,7 +21,7 @@ from tests.unit.ci.mirror_samples import DATA
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

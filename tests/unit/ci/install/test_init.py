@@ -26,7 +26,7 @@ from tests.unit.target_samples import target_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

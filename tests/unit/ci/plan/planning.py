@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ci.github import RunQuery
-    from core.run.outputs import Platform
+    from core.run import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 
 OURS = "ROCm/TheRock"

@@ -17,8 +17,7 @@ from core.archive import Member
 from core.cli import Verb, main
 from core.errors import CheckError
 from core.families import parents
-from core.run import records
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.stores import Store
 
 ROCM = "7.10.0a20251120"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from core.cli.options import ROOT
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 
 FOLDER = ROOT / ".github" / "workflows"
 ATTEST = "./.github/actions/attest"

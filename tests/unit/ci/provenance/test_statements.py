@@ -16,8 +16,7 @@ from ci.verbs.provenance import report
 from core import parallel
 from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
-from core.run import records
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import parse, serialize
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples

@@ -12,7 +12,7 @@ from ci.report.model import CellName
 from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.run.records import Record, serialize, write
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of

@@ -13,7 +13,7 @@ from core.cli import Verb, main, verb_parser
 from core.cli.options import ROOT, common_from
 from core.env import engines
 from core.errors import MissingInputError, ProcessError, UsageError
-from rocm_packaging.rocm_sources import release_index_url
+from rocm_packaging.origin import release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

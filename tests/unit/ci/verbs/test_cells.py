@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from core.run.outputs import Platform
+    from core.run import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 
 VERBS = (Verb("cells", "ci.verbs.cells", "print cells"),)

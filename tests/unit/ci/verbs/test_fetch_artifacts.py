@@ -13,8 +13,7 @@ from core.cli import Verb, options, verb_parser
 from core.cli.options import Common, common_from
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.files import digest_of
-from core.run import records
-from core.run.outputs import RunOutputs, this_platform
+from core.run import RunOutputs, records, this_platform
 from core.stores import location
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan

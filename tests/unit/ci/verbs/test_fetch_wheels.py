@@ -20,7 +20,7 @@ from core.wheel import distributions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

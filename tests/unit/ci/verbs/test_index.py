@@ -19,7 +19,7 @@ from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     from core.cli.options import Common
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.stores import Store
 
 Publish = Callable[..., FileRecord]

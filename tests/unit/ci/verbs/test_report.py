@@ -9,8 +9,7 @@ import pytest
 from ci.verbs import report
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
-from core.run import records
-from core.run.outputs import RunOutputs, this_platform
+from core.run import RunOutputs, records, this_platform
 from core.run.records import Cell
 from core.stores.directory import DirectoryStore
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.cli.options import Common
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.records import FileRecord, Record
     from core.stores import Store
 

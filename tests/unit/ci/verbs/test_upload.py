@@ -17,9 +17,8 @@ from core.archive import Member
 from core.cli import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
-from core.run import records
+from core.run import RunOutputs, records
 from core.run.job_files import JobFiles
-from core.run.outputs import RunOutputs
 from core.run.records import Cell, FileRecord
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions

@@ -8,7 +8,7 @@ import pytest
 
 from core.cli.options import ROOT, Common, add_common, add_store_names, common_from, environment
 from core.errors import UsageError
-from core.run.outputs import this_platform
+from core.run import this_platform
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore, OverlayStore
 

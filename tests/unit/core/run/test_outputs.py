@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UsageError
-from core.run.outputs import RunOutputs, key_name, this_platform
+from core.run import RunOutputs, key_name, this_platform
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:

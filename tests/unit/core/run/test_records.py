@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from core.errors import DataError
-from core.run import records
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 

@@ -9,7 +9,7 @@ import pytest
 from core import files
 from core.archive import Member
 from core.errors import StoreError, WheelError
-from core.run.outputs import Platform, RunOutputs
+from core.run import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions, read_metadata
 from core.wheel.writer import WheelSpec, write_wheel

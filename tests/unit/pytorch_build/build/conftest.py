@@ -11,8 +11,8 @@ import pytest
 from core.packages import Offer
 from core.packages.sources import PackageSource
 from pytorch_build.build.build import Build, BuildChoices, Dependency
-from pytorch_build.rocm import RocmOptions
-from rocm_packaging.rocm_sources import RocmSource
+from pytorch_build.sdk import RocmOptions
+from rocm_packaging.origin import RocmSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

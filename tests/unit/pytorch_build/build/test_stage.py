@@ -26,7 +26,7 @@ from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
-from pytorch_build.rocm import RocmOptions, RocmSdk
+from pytorch_build.sdk import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
 
 if TYPE_CHECKING:

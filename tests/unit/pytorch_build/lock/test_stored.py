@@ -12,7 +12,7 @@ from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
 from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
-from pytorch_build.rocm import RocmOptions
+from pytorch_build.sdk import RocmOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import SourceError
 from pytorch_build.build.build import BuildChoices
-from pytorch_build.rocm import RocmOptions
+from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins

@@ -9,8 +9,7 @@ import pytest
 from core import junit
 from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Case, Document, read
-from core.run import records
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.errors import DataError, MissingInputError, UsageError
 from core.junit import Case, Document, Suite
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import shards
 from pytorch_build.test.shards import (

@@ -12,7 +12,7 @@ from core import process
 from core.errors import EnvironmentSetupError, MissingInputError, SourceError, UsageError
 from pytorch_build.build.build import BuildChoices
 from pytorch_build.lock import stored as locking
-from pytorch_build.rocm import RocmOptions
+from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
 

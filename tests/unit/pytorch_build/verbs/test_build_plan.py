@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.process import capture
-from core.run.outputs import this_platform
+from core.run import this_platform
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.verbs import build as verb

@@ -11,7 +11,7 @@ from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from pytorch_build.verbs.resolve import any_context, rows
-from rocm_packaging.rocm_sources import release_indexes
+from rocm_packaging.origin import release_indexes
 from tests.unit.pytorch_build.lock.test_plan import cell, plan
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import SourceOptions
 from core.run import records
 from pytorch_build.context import context
-from pytorch_build.rocm import RocmOptions
+from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import gpus, installation
 from pytorch_build.test.gpus import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of

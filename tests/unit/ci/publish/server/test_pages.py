@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from types_boto3_s3 import S3Client
 
-    from core.run.outputs import RunOutputs
+    from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
 

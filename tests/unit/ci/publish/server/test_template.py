@@ -13,7 +13,7 @@ from ci.promote import documents
 from ci.publish.buckets import buckets
 from ci.publish.server import RUN_FOLDERS, Change, folder_of
 from core.cli.options import ROOT
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from pytorch_build.build.cache import cache_rules
 
 if TYPE_CHECKING:

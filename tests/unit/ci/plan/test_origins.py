@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ci.plan import rocm
+from ci.plan import origins
 from ci.plan.artifacts import find_place
 from ci.plan.data import RocmData
-from ci.plan.rocm import Need, Search, completed, needs
+from ci.plan.origins import Need, Search, completed, needs
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, UsageError
@@ -102,7 +102,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     (folder / "index.html").write_text("", encoding="utf-8")
     with served(folder) as url:
-        monkeypatch.setattr(rocm, "release_index_url", lambda _name, _family: url)
+        monkeypatch.setattr(origins, "release_index_url", lambda _name, _family: url)
         monkeypatch.setattr(sources, "configured", Sources)
         yield folder
 

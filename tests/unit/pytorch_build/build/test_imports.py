@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from pytorch_build.build.execution import import_command, read_report
 from pytorch_build.check import import_check
-from pytorch_build.check.imports import import_command, read_report
 
 if TYPE_CHECKING:
     from core.process import Completed

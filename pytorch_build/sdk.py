@@ -14,8 +14,7 @@ from core import process
 from core.env import interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
 from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
-from rocm_packaging.packages.layouts import sdk_target
-from rocm_packaging.rocm_sources import (
+from rocm_packaging.origin import (
     RocmSource,
     for_build,
     has_rocm,
@@ -24,6 +23,7 @@ from rocm_packaging.rocm_sources import (
     own_run,
     release_index_url,
 )
+from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
     import argparse

@@ -12,8 +12,8 @@ from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
 from core.packages.sources import PackageSource, SourceOptions
-from pytorch_build import rocm
-from pytorch_build.rocm import (
+from pytorch_build import sdk
+from pytorch_build.sdk import (
     RocmOptions,
     RocmSdk,
     add_rocm_options,
@@ -25,8 +25,8 @@ from pytorch_build.rocm import (
     packages_of,
     rocm_options_from,
 )
+from rocm_packaging.origin import RocmSource, release_index_url, requirements
 from rocm_packaging.packages.layouts import is_rocm
-from rocm_packaging.rocm_sources import RocmSource, release_index_url, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_an_images_rocm_is_of_the_version_that_the_lock_says(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
-    monkeypatch.setattr("pytorch_build.rocm._installed", lambda _: here)
+    monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: here)
     chosen = options(no_install=True)
     assert find_version(run.context(), chosen) == "7.1.0"
     assert find_source(run.context(), chosen, "7.1.0") is here
@@ -341,7 +341,7 @@ def test_an_images_rocm_is_linked_and_nothing_else(
         (base / name).mkdir(parents=True)
     (base / "rocm-7.1.0.dist-info" / "METADATA").write_text("Name: rocm")
     own.mkdir()
-    monkeypatch.setattr(rocm, "interpreter", lambda _: replace(run.target(), purelib=base))
+    monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=base))
     target = replace(run.target(), purelib=own)
     for _ in range(2):
         link(target)

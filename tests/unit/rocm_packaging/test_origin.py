@@ -11,7 +11,7 @@ from core.packages import offers_named, sources
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
-from rocm_packaging.rocm_sources import (
+from rocm_packaging.origin import (
     for_build,
     for_tests,
     has_rocm,

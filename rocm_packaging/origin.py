@@ -20,7 +20,7 @@ from core.packages import RunGroup, find_group, fits
 from core.packages.resolution import choose, pinned_call
 from core.packages.sources import PackageSource, below
 from core.parallel import each
-from core.run.outputs import group_name
+from core.run import group_name
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import (
     LIBRARIES,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from core.packages import Offer
     from core.packages.resolution import SdistRequires
     from core.packages.sources import SourceOptions
-    from core.run.outputs import Platform
+    from core.run import Platform
     from rocm_packaging.packages.layouts import Layout
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")

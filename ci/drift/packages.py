@@ -12,8 +12,8 @@ from ci.plan.data import FAMILIES_FILE, TRIGGERS_FILE, Families, runners
 from ci.publish.buckets import buckets
 from core.data import load_toml, read_toml
 from core.families import families
+from rocm_packaging.origin import release_indexes
 from rocm_packaging.packages.layouts import packages
-from rocm_packaging.rocm_sources import release_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,10 +15,10 @@ from ci.plan import artifacts
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.packages.sources import PackageSource
-from core.run.outputs import PLAIN
+from core.run import PLAIN
 from core.run.plan import FETCH, Decision, LeftOut, RocmOrigin
+from rocm_packaging.origin import for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
-from rocm_packaging.rocm_sources import for_build, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ci.github import GitHub, Run
     from ci.plan.artifacts import Place
     from ci.plan.data import ArtifactRuns, RocmData
-    from core.run.outputs import Platform
+    from core.run import Platform
     from core.run.plan import Cell, Plan, RocmPackages
-    from rocm_packaging.rocm_sources import RocmSource
+    from rocm_packaging.origin import RocmSource
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 _HINT = (
