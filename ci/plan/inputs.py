@@ -51,7 +51,32 @@ _Value = TypeVar("_Value", bound=str)
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs; None, or nothing, for what was not given."""
+    """Inputs; None, or nothing, for what was not given.
+
+    Attributes:
+        linux_amdgpu_families: GPU families on Linux: names, ``all``, or ``none``; an empty list is none.
+        windows_amdgpu_families: The same on Windows.
+        linux_test_labels: Names of tests on Linux.
+        windows_test_labels: The same on Windows.
+        build_variants: Build variants, in the place of ``release``.
+        build_pytorch: Whether PyTorch is built.
+        pytorch_git_refs: Torch refs.
+        pytorch_python_versions: Python series.
+        pytorch_components: Of ``triton``, ``torch``, ``audio``, ``vision``, ``apex``.
+        release_type: The release type.
+        test_type: The test type.
+        artifact_run_id: The artifact run, whose artifacts ROCm's packages are made of.
+        artifact_repository: Its repository, where it is another than the data names.
+        artifact_store: The store that has its outputs, where it is another than the data names.
+        use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case.
+        rocm_package_index_url: The index that has ROCm's packages, in the place of an artifact run.
+        rocm_package_version: The version of ROCm's packages.
+        expect_failure: Whether every family's failure is expected.
+        linux_build_runner: The machines that build on Linux.
+        windows_build_runner: The same on Windows.
+        linux_test_runner: The machines that test on Linux.
+        windows_test_runner: The same on Windows.
+    """
 
     linux_amdgpu_families: tuple[str, ...] | None = None
     windows_amdgpu_families: tuple[str, ...] | None = None

@@ -212,7 +212,7 @@ class _Resolution:
             "torch is prebuilt or not known" if not self._has_torch_tree() else f"{where} has no such row"
         )
         if source.pin == "triton" and self._has_torch_tree():
-            reason = f"{where} is not there"
+            reason = f"{where} does not exist"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
@@ -244,7 +244,7 @@ class _Resolution:
             if said := _TRITON_VERSION.search(texts.get(path, "")):
                 return pins.parse_version(said[1], f"{path} {where}")
         raise SourceError(
-            f"{pins.VERSION_FILE} {where} is not there, so the version of {found.project} is not known.",
+            f"{pins.VERSION_FILE} {where} does not exist, so the version of {found.project} is not known.",
             hint="Check that origin and ref are those of this project.",
         )
 

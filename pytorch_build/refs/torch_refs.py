@@ -123,7 +123,7 @@ def refs_file_in_use(refs_file: Path | None, cwd: Path) -> Path | None:
     if refs_file is not None:
         path = refs_file if refs_file.is_absolute() else cwd / refs_file
         if not path.is_file():
-            raise MissingInputError(f"The refs file {path} is not there.", hint="Correct --refs-file.")
+            raise MissingInputError(f"The refs file {path} does not exist.", hint="Correct --refs-file.")
         return path
     implicit = cwd / USER_FILE_NAME
     return implicit if implicit.is_file() else None
@@ -140,7 +140,7 @@ def load_refs(
         platform: ``linux`` or ``windows``.
 
     Raises:
-        MissingInputError: `refs_file` is not there.
+        MissingInputError: `refs_file` does not exist.
         DataError: A refs file that breaks its schema, or a ref that cannot be meant.
     """
     layered = _layers(refs_file, cwd)

@@ -174,7 +174,7 @@ def own_version(context: Context, base_version: str, *, rocm_version: str, commi
 def base_version_of(tree: Path) -> str:
     """Read a tree's ``version.txt``; "" where it has none, as triton's."""
     if not tree.is_dir():
-        raise SourceError(f"{tree} is not there.", hint="Give the folder of a git checkout of the project.")
+        raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
     path = tree / pins.VERSION_FILE
     return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""
 
@@ -241,7 +241,7 @@ def _opened(tree: Path) -> Repository:
     git = Repository(path=tree, settings=_DIFF, managed=False)
     hint = "Give the folder of a git checkout of the project."
     if not tree.is_dir():
-        raise SourceError(f"{tree} is not there.", hint=hint)
+        raise SourceError(f"{tree} does not exist.", hint=hint)
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
     if not any((tree / name).is_file() for name in _BUILD_FILES):

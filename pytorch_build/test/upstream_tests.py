@@ -92,7 +92,7 @@ def own_tree(tree: Path) -> Tests:
     """Take the user's own tree, as it is; a managed one of a build counts by its upstream commit."""
     path = tree.expanduser().absolute()
     if not path.is_dir():
-        raise SourceError(f"{path} is not there.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
+        raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
     commit = ""
     if (path / ".git").exists():
         git = Repository(path=path, managed=False)

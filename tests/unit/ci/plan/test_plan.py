@@ -425,7 +425,7 @@ def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
         ({"linux_amdgpu_families": "all gfx950"}, "'all' beside other families"),
         ({"linux_amdgpu_families": "all", "pytorch_git_refs": "nigthly"}, "Did you mean 'nightly'"),
         ({"linux_amdgpu_families": "all", "pytorch_components": "vison"}, "Did you mean 'vision'"),
-        ({"linux_amdgpu_families": "all", "pytorch_python_versions": "three"}, "is no Python version"),
+        ({"linux_amdgpu_families": "all", "pytorch_python_versions": "three"}, "is not a Python version"),
         ({"linux_amdgpu_families": "all", "pytorch_python_versions": "3.9"}, "nothing of it can be built"),
         ({"windows_amdgpu_families": "gfx110X-all", "pytorch_components": "apex"}, "nothing of it can be"),
         ({"linux_amdgpu_familys": "all"}, "Did you mean 'linux_amdgpu_families'"),

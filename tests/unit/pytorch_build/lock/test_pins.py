@@ -46,7 +46,7 @@ def test_origins_may_be_the_samples() -> None:
         (f"ubuntu|pytorch|apex|master|{SHA}", "5 fields instead of 6"),
         (f"ubuntu|pytorch|apex|master|{SHA}|o|x", "7 fields instead of 6"),
         ("ubuntu|pytorch|apex|master|main|o", "'main' is not a commit"),
-        (f"ubuntu|pytorch|apex|master|{SHA[:12]}|o", "is no commit"),
+        (f"ubuntu|pytorch|apex|master|{SHA[:12]}|o", "is not a commit"),
         (f"ubuntu|pytorch||master|{SHA}|o", "the project is empty"),
         (f"ubuntu|pytorch|apex|master|{SHA}|", "the origin is empty"),
         (f"|pytorch|apex|master|{SHA}|o", "the os is empty"),

@@ -124,7 +124,7 @@ def test_without_pin_files_the_defaults_hold(world: World, git: Callable[..., st
 def test_a_pin_that_is_absent_and_has_no_default_is_refused(world: World, git: Callable[..., str]) -> None:
     git(world.root / "torch", "rm", "--quiet", TRITON_PIN)
     world.commit("torch", {})
-    with pytest.raises(SourceError, match=r"triton should come from .*triton\.txt .* is not there") as caught:
+    with pytest.raises(SourceError, match=r"triton should come from .*triton\.txt .* does not exist") as caught:
         world.resolve()
     assert "[refs.mine.triton]" in caught.value.hint
 
@@ -173,7 +173,7 @@ def test_a_commit_is_resolved_by_fetching_it(world: World) -> None:
 
 def test_a_hash_that_is_no_commit_is_refused(world: World, git: Callable[..., str]) -> None:
     tree = git(world.root / "audio", "rev-parse", "HEAD^{tree}")
-    with pytest.raises(SourceError, match="is no commit"):
+    with pytest.raises(SourceError, match="is not a commit"):
         world.reader.commit(str(world.root / "audio"), tree)
 
 
@@ -211,7 +211,7 @@ def test_an_origin_that_does_not_answer_says_what_git_said(world: World) -> None
 def test_a_project_without_version_file_is_refused(world: World, git: Callable[..., str]) -> None:
     git(world.root / "audio", "rm", "--quiet", "version.txt")
     world.commit("audio", {"README": "x"})
-    with pytest.raises(SourceError, match=r"version\.txt of .*audio at .* is not there"):
+    with pytest.raises(SourceError, match=r"version\.txt of .*audio at .* does not exist"):
         world.resolve(explicit={"audio": "main"})
 
 

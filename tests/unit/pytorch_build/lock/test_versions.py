@@ -55,7 +55,7 @@ def test_suffix_follows_the_fields_scheme(rocm: str, suffix: str) -> None:
 
 @pytest.mark.parametrize("rocm", ["", "latest", "7.10.0 ; rm", "1!7.0", "7.10/x", "==7.10"])
 def test_a_rocm_version_of_unknown_form_is_refused(rocm: str) -> None:
-    with pytest.raises(UsageError, match="is no ROCm version"):
+    with pytest.raises(UsageError, match="is not a ROCm version"):
         version_suffix(rocm)
 
 
@@ -90,12 +90,12 @@ def test_bad_parts_of_a_version_are_named() -> None:
         wheel_version("2.10.0", "+cpu", release_type="nightyl", commit=COMMIT)
     assert "nightly" in unknown.value.hint
     for base in ("", "main", "2.10.0+git123"):
-        with pytest.raises(SourceError, match="no base version"):
+        with pytest.raises(SourceError, match="not a base version"):
             wheel_version(base, "+cpu", release_type="ci", commit=COMMIT)
-    with pytest.raises(SourceError, match="is no commit"):
+    with pytest.raises(SourceError, match="is not a commit"):
         wheel_version("2.10.0", "+cpu", release_type="dev", commit="main")
     for suffix in ("", "rocm7", "+", "+a b"):
-        with pytest.raises(UsageError, match="no version suffix"):
+        with pytest.raises(UsageError, match="not a version suffix"):
             wheel_version("2.10.0", suffix, release_type="ci", commit=COMMIT)
 
 
@@ -196,5 +196,5 @@ def test_python_tag_of_this_python() -> None:
 
 @pytest.mark.parametrize("version", ["", "3", "2.7", "3.x", "cp312", "3.13tt", "python3.12", "3.1\uff12"])
 def test_what_is_no_python_version_is_refused(version: str) -> None:
-    with pytest.raises(UsageError, match="no Python version"):
+    with pytest.raises(UsageError, match="not a Python version"):
         python_tag(version)
