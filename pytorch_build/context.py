@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import GIT_MIRRORS, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
 from core.run import group_name
@@ -114,9 +115,10 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--git-mirror",
         action="append",
-        default=[],
+        default=environment().get(GIT_MIRRORS, "").split(),
         metavar="PREFIX=MIRROR",
-        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable",
+        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable "
+        f"(besides those of {GIT_MIRRORS})",
     )
 
 
