@@ -27,11 +27,11 @@ from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from core.env import Interpreter
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 VERSION = "2.10.0a0+cpu.sample"
 WHEEL = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"

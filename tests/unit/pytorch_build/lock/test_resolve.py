@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytorch_build.lock.source_lock import SourceLock
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 pytestmark = pytest.mark.processes
 TRITON_PIN = ".ci/docker/ci_commit_pins/triton.txt"

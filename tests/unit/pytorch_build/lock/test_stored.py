@@ -15,12 +15,12 @@ from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 from pytorch_build.rocm import RocmOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pytorch_build.lock.source_lock import SourceLock
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 ROCM = RocmOptions(source=SourceOptions(version="7.10.0"))
 

@@ -17,11 +17,11 @@ from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pytorch_build.build.build import Build
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 SAMPLE = ("--torch-ref", "sample")
 CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
+    from tests.conftest import Commit
+
 
 MINE = ("--torch-ref", "mine", "--gpu-family", "cpu")
 

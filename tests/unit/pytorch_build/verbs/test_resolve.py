@@ -15,10 +15,9 @@ from rocm_packaging.rocm_sources import release_indexes
 from tests.unit.pytorch_build.lock.test_plan import cell, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
+    from tests.conftest import Commit
 
 
 @pytest.fixture
