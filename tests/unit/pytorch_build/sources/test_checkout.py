@@ -182,9 +182,7 @@ def test_own_commits_stop_the_checkout(world: World, name: str, file: str) -> No
     world.checkout()
     folder = world.tree / name
     own = world.commit_files(folder, {file: "mine();\n"})
-    with pytest.raises(
-        SourceError, match=rf"{name} has commits of your own.*\n +[0-9a-f]+ Upstream"
-    ) as caught:
+    with pytest.raises(SourceError, match=rf"{name} has commits of your own.*\n +\w+ Upstream") as caught:
         world.checkout()
     assert f"pytorch-build-kept-{own[:8]}" in caught.value.hint
     assert world.git(folder, "rev-parse", "HEAD") == own
@@ -307,10 +305,7 @@ def other_repository(world: World) -> None:
     ("spoil", "said"),
     [
         (commit_gone, rf"does not have {'1' * 40} any more; it was 'main'"),
-        (
-            lambda world: (world.root / "torch").rename(world.root / "gone"),
-            "torch does not answer: .*git repo",
-        ),
+        (lambda world: (world.root / "torch").rename(world.root / "gone"), "does not answer: .*git repo"),
         (lambda world: (world.root / "inner").rename(world.root / "gone"), "could not be fetched: .*inner"),
         (lambda world: world.write(world.tree, {"mine.txt": ""}), "holds files but is no git repository"),
         (other_repository, "worktree or submodule of another repository"),
@@ -323,8 +318,8 @@ def test_what_cannot_be_checked_out_is_named(
     spoil(world)
     with pytest.raises(SourceError, match=said) as caught:
         world.checkout()
-    assert caught.value.hint
-    assert (world.tree / "mine.txt").exists() == (not (world.tree / ".git").exists() and world.tree.exists())
+    assert ("nox -s resolve" in caught.value.hint) == (spoil is commit_gone)
+    assert (world.tree / "mine.txt").exists() == said.startswith("holds files")
 
 
 def test_an_origin_is_found_through_a_mirror(world: World) -> None:

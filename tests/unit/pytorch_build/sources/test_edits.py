@@ -12,7 +12,6 @@ from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tests.conftest import Commit, Git, Write
 
