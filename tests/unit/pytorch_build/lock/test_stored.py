@@ -76,6 +76,8 @@ def commits(lock: SourceLock) -> dict[str, str]:
 
 @pytest.mark.processes
 def test_a_lock_is_kept_until_it_is_to_be_updated(world: World) -> None:
+    source_lock(world.context(dry_run=True), ROCM)
+    assert stored_lock(world.context()) is None
     first = source_lock(world.context(), ROCM)
     assert commits(first) == {"torch": world.torch, "audio": world.fork}
     newer = world.commit("torch", {"new.py": ""})
@@ -83,6 +85,8 @@ def test_a_lock_is_kept_until_it_is_to_be_updated(world: World) -> None:
     updated = source_lock(world.context(), ROCM, update=True)
     assert updated.project("torch").commit == newer
     assert stored_lock(world.context()) == updated
+    lock = source_lock(world.context(release_type="dev"), ROCM)
+    assert f"git{newer[:8]}" in lock.version("torch", gpu=True), "a release type has versions of its own"
 
 
 @pytest.mark.processes
@@ -137,11 +141,7 @@ def test_a_changed_origin_or_ref_resolves_that_project_again(world: World, git: 
     assert lock.project("vision").commit == (other if what == "origin" else world.vision)
     assert lock.project("vision").ref == changes.get("ref", "main")
     assert lock.project("torch") == first.project("torch")
-
-
-@pytest.mark.processes
-def test_an_own_origin_replaces_that_of_a_pin(world: World, git: Any) -> None:
-    source_lock(world.context(), ROCM)
+    # one's own origin replaces that of a pin
     git(world.root, "clone", "--quiet", "audio-fork", "audio-mine")
     mine = world.with_source("audio", origin=str(world.root / "audio-mine"), own_origin=True)
     assert source_lock(world.context(ref=mine), ROCM).project("audio").origin.endswith("audio-mine")
@@ -210,19 +210,6 @@ def test_a_prebuilt_torch_replaces_a_locked_one(world: World) -> None:
     assert again.project("torch").commit == world.torch
 
 
-@pytest.mark.processes
-def test_a_release_type_has_versions_of_its_own(world: World) -> None:
-    source_lock(world.context(), ROCM)
-    lock = source_lock(world.context(release_type="dev"), ROCM)
-    assert f"git{world.torch[:8]}" in lock.version("torch", gpu=True)
-
-
-@pytest.mark.processes
-def test_a_dry_run_writes_no_lock(world: World) -> None:
-    source_lock(world.context(dry_run=True), ROCM)
-    assert stored_lock(world.context()) is None
-
-
 def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,24 +217,17 @@ def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
     passed = run.lock(rocm_version="7.1")
     monkeypatch.setenv(PASSED, passed.compact())
     assert stored_lock(run.context()) == passed
-    monkeypatch.delenv(PASSED)
-    assert stored_lock(run.context()) == run.lock()
-
-
-def test_a_passed_lock_must_hold_its_digest_and_name_the_ref(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv(PASSED, run.lock().compact().replace("2.10.0a0", "2.11.0a0"))
     with pytest.raises(DataError, match="digest"):
         stored_lock(run.context())
     monkeypatch.setenv(PASSED, run.lock().compact())
     with pytest.raises(UsageError, match="is for torch ref sample, not nightly"):
         stored_lock(run.context(ref="nightly"))
-
-
-def test_a_broken_lock_is_named_by_its_key(run: Any) -> None:
-    run.store.put_bytes("local-linux/manifests/source-lock-sample.json", b"{")
-    with pytest.raises(DataError, match=r"local-linux/manifests/source-lock-sample\.json"):
+    monkeypatch.delenv(PASSED)
+    assert stored_lock(run.context()) == run.lock()
+    key = "local-linux/manifests/source-lock-sample.json"
+    run.store.put_bytes(key, b"{")
+    with pytest.raises(DataError, match=key):
         stored_lock(run.context())
 
 
