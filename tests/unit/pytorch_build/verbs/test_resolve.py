@@ -103,29 +103,19 @@ def test_a_plan_is_completed_where_it_lies(
     front: Any, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = cell(gpu_family="cpu", torch_ref="mine", sessions=("build_torch", "build_audio"))
-    plan(built).write(tmp_path / "plan.json")
+    there = cell(gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_torch",))
+    plan(built, there).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
     answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
     assert answer.code == 0, answer.said
-    (found,) = Plan.read(tmp_path / "plan.json").cells
+    found, _ = Plan.read(tmp_path / "plan.json").cells
     assert found.versions == {"torch": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
     assert "linux_source_locks<<" in (tmp_path / "outputs").read_text()
     assert refs["torch"] in (tmp_path / "outputs").read_text()
-    assert (tmp_path / "out/77-linux/manifests/source-lock-mine.json").is_file()
+    for platform in ("linux", "windows"):
+        assert (tmp_path / f"out/77-{platform}/manifests/source-lock-mine.json").is_file()
     again = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
     assert (again.code, "A plan names its torch refs" in again.said) == (2, True)
-
-
-@pytest.mark.processes
-def test_the_locks_of_another_platform_are_resolved_here(
-    front: Any, refs: dict[str, str], tmp_path: Path
-) -> None:
-    assert refs
-    built = cell(gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_torch",))
-    plan(built).write(tmp_path / "plan.json")
-    answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
-    assert answer.code == 0, answer.said
-    assert (tmp_path / "out/77-windows/manifests/source-lock-mine.json").is_file()
 
 
 def test_data_that_was_compared_too_long_ago_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,17 +148,8 @@ def test_bad_input_is_told_before_anything_is_installed(
     answer = front(*SAMPLE, *words)
     assert said in answer.said
     assert answer.code == code, answer.said
-    assert done == []
-
-
-def test_the_options_configurations_are_those_of_the_data() -> None:
-    assert set(verb.CONFIGS) == set(upstream_tests.load().configurations)
-
-
-def test_a_family_without_a_gpu_is_told_before_gigabytes_are_fetched(front: Front, done: list[Any]) -> None:
-    answer = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
-    assert answer.code == 9
-    assert "no GPU driver is loaded" in answer.said
+    gpu = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
+    assert (gpu.code, "no GPU driver is loaded" in gpu.said) == (9, True)
     assert done == []
 
 
@@ -203,39 +194,38 @@ def container(**changes: Any) -> Container:
     return Container(**{"engine": "docker", "root": ROOT, "user": (1000, 1001), **changes})
 
 
-def test_devices_groups_and_memory_are_those_that_gpu_machines_pass_on() -> None:
-    words = command(container(groups=(44, 110, 992)), ["--gpu-family", "gfx950-dcgpu"])
+def test_the_session_runs_again_inside_with_devices_groups_and_folders_that_stay() -> None:
+    words = command(container(groups=(44, 110, 992), folders=(Path("/data/wheels"), ROOT)), ["-k", "a b; rm"])
     assert words[:3] == ("docker", "run", "--rm")
-    for word in ("--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"):
-        assert word in words
+    assert {"--device=/dev/kfd", "--device=/dev/dri", "--ipc=host", "--user=1000:1001"} <= set(words)
     groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
     assert groups == ["video", "render", "110", "44", "992"]
     assert words[words.index("--workdir") + 2] == verb.IMAGE
-
-
-def test_files_belong_to_the_user_and_podman_keeps_their_groups() -> None:
-    words = command(container(devices=()), [])
-    assert {"--user=1000:1001", "--ipc=host"} <= set(words)
-    assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
-    kept = command(container(engine="podman"), [])
-    assert {"--user=1000:1001", "--userns=keep-id", "--group-add=keep-groups"} <= set(kept)
-    # the engine takes no other group beside these
-    assert len([word for word in kept if word.startswith("--group-add")]) == 1
-    assert "--userns=keep-id" not in command(container(engine="podman", user=(0, 0)), [])
-
-
-def test_a_user_without_a_name_inside_has_a_home_and_folders_that_stay() -> None:
-    words = command(container(folders=(Path("/data/wheels"), ROOT)), [])
     volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
     assert volumes == [f"{ROOT}:{ROOT}", "/data/wheels:/data/wheels"]
-    said = dict(words[at + 1].split("=") for at, word in enumerate(words) if word == "--env")
-    assert said == {
+    # a user without a name inside has a home
+    assert dict(words[at + 1].split("=") for at, word in enumerate(words) if word == "--env") == {
         "HOME": "/tmp/home",  # noqa: S108 - the container's own
         "USER": "tests",
         "PIP_CACHE_DIR": f"{ROOT}/.cache/container/pip",
         "UV_CACHE_DIR": f"{ROOT}/.cache/container/uv",
     }
+    assert words[-3:-1] == ("bash", "-euc")
     assert "mkdir -p /tmp/home" in words[-1]
+    assert "NOX_ENVDIR=/tmp/nox" in words[-1]
+    session = ["nox", "-s", "test_torch", "--", "-k", "a b; rm"]
+    assert shlex.split(words[-1].rpartition("exec ")[2]) == session
+    assert "test_torch -P 3.12 --" in command(container(), [], python="3.12")[-1]
+
+
+def test_podman_keeps_the_groups_of_files() -> None:
+    bare = command(container(devices=()), [])
+    assert not [word for word in bare if word.startswith(("--userns", "--device", "--group-add"))]
+    kept = command(container(engine="podman"), [])
+    assert {"--user=1000:1001", "--userns=keep-id", "--group-add=keep-groups"} <= set(kept)
+    # the engine takes no other group beside these
+    assert len([word for word in kept if word.startswith("--group-add")]) == 1
+    assert "--userns=keep-id" not in command(container(engine="podman", user=(0, 0)), [])
 
 
 def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
@@ -246,16 +236,6 @@ def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
     (dri / "renderD128").touch()
     (dri / "by-path").mkdir()
     assert devices_here((kfd, dri)) == ((kfd, dri), (kfd.stat().st_gid,))
-
-
-def test_the_session_runs_again_inside_with_its_words() -> None:
-    words = command(container(engine="podman"), ["-k", "a b; rm", "--shard", "2/6"], python="3.12")
-    assert words[0] == "podman"
-    assert words[-3:-1] == ("bash", "-euc")
-    session = shlex.split(words[-1].rpartition("exec ")[2])
-    assert session == [*("nox", "-s", "test_torch", "-P", "3.12", "--"), *("-k", "a b; rm", "--shard", "2/6")]
-    assert "NOX_ENVDIR=/tmp/nox" in words[-1]
-    assert "-P" not in command(container(), [])[-1]
 
 
 def test_values_of_variables_stand_in_no_command_line() -> None:
