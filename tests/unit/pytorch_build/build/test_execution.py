@@ -101,15 +101,6 @@ def test_commands_run_in_order_in_the_plans_environment(tree: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_command_that_fails_ends_the_build(tree: Path) -> None:
-    with pytest.raises(ProcessError, match="status 3") as caught:
-        go(plan(tree, "print('see here'); raise SystemExit(3)", MAKE_WHEEL), tree)
-    assert "build.log" in caught.value.message
-    assert "see here" in (tree.parent / "build.log").read_text()
-    assert not (tree / "dist").exists()
-
-
-@pytest.mark.processes
 def test_notes_are_printed_and_what_an_earlier_build_left_is_removed(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,8 +129,9 @@ def test_dropped_files_are_there_for_the_build_and_gone_afterwards(tree: Path, c
     if code == MAKE_WHEEL:
         go(planned, tree)
     else:
-        with pytest.raises(ProcessError):
+        with pytest.raises(ProcessError, match="status 1") as caught:
             go(planned, tree)
+        assert "build.log" in caught.value.message
     assert "['dropped', 'other', 'dll']" in (tree.parent / "build.log").read_text()
     assert not (tree / "new" / "_rocm_init.py").exists()
     assert not (tree / "lib.dll").exists()

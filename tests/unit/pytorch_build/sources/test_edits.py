@@ -80,17 +80,6 @@ def test_a_stash_of_what_a_commit_holds_is_dropped(
     assert bool(git(tree, "stash", "list")) is not dropped
 
 
-def test_a_repository_inside_the_tree_is_no_edit(tree: Path, commit_files: Commit, git: Git) -> None:
-    commit_files(tree / "inside", {"x": "theirs\n"})
-    assert edits.put_aside(Repository(path=tree)) is None
-    (tree / "a.txt").write_text("mine\n")
-    (tree / "new.txt").write_text("mine\n")
-    assert edits.put_aside(Repository(path=tree)) is not None
-    assert edits.is_clean(Repository(path=tree))
-    assert git(tree, "show", "--name-only", "--format=", "stash@{0}^3") == "new.txt"
-    assert (tree / "inside/x").read_text() == "theirs\n"
-
-
 def test_only_the_stash_of_this_run_is_dropped(tree: Path, write_files: Write, git: Git) -> None:
     write_files(tree, {"a.txt": "a li"})
     stash = edits.put_aside(Repository(path=tree))

@@ -94,11 +94,6 @@ def test_users_settings_do_not_reach_managed_trees(
         assert [ours.out("config", name) for name in ("core.autocrlf", "commit.gpgSign")] == said
 
 
-def test_a_commit_that_is_not_there_is_no_error(tmp_path: Path, git: Callable[..., str]) -> None:
-    git(tmp_path, "init", "--quiet")
-    assert Repository(path=tmp_path).commit_of("main") == ""
-
-
 def test_an_origin_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
     program = tmp_path / "ssh"
