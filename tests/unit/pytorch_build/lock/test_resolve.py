@@ -8,14 +8,15 @@ import pytest
 from core.errors import DataError, SourceError
 from pytorch_build.lock import resolve as module
 from pytorch_build.lock.resolve import resolve
-from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 from pytorch_build.sources.git import Origins, Reader
+from tests.unit.pytorch_build.lock.conftest import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.refs.torch_refs import TorchRef
     from tests.conftest import Commit, Git
 
 
@@ -23,11 +24,11 @@ pytestmark = pytest.mark.processes
 TRITON_PIN = ".ci/docker/ci_commit_pins/triton.txt"
 
 
-class World:
+class World(Upstream):
     """Upstream repositories in a folder, and a torch ref over them."""
 
     def __init__(self, root: Path, commit_files: Commit) -> None:
-        self.root, self._commit = root, commit_files
+        super().__init__(root, commit_files)
         self.triton = self.commit("triton", {"python/triton/__init__.py": "__version__ = '3.5.0'\n"})
         self.audio = self.commit("audio", {"version.txt": "2.9.0\n"})
         self.newer_audio = self.commit("audio", {"version.txt": "2.10.0a0\n"})
@@ -40,27 +41,16 @@ class World:
                 ".ci/docker/triton_version.txt": "3.6.0\n",
             },
         )
-        torch = ProjectSource(project="torch", origin=str(root / "torch"), ref="main", hipify=True)
-        audio = ProjectSource(project="audio", origin=str(root / "audio"), ref="main", pin="related_commits")
-        triton = ProjectSource(project="triton", origin=str(root / "triton"), pin="triton")
-        self.ref = TorchRef(
-            name="mine",
-            projects={"triton": triton, "torch": torch, "audio": audio},
-            components=("triton", "torch", "audio"),
-            pythons=("3.12",),
-            platforms={},
+        self.names(
+            ("triton", "torch", "audio"),
+            triton={"ref": "", "pin": "triton"},
+            torch={"hipify": True},
+            audio={"pin": "related_commits"},
         )
 
     @property
     def reader(self) -> Reader:
         return Reader(cache=self.root / ".cache")
-
-    def commit(self, name: str, texts: Mapping[str, str]) -> str:
-        return self._commit(self.root / name, texts)
-
-    def with_source(self, project: str, **changes: object) -> TorchRef:
-        source = replace(self.ref.projects[project], **changes)  # type: ignore[arg-type]
-        return replace(self.ref, projects={**self.ref.projects, project: source})
 
     def resolve(self, ref: TorchRef | None = None, **options: object) -> SourceLock:
         defaults: dict[str, object] = {

@@ -11,53 +11,34 @@ from core.packages.sources import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
-from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 from pytorch_build.rocm import RocmOptions
+from tests.unit.pytorch_build.lock.conftest import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.refs.torch_refs import TorchRef
     from tests.conftest import Commit
 
 
 ROCM = RocmOptions(source=SourceOptions(version="7.10.0"))
 
 
-class World:
+class World(Upstream):
     """Upstream repositories in a folder, a torch ref over them, and the run that builds it."""
 
     def __init__(self, root: Path, commit_files: Commit) -> None:
-        self.root, self._commit = root, commit_files
+        super().__init__(root, commit_files)
         self.fork = self.commit("audio-fork", {"version.txt": "2.9.0\n"})
         self.audio = self.commit("audio", {"version.txt": "2.10.0a0\n"})
         self.vision = self.commit("vision", {"version.txt": "0.25.0a0\n"})
         self.torch = self.pin(self.fork)
-        self.ref = TorchRef(
-            name="mine",
-            projects={
-                "torch": ProjectSource(project="torch", origin=str(root / "torch"), ref="main"),
-                "audio": ProjectSource(
-                    project="audio", origin=str(root / "audio"), ref="main", pin="related_commits"
-                ),
-                "vision": ProjectSource(project="vision", origin=str(root / "vision"), ref="main"),
-            },
-            components=("torch", "audio"),
-            pythons=("3.12",),
-            platforms={},
-        )
-
-    def commit(self, name: str, texts: Mapping[str, str]) -> str:
-        return self._commit(self.root / name, texts)
+        self.names(("torch", "audio"), torch={}, audio={"pin": "related_commits"}, vision={})
 
     def pin(self, audio: str) -> str:
         row = f"ubuntu|p|torchaudio|main|{audio}|{self.root / 'audio-fork'}\n"
         return self.commit("torch", {"version.txt": "2.10.0a0\n", "related_commits": row})
-
-    def with_source(self, project: str, **changes: Any) -> TorchRef:
-        source = replace(self.ref.projects[project], **changes)
-        return replace(self.ref, projects={**self.ref.projects, project: source})
 
     def context(self, *, cpu: bool = False, ref: TorchRef | None = None, **options: Any) -> Context:
         common = Common(root=self.root / "checkout", torch_ref="mine", **options)

@@ -13,22 +13,6 @@ if TYPE_CHECKING:
 MINE = ("--torch-ref", "mine", "--gpu-family", "cpu")
 
 
-@pytest.fixture
-def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
-    """Give the commits of two projects beside a prebuilt torch."""
-    names = ("audio", "vision")
-    commits = {
-        name: commit_files(tmp_path / "upstream" / name, {"setup.py": "", "version.txt": "1.0\n"})
-        for name in names
-    }
-    tables = "".join(
-        f'[refs.mine.{name}]\norigin = "{tmp_path / "upstream" / name}"\nref = "main"\n' for name in names
-    )
-    text = '[refs.mine]\ncomponents = ["audio", "vision"]\n[refs.mine.torch]\nprebuilt = "torch==2.13.0"\n'
-    (tmp_path / "pytorch-build.toml").write_text(text + tables)
-    return commits
-
-
 def head(git: Any, tree: Path) -> str:
     found: str = git(tree, "rev-parse", "THEROCK_UPSTREAM_DIFFBASE")
     return found

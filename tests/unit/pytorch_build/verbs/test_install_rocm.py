@@ -1,48 +1,30 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.env import installer
-from core.env.installer import Sources
-from core.packages import sources
 from pytorch_build.rocm import RocmSdk
 from pytorch_build.verbs import install_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from core.env.installer import Install
     from rocm_packaging.rocm_sources import RocmSource
 
 SAMPLE = ("--torch-ref", "sample")
 
 
 @pytest.fixture
-def installed(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def installed(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> list[Any]:
     """Keep the calls that would fill the environment, and the question put to it."""
-    made: list[Any] = []
-    requirements = run.root / "requirements"
-    requirements.mkdir()
-    (requirements / "target-linux-3.12.txt").write_text("setuptools==80.0 \\\n    --hash=sha256:aa\n")
-
-    @contextmanager
-    def prepared(_target: Any, calls: Sequence[Install], **options: Any) -> Iterator[None]:
-        made.append((calls, options))
-        yield
 
     def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
-        made.append({"version": source.version, "layout": source.layout, **question})
+        prepared.append({"version": source.version, "layout": source.layout, **question})
         place = {"root": run.root, "bin": run.root, "cmake": run.root}
         return RocmSdk(version=source.version, layout=source.layout, **place, targets=("gfx942",))
 
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
-    monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(install_rocm, "ask", ask)
-    monkeypatch.setattr(sources, "configured", Sources)
-    return made
+    return prepared
 
 
 def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, installed: list[Any]) -> None:

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import process
 from core.env import installer
-from core.env.installer import Install, Sources
+from core.env.installer import Install
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.packages import resolution, sources
+from core.packages import resolution
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import SourceOptions
 from core.run import records
@@ -26,9 +25,6 @@ from pytorch_build.verbs.test_smoke import SmokeOptions
 from pytorch_build.verbs.test_smoke import test_run as smoke
 from tests.unit.pytorch_build.conftest import ROCM
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 FAMILY = "gfx94X-dcgpu"
 PASSES = "def test_one():\n    assert True\n"
 FAILS = "def test_two():\n    assert False\n"
@@ -39,15 +35,10 @@ SKIPS = "import pytest\ndef test_three():\n    pytest.skip('no GPU')\n"
 
 
 @pytest.fixture(autouse=True)
-def _machine(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    requirements = run.root / "requirements"
-    requirements.mkdir()
-    text = "".join(f"{name}==1 \\\n    --hash=sha256:aa\n" for name in ("pytest", "setuptools"))
-    (requirements / "target-linux-3.12.txt").write_text(text)
+def _machine(prepared: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepared == []
     monkeypatch.setattr(gpus, "this_machine", Machine)
     monkeypatch.setattr(installation, "detect", lambda: ())
-    for module in (sources, resolution):
-        monkeypatch.setattr(module, "configured", Sources)
 
 
 @pytest.fixture
@@ -62,16 +53,9 @@ def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def target(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give this interpreter in the place of an installed environment, and keep what would be installed."""
+    """Give this interpreter in the place of an installed environment."""
     interpreter = run.target(executable=Path(sys.executable))
     monkeypatch.setattr(test_smoke, "require", lambda _python: interpreter)
-    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
-
-    @contextmanager
-    def prepared(*_: Any, **__: Any) -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(installer, "prepared", prepared)
     return interpreter
 
 
