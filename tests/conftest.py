@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    Git = Callable[..., str]
+    Write = Callable[[Path, Mapping[str, str]], None]
+    Commit = Callable[[Path, Mapping[str, str]], str]
+
 # a busy machine is no fault of the code
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # --hypothesis-profile=few: for one Python more, when another one has seen many examples
@@ -36,7 +40,7 @@ AUTHOR = {
 
 
 @pytest.fixture(scope="session", name="git")
-def git_fixture() -> Callable[..., str]:
+def git_fixture() -> Git:
     """Run git in a folder, as an author of upstream sources would, for what it prints."""
 
     def git(folder: Path, *arguments: str | Path) -> str:
@@ -48,7 +52,7 @@ def git_fixture() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def write_files() -> Callable[[Path, Mapping[str, str]], None]:
+def write_files() -> Write:
     """Write files, path -> text, under a folder."""
 
     def write(folder: Path, texts: Mapping[str, str]) -> None:
@@ -61,10 +65,8 @@ def write_files() -> Callable[[Path, Mapping[str, str]], None]:
 
 
 @pytest.fixture(scope="session")
-def commit_files(
-    git: Callable[..., str], write_files: Callable[[Path, Mapping[str, str]], None]
-) -> Callable[[Path, Mapping[str, str]], str]:
-    """Commit files to the repository in a folder, making it first where it does not exist."""
+def commit_files(git: Git, write_files: Write) -> Commit:
+    """Commit files to the repository in a folder, making it first where it is not there."""
 
     def commit(folder: Path, texts: Mapping[str, str]) -> str:
         if not (folder / ".git").exists():

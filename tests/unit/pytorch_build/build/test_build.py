@@ -25,10 +25,6 @@ def names(depends: list[Dependency]) -> list[str]:
     return [one.project for one in depends]
 
 
-def test_triton_stands_on_nothing(run: Any) -> None:
-    assert found(run.context(), run.target(), "triton") == []
-
-
 def test_wheels_of_the_run_are_found_in_the_order_of_installation(run: Any) -> None:
     torch, triton = run.built("torch"), run.built("triton")
     depends = found(run.context(), run.target(), "vision")
@@ -39,52 +35,35 @@ def test_wheels_of_the_run_are_found_in_the_order_of_installation(run: Any) -> N
     assert [one.identity for one in depends] == [{"digest": triton.sha256}, {"digest": torch.sha256}]
 
 
-@pytest.mark.parametrize("other", [{"gpu_family": "cpu"}, {"python": "cp313"}, {"run_id": "77"}])
+@pytest.mark.parametrize("other", [{"gpu_family": "cpu"}, {"python": "cp313"}, {"run_id": "77"}, {}])
 def test_a_torch_of_another_cell_is_none(run: Any, other: dict[str, str]) -> None:
-    run.built("torch", **other)
+    torch = run.built("torch", **other)
+    if not other:
+        run.store.delete(torch.key)  # its file has gone
     with pytest.raises(MissingInputError) as caught:
         found(run.context(), run.target(), "audio")
-    assert "no torch wheel of sample for gfx94X-dcgpu and Python 3.12" in caught.value.message
+    assert not other or "no torch wheel of sample for gfx94X-dcgpu and Python 3.12" in caught.value.message
     hint = caught.value.hint
     assert "nox -s build_torch -P 3.12 -- --torch-ref sample --gpu-family gfx94X-dcgpu" in hint
 
 
-def test_a_torch_whose_file_has_gone_is_to_be_built_again(run: Any) -> None:
-    run.store.delete(run.built("torch").key)
-    with pytest.raises(MissingInputError) as caught:
-        found(run.context(), run.target(), "audio")
-    assert "nox -s build_torch" in caught.value.hint
-
-
-def test_torch_without_triton_is_a_warning_for_a_developer(
+def test_torch_without_triton_is_a_warning_for_a_developer_alone(
     run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert found(run.context(), run.target(), "torch") == []
     said = capsys.readouterr().err
     assert "warning: Run local has no triton wheel" in said
     assert "flash attention" in said
-
-
-def test_torch_without_triton_is_an_error_in_a_run_that_others_use(run: Any) -> None:
-    with pytest.raises(MissingInputError) as caught:
-        found(run.context(run_id="77"), run.target(), "torch")
-    assert "nox -s build_triton" in caught.value.hint
-
-
-def test_a_ref_that_builds_no_triton_is_not_warned_of_it(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # and an error in a run that others use
     chosen = run.context(run_id="77")
+    with pytest.raises(MissingInputError) as caught:
+        found(chosen, run.target(), "torch")
+    assert "nox -s build_triton" in caught.value.hint
+    # where the ref builds it, and for torch itself
     without = replace(chosen, ref=chosen.ref.only({"torch", "audio"}))
-    assert found(without, run.target(), "torch") == []
-    assert capsys.readouterr().err == ""
-
-
-def test_only_torch_itself_is_spoiled_by_a_missing_triton(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+    assert found(without, run.target(), "torch") == found(chosen, run.target(), "triton") == []
     run.built("torch", run_id="77")
-    assert names(found(run.context(run_id="77"), run.target(), "audio")) == ["torch"]
+    assert names(found(chosen, run.target(), "audio")) == ["torch"]
     assert capsys.readouterr().err == ""
 
 
@@ -125,15 +104,12 @@ def test_a_refs_requirements_replace_locked_ones(build: Build) -> None:
     assert chosen.ref_env == {"USE_X": "1"}
 
 
-def test_device_code_is_split_as_rocm_is(build: Build) -> None:
+def test_device_code_is_split_as_rocm_is_and_torch_may_be_foreign(build: Build) -> None:
     assert build.splits
     assert not replace(build, project="audio").splits
     assert not replace(build, choices=replace(build.choices, split=False)).splits
     assert not replace(build, rocm=replace(ROCM, layout="unsplit")).splits
     assert not replace(build, rocm=None).splits
-
-
-def test_a_torch_that_was_built_elsewhere_is_foreign(build: Build) -> None:
     torch = Dependency(project="torch", requirement="torch", digest="cc")
     assert not build.foreign_torch
     assert not replace(build, dependencies=(torch,)).foreign_torch
@@ -153,17 +129,9 @@ def test_targets_come_from_the_option_then_the_variable_then_the_family(build: B
                 _ = chosen.gpu_targets
 
 
-def test_targets_come_from_the_nearest_source() -> None:
-    sdk = ("gfx942", "gfx942", "gfx950")
-    assert gpu_targets(chosen="", inherited="", sdk=sdk) == ("gfx942", "gfx950")
-    assert gpu_targets(chosen="", inherited="gfx1100,gfx1101", sdk=sdk) == ("gfx1100", "gfx1101")
-    assert gpu_targets(chosen="gfx90a:xnack+;gfx908", inherited="gfx1100", sdk=sdk) == (
-        "gfx90a:xnack+",
-        "gfx908",
-    )
-
-
 def test_what_is_no_target_is_refused() -> None:
+    assert gpu_targets(chosen="", inherited="", sdk=("gfx942", "gfx942", "gfx950")) == ("gfx942", "gfx950")
+    assert gpu_targets(chosen="gfx90a:xnack+", inherited="gfx1100", sdk=()) == ("gfx90a:xnack+",)
     with pytest.raises(UsageError, match="'gfx94X' in --pytorch-rocm-arch"):
         gpu_targets(chosen="gfx942,gfx94X", inherited="", sdk=())
     with pytest.raises(UsageError, match="'native' in PYTORCH_ROCM_ARCH"):

@@ -109,6 +109,17 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 def test_a_build_has_a_server_of_its_own_which_is_gone_afterwards(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    places = []
+
+    def fails() -> None:
+        with shop.used() as server:
+            places.append(Path(server.environment({})["SCCACHE_SERVER_UDS"]))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert not places[0].exists(), "it is stopped when the build fails"
+    shop.notes.unlink()
     with shop.used("bucket", "read-only") as server:
         place = Path(server.environment({})["SCCACHE_SERVER_UDS"])
         assert place.is_socket()
@@ -126,21 +137,6 @@ def test_a_build_has_a_server_of_its_own_which_is_gone_afterwards(
     assert (env["mode"], "aws_access_key_id = AKIA" in env["text"]) == ("0o100600", True)
     assert int(env["SCCACHE_IDLE_TIMEOUT"]) > 0, "it ends by itself, should nothing stop it"
     assert env["SCCACHE_BASEDIRS"] == "/co/src/torch:/co/.nox/env:/co"
-
-
-@processes
-def test_it_is_stopped_when_the_build_fails(shop: Shop) -> None:
-    places = []
-
-    def fails() -> None:
-        with shop.used() as server:
-            places.append(Path(server.environment({})["SCCACHE_SERVER_UDS"]))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    assert len(shop.starts) == 1
-    assert not places[0].exists()
 
 
 @processes
@@ -213,21 +209,17 @@ def test_a_storage_that_stops_answering_is_given_up(
 
 
 @processes
-def test_entries_that_were_not_stored_are_reported(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_counted_and_no_build_is_thrown_away_for_counters(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
     shop.write(errors=2)
     with shop.used() as server:
         assert (server.details() or {})["errors"] == 2
     assert "sccache failed 2 times to read or store an entry in local" in capsys.readouterr().err
-
-
-@processes
-@pytest.mark.parametrize("says", ["failure", "nonsense"])
-def test_a_build_is_not_thrown_away_for_counters(
-    shop: Shop, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with shop.used(FAKE_SAYS=says) as server:
-        assert server.details() is None
-    assert "No statistics of sccache: " in capsys.readouterr().err
+    for says in ("failure", "nonsense"):
+        with shop.used(FAKE_SAYS=says) as server:
+            assert server.details() is None
+        assert "No statistics of sccache: " in capsys.readouterr().err
 
 
 def test_a_cache_that_is_not_trusted_is_none() -> None:
@@ -308,6 +300,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
     aws.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
+    public = s3_access("bucket")
+    assert (public.credentials, public.anonymous, public.region) == ("", True, "us-east-1")
     aws.setenv("AWS_REGION", "eu-9")
     aws.setenv("AWS_DEFAULT_REGION", "eu-9")
     aws.setenv("AWS_ACCESS_KEY_ID", "AKIA")
@@ -318,12 +312,6 @@ def test_the_usual_settings_lead_to_a_service(aws: pytest.MonkeyPatch) -> None:
     keys = f"aws_access_key_id = AKIA\naws_secret_access_key = {SECRET}\naws_session_token = token\n"
     assert found.credentials == f"[default]\n{keys}"
     assert not found.anonymous
-
-
-def test_without_credentials_what_is_public_is_read(aws: pytest.MonkeyPatch) -> None:
-    aws.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    found = s3_access("bucket")
-    assert (found.credentials, found.anonymous, found.region) == ("", True, "us-east-1")
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -346,7 +334,7 @@ def test_amazons_bucket_says_where_it_lies(aws: pytest.MonkeyPatch, *, allowed: 
 
 
 class Redirects(BaseHTTPRequestHandler):
-    """Sends everybody to a page that does not exist."""
+    """Sends everybody to a page that does not exist, which nobody may follow."""
 
     def do_HEAD(self) -> None:
         self.send_response(307)
@@ -357,22 +345,17 @@ class Redirects(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_redirection_is_an_answer_and_is_not_followed() -> None:
+def test_a_service_answers_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(Redirects) as url:
         assert answers(url, seconds=5)
-
-
-def test_an_untrusted_certificate_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise SSLError(endpoint_url="https://127.0.0.1:9", error=OSError("self-signed"))
-
-    monkeypatch.setattr(URLLib3Session, "send", fails)
-    assert answers("https://127.0.0.1:9", seconds=1)
-
-
-def test_a_service_that_says_no_answers_all_the_same(tmp_path: Path) -> None:
     with served(tmp_path) as url:
         assert answers(url, seconds=5)
         assert answers(f"{url}/not-there", seconds=5)
     assert not answers(url, seconds=5)
     assert not answers("http://", seconds=5)
+
+    def fails(*_: object) -> None:
+        raise SSLError(endpoint_url="https://127.0.0.1:9", error=OSError("self-signed"))
+
+    monkeypatch.setattr(URLLib3Session, "send", fails)
+    assert answers("https://127.0.0.1:9", seconds=1), "an untrusted certificate is an answer"

@@ -27,11 +27,11 @@ from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from core.env import Interpreter
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 VERSION = "2.10.0a0+cpu.sample"
 WHEEL = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
@@ -101,15 +101,6 @@ def test_commands_run_in_order_in_the_plans_environment(tree: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_command_that_fails_ends_the_build(tree: Path) -> None:
-    with pytest.raises(ProcessError, match="status 3") as caught:
-        go(plan(tree, "print('see here'); raise SystemExit(3)", MAKE_WHEEL), tree)
-    assert "build.log" in caught.value.message
-    assert "see here" in (tree.parent / "build.log").read_text()
-    assert not (tree / "dist").exists()
-
-
-@pytest.mark.processes
 def test_notes_are_printed_and_what_an_earlier_build_left_is_removed(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,23 +129,17 @@ def test_dropped_files_are_there_for_the_build_and_gone_afterwards(tree: Path, c
     if code == MAKE_WHEEL:
         go(planned, tree)
     else:
-        with pytest.raises(ProcessError):
+        with pytest.raises(ProcessError, match="status 1") as caught:
             go(planned, tree)
+        assert "build.log" in caught.value.message
     assert "['dropped', 'other', 'dll']" in (tree.parent / "build.log").read_text()
     assert not (tree / "new" / "_rocm_init.py").exists()
     assert not (tree / "lib.dll").exists()
     assert (tree / "kept.py").read_text() == "kept = 1\n"
-
-
-@pytest.mark.processes
-def test_a_drop_that_cannot_be_made_leaves_the_others_undone(tree: Path) -> None:
-    drops = (
-        Overlay(path="kept.py", content="other"),
-        Overlay(path="lib.dll", source=tree / "nowhere.dll"),
-    )
+    source.unlink()
     with pytest.raises(FileNotFoundError):
-        go(plan(tree, MAKE_WHEEL, overlays=drops), tree)
-    assert (tree / "kept.py").read_text() == "kept = 1\n"
+        go(planned, tree)
+    assert (tree / "kept.py").read_text() == "kept = 1\n", "those before it are undone"
 
 
 BUILD = (
@@ -168,34 +153,24 @@ def objects(tree: Path) -> str:
 
 
 @pytest.mark.processes
-def test_a_build_folder_serves_the_same_configuration_again(tree: Path) -> None:
-    for _ in range(2):
-        go(plan(tree, BUILD, MAKE_WHEEL), tree)
+def test_a_build_folder_serves_its_own_configuration_alone(tree: Path) -> None:
+    one, other = plan(tree, BUILD, MAKE_WHEEL), plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64)
+    (tree / "build").mkdir()
+    (tree / "build" / "objects").write_text("of another tool, which is not trusted")
+    go(one, tree)
+    assert objects(tree) == "x"
+    go(one, tree)
     assert objects(tree) == "xx"
     assert (tree / "build" / CONFIGURATION_MARKER).read_text() == "a" * 64
-
-
-@pytest.mark.processes
-def test_another_configuration_starts_empty_and_the_first_comes_back(tree: Path) -> None:
-    one, other = plan(tree, BUILD, MAKE_WHEEL), plan(tree, BUILD, MAKE_WHEEL, configuration="b" * 64)
-    go(one, tree)
     # what upstream's build puts beside its sources belongs to the configuration, too
     (tree / "libtorch.so").touch()
     go(other, tree)
     assert objects(tree) == "x"
     assert not (tree / "libtorch.so").exists()
     go(one, tree)
-    assert objects(tree) == "xx"
+    assert objects(tree) == "xxx"
     go(other, tree)
     assert objects(tree) == "xx"
-
-
-@pytest.mark.processes
-def test_a_build_folder_of_another_tool_is_not_trusted(tree: Path) -> None:
-    (tree / "build").mkdir()
-    (tree / "build" / "objects").write_text("of another tool")
-    go(plan(tree, BUILD, MAKE_WHEEL), tree)
-    assert objects(tree) == "x"
 
 
 @pytest.mark.processes
@@ -239,15 +214,14 @@ def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
         the_wheel(planned)
     (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / WHEEL).touch()
-    assert the_wheel(planned).name == WHEEL
-    (tmp_path / "dist" / "torchaudio-1.0-py3-none-any.whl").touch()
+    for name in (WHEEL, "torchaudio-1.0-py3-none-any.whl"):
+        (tmp_path / "dist" / name).touch()
     assert the_wheel(planned).name == WHEEL
     (tmp_path / "dist" / WHEEL.replace("cp312", "cp311")).touch()
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(
+        BuildError, match=f"{WHEEL.replace('cp312', 'cp311')}, {WHEEL}".replace("+", ".")
+    ) as caught:
         the_wheel(planned)
-    assert WHEEL in caught.value.message
-    assert WHEEL.replace("cp312", "cp311") in caught.value.message
     assert "--clean" in caught.value.hint
 
 
@@ -306,11 +280,9 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert not call.hashed
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
     assert after == LOCKED, "whatever the project's own requirements brought"
-
-
-def test_without_requirements_nothing_is_installed(run: Any, calls: list[Any]) -> None:
+    calls.clear()
     install_requirements(run.target(), plan(run.root), run.root, locked=None, backend="uv", cache_dir=None)
-    assert [one[-1] for one in calls] == ["torch"]
+    assert [one[-1] for one in calls] == ["torch"], "without requirements nothing is installed"
 
 
 def test_a_wheel_is_imported_where_it_was_built(
@@ -390,7 +362,7 @@ def check(target: Interpreter, *, preloads: bool = False) -> None:
 
 @pytest.mark.processes
 def test_a_search_path_into_the_run_time_packages_is_enough(
-    target: Interpreter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: Interpreter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link(target, "$ORIGIN/../../_rocm_sdk_core/lib")
     check(target)
@@ -398,6 +370,13 @@ def test_a_search_path_into_the_run_time_packages_is_enough(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
     assert (target.purelib / "torch" / "_rocm_init.py").read_text() == PRELOADS
     assert (target.purelib / "_rocm_sdk_devel").is_dir()
+
+    def refuses(*_: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuses)
+    check(target)  # where files cannot be linked, they are copied
+    assert (target.purelib / "torch" / "__init__.py").stat().st_nlink == 1
 
 
 @pytest.mark.parametrize(
@@ -411,17 +390,3 @@ def test_other_search_paths_are_found_out(target: Interpreter, tmp_path: Path, r
     assert "libamdhip64.so.7" in caught.value.message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
     check(target, preloads=True)
-
-
-@pytest.mark.processes
-def test_where_files_cannot_be_linked_they_are_copied(
-    target: Interpreter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link(target, "$ORIGIN/../../_rocm_sdk_core/lib")
-
-    def refuses(*_: object) -> None:
-        raise OSError("Invalid cross-device link")
-
-    monkeypatch.setattr("os.link", refuses)
-    check(target)
-    assert (target.purelib / "torch" / "__init__.py").stat().st_nlink == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -64,6 +63,9 @@ def test_a_logs_summary() -> None:
     assert len(said["parallelism"]) == metrics.MOST_PARTS
     assert said["parallelism"][0] == 2.0
     assert said["parallelism"][-1] == 1.0
+    # several calls of ninja follow each other
+    again = (*EDGES, Edge(output="c.o", start=10, end=500))
+    assert metrics.in_sequence(again)[-1] == Edge(output="c.o", start=4010, end=4500)
 
 
 def test_only_what_was_not_there_before_counts(tmp_path: Path) -> None:
@@ -85,11 +87,6 @@ def test_several_logs_the_one_with_most_work_first(tmp_path: Path) -> None:
     found = metrics.summaries(tmp_path, {})
     assert len(found) == metrics.MOST_GRAPHS
     assert found[0]["folder"] == f"{tmp_path.name}/third_party/a"
-
-
-def test_several_calls_of_ninja_follow_each_other() -> None:
-    again = (*EDGES, Edge(output="c.o", start=10, end=500))
-    assert metrics.in_sequence(again)[-1] == Edge(output="c.o", start=4010, end=4500)
 
 
 def test_paths_are_told_without_the_machines_own_folders() -> None:
@@ -149,12 +146,6 @@ def test_what_ninja_printed_says_how_far_it_came(output: str, said: object) -> N
 SAID = "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB\n"
 
 
-def test_what_is_used_is_what_is_not_available() -> None:
-    assert memory_use(SAID) == ((16384 - 4096) * 1024, 16384 * 1024)
-    assert memory_use("MemTotal: 5 kB\n") is None
-    assert memory_use("") is None
-
-
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=3 * MOST_SAMPLES))
 def test_samples_are_bounded_and_keep_the_peak(used: list[int]) -> None:
     samples = Memory()
@@ -165,22 +156,6 @@ def test_samples_are_bounded_and_keep_the_peak(used: list[int]) -> None:
     assert details["peak"] == max(used) == max(details["used"])
     assert 0 < len(details["used"]) <= MOST_SAMPLES
     assert details["total"] == 1 << 40
-
-
-def test_a_machine_is_watched_while_something_runs(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text(SAID)
-    with watched(meminfo) as samples:
-        deadline = time.monotonic() + 10
-        while samples.details is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert samples.details == {"peak": 12582912, "total": 16777216, "used": [12582912]}
-
-
-def test_where_nothing_can_be_seen_nothing_is_said(tmp_path: Path) -> None:
-    with watched(tmp_path / "absent") as samples:
-        pass
-    assert samples.details is None
 
 
 PRINTED = """[1/3] Building CXX object a.o
@@ -216,8 +191,13 @@ def test_a_build_is_followed_however_it_ends(
     assert found.details.get("reached") == reached
 
 
-def test_a_build_that_fails_before_its_first_command_says_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_seen_is_not_said(tmp_path: Path) -> None:
     found = Metrics()
     with pytest.raises(ValueError, match="early"), found.followed(tmp_path / "build", tmp_path / "none.log"):
         raise ValueError("early")
     assert not {"reached", "ninja"} & found.details.keys()
+    assert memory_use(SAID) == ((16384 - 4096) * 1024, 16384 * 1024)
+    assert memory_use("MemTotal: 5 kB\n") is memory_use("") is None
+    with watched(tmp_path / "absent") as samples:
+        pass
+    assert samples.details is None

@@ -141,14 +141,10 @@ def built(tmp_path: Path) -> Path:
 
 
 @pytest.mark.processes
-def test_a_built_wheel_names_folders_of_one_machine(built: Path) -> None:
-    messages = [one.message for one in check_wheel(built) if one.severity == "error"]
-    assert any("Its RPATH names folders of one machine" in message for message in messages)
-
-
-@pytest.mark.processes
 def test_a_built_wheel_finds_rocm_where_it_is_installed_and_nowhere_else(built: Path, tmp_path: Path) -> None:
     before = built.read_bytes()
+    messages = [one.message for one in check_wheel(built) if one.severity == "error"]
+    assert any("Its RPATH names folders of one machine" in message for message in messages)
     version = str(parse_wheel_name(built.name).version)
     assert set_search_paths(built, "split", FAMILY, epoch=1_700_000_000) == built
     assert verify_record(built) == ()
@@ -175,10 +171,3 @@ def test_a_built_wheel_finds_rocm_where_it_is_installed_and_nowhere_else(built: 
         ctypes.CDLL(os.fspath(library))
     hip.rename(core / "libamdhip64.so.7")
     assert ctypes.CDLL(os.fspath(library)).x() == 7
-
-
-def test_a_wheel_for_windows_has_none(tmp_path: Path) -> None:
-    wheel = write_wheel(tmp_path, "torch-2.10.0-cp312-cp312-win_amd64.whl", {"torch/lib/c10.dll": b"MZ" * 99})
-    before = wheel.read_bytes()
-    assert set_search_paths(wheel, "split", FAMILY) == wheel
-    assert wheel.read_bytes() == before

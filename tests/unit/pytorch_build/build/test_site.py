@@ -19,16 +19,6 @@ def write(path: Path, text: str = "") -> Path:
     return path
 
 
-def test_an_empty_tree_has_nothing(tmp_path: Path) -> None:
-    found = site.tree_facts(tmp_path)
-    assert found == TreeFacts(files=frozenset(), reads_build_version=False)
-
-
-def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="no source tree"):
-        site.tree_facts(tmp_path / "absent")
-
-
 def test_a_tree_like_torchs(tmp_path: Path) -> None:
     build_system = '[build-system]\nrequires = ["numpy", "cmake>=3.27"]\nbuild-backend = "a.b"\n'
     write(tmp_path / "pyproject.toml", build_system)
@@ -52,6 +42,8 @@ def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
     assert found.llvm_hash == "0123abcd"
     assert found.git_suffix == "", "it is no git repository"
     assert not found.reads_build_version
+    with pytest.raises(MissingInputError, match="no source tree"):
+        site.tree_facts(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,13 @@ def test_every_cell_gets_the_versions_of_the_wheels_that_its_job_builds() -> Non
     assert versions[5] == {}
     assert completed.locks["linux"]["main"] == found["linux"]["main"].digest()
     assert completed.digest() != plan(*built, tested, rocm).digest()
-
-
-def test_a_ref_that_is_built_without_rocm_alone_is_locked_so() -> None:
+    # a ref that is built without ROCm alone is locked so, and a plan without PyTorch needs no lock
     locks = Locks()
+    assert complete(plan(rocm), locks)[1] == {"linux": {}, "windows": {}}
     complete(plan(cell(gpu_family="cpu")), locks)
     assert locks.asked == [("linux", "nightly", "cpu")]
+    with pytest.raises(SourceError, match="does not hold apex"):
+        complete(plan(cell(sessions=("build_apex",))), locks)
 
 
 class TwoRefs(Locks):
@@ -140,13 +141,6 @@ def test_other_folders_pythons_platforms_and_versions_are_other_names() -> None:
     same = TwoRefs({"2.12": audio_of("2.11+"), "2.13": audio_of("2.11+")})
     for other in ({"python": "3.13"}, {"platform": "windows"}, {"artifact_group": "gfx94X-dcgpu-asan"}):
         complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO, **other)), same)
-    labelled = TwoRefs({"2.12": audio_of("2.11+torch2.12."), "2.13": audio_of("2.11+torch2.13.")})
-    complete(plan(first, cell(torch_ref="2.13", sessions=AUDIO)), labelled)
-
-
-def test_one_wheel_of_two_refs_is_one_wheel() -> None:
-    built = [cell(torch_ref=name, sessions=("build_audio",)) for name in ("nightly", "mine")]
-    complete(plan(*built), Locks())
 
 
 def test_each_lock_is_the_line_that_a_job_takes() -> None:
@@ -157,18 +151,6 @@ def test_each_lock_is_the_line_that_a_job_takes() -> None:
     assert json.loads(written["windows_source_locks"]) == {}
     assert json.loads(written["linux_build_pytorch_matrix"])[0]["torch_version"] == "2.10+rocm7.linux"
     assert written["plan_digest"] == completed.digest()
-
-
-def test_a_wheel_that_the_lock_does_not_promise_is_an_error() -> None:
-    with pytest.raises(SourceError, match="does not hold apex"):
-        complete(plan(cell(sessions=("build_apex",))), Locks())
-
-
-def test_a_plan_without_pytorch_has_nothing_to_resolve() -> None:
-    locks = Locks()
-    completed, found = complete(plan(cell("build_rocm", torch_ref="")), locks)
-    assert (locks.asked, found) == ([], {"linux": {}, "windows": {}})
-    assert completed.cells[0].versions == {}
 
 
 @given(

@@ -13,51 +13,34 @@ from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
 from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 from pytorch_build.sdk import RocmOptions
+from pytorch_build.rocm import RocmOptions
+from tests.unit.pytorch_build.lock.conftest import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.refs.torch_refs import TorchRef
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 ROCM = RocmOptions(source=SourceOptions(version="7.10.0"))
 
 
-class World:
+class World(Upstream):
     """Upstream repositories in a folder, a torch ref over them, and the run that builds it."""
 
     def __init__(self, root: Path, commit_files: Commit) -> None:
-        self.root, self._commit = root, commit_files
+        super().__init__(root, commit_files)
         self.fork = self.commit("audio-fork", {"version.txt": "2.9.0\n"})
         self.audio = self.commit("audio", {"version.txt": "2.10.0a0\n"})
         self.vision = self.commit("vision", {"version.txt": "0.25.0a0\n"})
         self.torch = self.pin(self.fork)
-        self.ref = TorchRef(
-            name="mine",
-            projects={
-                "torch": ProjectSource(project="torch", origin=str(root / "torch"), ref="main"),
-                "audio": ProjectSource(
-                    project="audio", origin=str(root / "audio"), ref="main", pin="related_commits"
-                ),
-                "vision": ProjectSource(project="vision", origin=str(root / "vision"), ref="main"),
-            },
-            components=("torch", "audio"),
-            pythons=("3.12",),
-            platforms={},
-        )
-
-    def commit(self, name: str, texts: Mapping[str, str]) -> str:
-        return self._commit(self.root / name, texts)
+        self.names(("torch", "audio"), torch={}, audio={"pin": "related_commits"}, vision={})
 
     def pin(self, audio: str) -> str:
         row = f"ubuntu|p|torchaudio|main|{audio}|{self.root / 'audio-fork'}\n"
         return self.commit("torch", {"version.txt": "2.10.0a0\n", "related_commits": row})
-
-    def with_source(self, project: str, **changes: Any) -> TorchRef:
-        source = replace(self.ref.projects[project], **changes)
-        return replace(self.ref, projects={**self.ref.projects, project: source})
 
     def context(self, *, cpu: bool = False, ref: TorchRef | None = None, **options: Any) -> Context:
         common = Common(root=self.root / "checkout", torch_ref="mine", **options)
@@ -76,6 +59,8 @@ def commits(lock: SourceLock) -> dict[str, str]:
 
 @pytest.mark.processes
 def test_a_lock_is_kept_until_it_is_to_be_updated(world: World) -> None:
+    source_lock(world.context(dry_run=True), ROCM)
+    assert stored_lock(world.context()) is None
     first = source_lock(world.context(), ROCM)
     assert commits(first) == {"torch": world.torch, "audio": world.fork}
     newer = world.commit("torch", {"new.py": ""})
@@ -83,6 +68,8 @@ def test_a_lock_is_kept_until_it_is_to_be_updated(world: World) -> None:
     updated = source_lock(world.context(), ROCM, update=True)
     assert updated.project("torch").commit == newer
     assert stored_lock(world.context()) == updated
+    lock = source_lock(world.context(release_type="dev"), ROCM)
+    assert f"git{newer[:8]}" in lock.version("torch", gpu=True), "a release type has versions of its own"
 
 
 @pytest.mark.processes
@@ -137,11 +124,7 @@ def test_a_changed_origin_or_ref_resolves_that_project_again(world: World, git: 
     assert lock.project("vision").commit == (other if what == "origin" else world.vision)
     assert lock.project("vision").ref == changes.get("ref", "main")
     assert lock.project("torch") == first.project("torch")
-
-
-@pytest.mark.processes
-def test_an_own_origin_replaces_that_of_a_pin(world: World, git: Any) -> None:
-    source_lock(world.context(), ROCM)
+    # one's own origin replaces that of a pin
     git(world.root, "clone", "--quiet", "audio-fork", "audio-mine")
     mine = world.with_source("audio", origin=str(world.root / "audio-mine"), own_origin=True)
     assert source_lock(world.context(ref=mine), ROCM).project("audio").origin.endswith("audio-mine")
@@ -210,19 +193,6 @@ def test_a_prebuilt_torch_replaces_a_locked_one(world: World) -> None:
     assert again.project("torch").commit == world.torch
 
 
-@pytest.mark.processes
-def test_a_release_type_has_versions_of_its_own(world: World) -> None:
-    source_lock(world.context(), ROCM)
-    lock = source_lock(world.context(release_type="dev"), ROCM)
-    assert f"git{world.torch[:8]}" in lock.version("torch", gpu=True)
-
-
-@pytest.mark.processes
-def test_a_dry_run_writes_no_lock(world: World) -> None:
-    source_lock(world.context(dry_run=True), ROCM)
-    assert stored_lock(world.context()) is None
-
-
 def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,24 +200,17 @@ def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
     passed = run.lock(rocm_version="7.1")
     monkeypatch.setenv(PASSED, passed.compact())
     assert stored_lock(run.context()) == passed
-    monkeypatch.delenv(PASSED)
-    assert stored_lock(run.context()) == run.lock()
-
-
-def test_a_passed_lock_must_hold_its_digest_and_name_the_ref(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv(PASSED, run.lock().compact().replace("2.10.0a0", "2.11.0a0"))
     with pytest.raises(DataError, match="digest"):
         stored_lock(run.context())
     monkeypatch.setenv(PASSED, run.lock().compact())
     with pytest.raises(UsageError, match="is for torch ref sample, not nightly"):
         stored_lock(run.context(ref="nightly"))
-
-
-def test_a_broken_lock_is_named_by_its_key(run: Any) -> None:
-    run.store.put_bytes("local-linux/manifests/source-lock-sample.json", b"{")
-    with pytest.raises(DataError, match=r"local-linux/manifests/source-lock-sample\.json"):
+    monkeypatch.delenv(PASSED)
+    assert stored_lock(run.context()) == run.lock()
+    key = "local-linux/manifests/source-lock-sample.json"
+    run.store.put_bytes(key, b"{")
+    with pytest.raises(DataError, match=key):
         stored_lock(run.context())
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from packaging.version import Version
 from core.cli.options import RELEASE_TYPES
 from core.errors import SourceError, UsageError
 from pytorch_build.lock.versions import (
-    WheelTag,
     cpu_suffix,
     python_tag,
     version_suffix,
@@ -72,12 +69,6 @@ def test_a_label_that_a_version_cannot_hold_is_refused(label: str) -> None:
         cpu_suffix(label)
 
 
-def test_the_samples_version() -> None:
-    suffix = version_suffix("7.99.0.dev0+sample")
-    version = wheel_version("2.10.0a0", suffix, release_type="ci", commit="")
-    assert version == "2.10.0a0+devrocm7.99.0.dev0.sample"
-
-
 @pytest.mark.parametrize("release_type", RELEASE_TYPES)
 def test_only_dev_wheels_carry_a_git_tag(release_type: str) -> None:
     version = wheel_version("2.10.0a0", "+rocm7.10.0", release_type=release_type, commit=COMMIT)
@@ -108,11 +99,6 @@ def test_versions_are_normal_and_keep_their_base(
     assert str(parsed) == version
     assert parsed.public == str(Version(base))
     assert ("devrocm" in version) == ("dev" in rocm)
-
-
-@given(bases, rocm_versions, st.sampled_from(RELEASE_TYPES), commits)
-def test_versions_survive_the_wheels_file_name(base: str, rocm: str, release_type: str, commit: str) -> None:
-    version = wheel_version(base, version_suffix(rocm), release_type=release_type, commit=commit)
     file_name = f"torch-{version}-{python_tag('3.12')}-linux_x86_64.whl"
     assert str(parse_wheel_filename(file_name)[1]) == version
 
@@ -158,13 +144,6 @@ def test_nightlies_of_one_rocm_sort_by_date(first: int, second: int) -> None:
     assert (left < right) == (first < second)
 
 
-@given(labels)
-def test_cpu_versions_are_normal(label: str) -> None:
-    version = wheel_version("2.10.0a0", cpu_suffix(label), release_type="ci", commit="")
-    assert str(Version(version)) == version
-    assert Version(version).local is not None
-
-
 @pytest.mark.parametrize(
     ("version", "tag"),
     [
@@ -172,26 +151,14 @@ def test_cpu_versions_are_normal(label: str) -> None:
         ("3.12.4", "cp312-cp312"),
         ("3.13t", "cp313-cp313t"),
         ("3.14.0rc1", "cp314-cp314"),
+        ("3.8", "cp38-cp38"),
     ],
 )
 def test_python_tag(version: str, tag: str) -> None:
     assert str(python_tag(version)) == tag
-
-
-@given(st.integers(8, 40), st.booleans())
-def test_python_tag_agrees_with_packaging(minor: int, free_threaded: bool) -> None:  # noqa: FBT001 - drawn
-    tag = python_tag(f"3.{minor}" + ("t" if free_threaded else ""))
-    name, version, build, tags = parse_wheel_filename(f"torch-2.0-{tag}-linux_x86_64.whl")
-    assert (name, str(version), build, len(tags)) == ("torch", "2.0", (), 1)
-    abi = f"cp3{minor}t" if free_threaded else f"cp3{minor}"
-    assert tags <= set(cpython_tags((3, minor), abis=[abi], platforms=["linux_x86_64"]))
-
-
-def test_python_tag_of_this_python() -> None:
-    this = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert python_tag(this) == WheelTag(
-        interpreter=f"cp{this.replace('.', '')}", abi=f"cp{this.replace('.', '')}"
-    )
+    tags = parse_wheel_filename(f"torch-2.0-{tag}-linux_x86_64.whl")[3]
+    python, _, abi = tag.partition("-")
+    assert tags <= set(cpython_tags((3, int(python[3:])), abis=[abi], platforms=["linux_x86_64"]))
 
 
 @pytest.mark.parametrize("version", ["", "3", "2.7", "3.x", "cp312", "3.13tt", "python3.12", "3.1\uff12"])

@@ -38,6 +38,10 @@ def test_embedded_refs_are_those_of_the_support_table() -> None:
     releases = [f"release/2.{minor}" for minor in (14, 13, 12, 11, 10, 9, 8, 7)]
     assert names == ["nightly", "main", *releases, "sample"]
     assert refs.default_ref() == "nightly"
+    labelled = {name: ref.local_label for name, ref in refs.load_refs().items() if ref.local_label}
+    assert labelled == {"sample": "sample"}
+    old, new = (refs.torch_ref(f"release/2.{minor}").projects["vision"] for minor in (8, 13))
+    assert (old.build_requirements, new.build_requirements) == (("setuptools<81",), ())
 
 
 def test_nightly_takes_upstream_branches() -> None:
@@ -51,16 +55,6 @@ def test_nightly_takes_upstream_branches() -> None:
     assert nightly.projects["apex"].ref == "master"
 
 
-def test_releases_take_the_fork_and_its_pins() -> None:
-    ref = refs.torch_ref("release/2.8")
-    assert ref.projects["torch"].origin == "https://github.com/ROCm/pytorch.git"
-    assert ref.projects["torch"].ref == "release/2.8"
-    assert ref.projects["audio"].pin == "related_commits"
-    assert ref.projects["audio"].ref == ""
-    assert ref.projects["vision"].build_requirements == ("setuptools<81",)
-    assert refs.torch_ref("release/2.13").projects["vision"].build_requirements == ()
-
-
 def test_windows_builds_other_components_and_another_triton() -> None:
     nightly = refs.torch_ref("nightly", platform="windows")
     assert nightly.components == ("torch", "audio", "vision")
@@ -69,15 +63,6 @@ def test_windows_builds_other_components_and_another_triton() -> None:
     assert nightly.projects["triton"].pin == ""
     old = refs.torch_ref("release/2.7", platform="windows")
     assert (old.components, old.platforms["windows"].status) == ((), "unsupported")
-
-
-def test_sample_has_what_no_other_ref_has() -> None:
-    sample = refs.torch_ref("sample")
-    assert sample.default_family == "gfx94X-dcgpu"
-    assert sample.rocm_version == "7.99.0.dev0+sample"
-    assert sample.local_label == "sample"
-    assert sample.projects["torch"].origin == "sample:torch"
-    assert not any(ref.local_label for name, ref in refs.load_refs().items() if name != "sample")
 
 
 def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:
@@ -95,27 +80,42 @@ def test_a_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
     written(tmp_path, "default = 'mine'\n" + ISSUE, refs.USER_FILE_NAME)
     assert refs.torch_ref("mine", None, tmp_path).name == "mine"
     assert refs.default_ref(None, tmp_path) == "mine"
-
-
-def test_a_given_file_comes_before_that_of_the_working_directory(tmp_path: Path) -> None:
-    written(tmp_path, ISSUE, refs.USER_FILE_NAME)
+    # a given one comes before it
     written(tmp_path, "[refs.other]\nextends = 'nightly'\n")
     names = refs.load_refs(Path("refs.toml"), tmp_path)
-    assert "other" in names
-    assert "mine" not in names
+    assert ("other" in names, "mine" in names) == (True, False)
+    with pytest.raises(MissingInputError, match=r"absent\.toml"):
+        refs.load_refs(tmp_path / "absent.toml")
 
 
-def test_a_partial_table_merges_over_an_embedded_ref(tmp_path: Path) -> None:
-    text = '[refs."release/2.9".torch]\norigin = "https://example.org/mine.git"\n'
-    ref = refs.torch_ref("release/2.9", written(tmp_path, text))
-    assert ref.projects["torch"].origin == "https://example.org/mine.git"
-    assert ref.projects["torch"].ref == "release/2.9"
-    assert ref.projects["audio"].pin == "related_commits"
+@pytest.mark.parametrize(
+    ("text", "name", "project", "ref", "pin"),
+    [
+        # a partial table merges over an embedded ref
+        ('["release/2.9".torch]\norigin = "u:x"', "release/2.9", "torch", "release/2.9", ""),
+        ('[fork]\nextends = "release/2.9"\n[refs.fork.torch]\nref = "x"', "fork", "torch", "x", ""),
+        ('[fork]\nextends = "release/2.9"', "fork", "audio", "", "related_commits"),
+        # and reaches the refs that extend it
+        ('[nightly.apex]\nref = "other"', "main", "apex", "other", ""),
+    ],
+)
+def test_tables_extend_embedded_refs(
+    tmp_path: Path, text: str, name: str, project: str, ref: str, pin: str
+) -> None:
+    found = refs.torch_ref(name, written(tmp_path, text.replace("[", "[refs.", 1))).projects[project]
+    assert (found.ref, found.pin) == (ref, pin)
+    assert project != "torch" or found.origin == (
+        "u:x" if "u:x" in text else "https://github.com/ROCm/pytorch.git"
+    )
 
 
-def test_an_override_reaches_the_refs_that_extend_it(tmp_path: Path) -> None:
-    text = '[refs.nightly.apex]\nref = "other"\n'
-    assert refs.torch_ref("main", written(tmp_path, text)).projects["apex"].ref == "other"
+def test_components_are_by_default_what_is_not_prebuilt(tmp_path: Path) -> None:
+    text = "[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
+    mine = refs.torch_ref("mine", written(tmp_path, text))
+    assert mine.components == ("vision",)
+    assert mine.projects["vision"].origin == "https://github.com/pytorch/vision.git"
+    text = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
+    assert "torch" not in refs.torch_ref("nightly", written(tmp_path, text)).components
 
 
 def test_a_ref_of_ones_own_comes_before_a_pin(tmp_path: Path) -> None:
@@ -127,26 +127,6 @@ def test_a_ref_of_ones_own_comes_before_a_pin(tmp_path: Path) -> None:
     assert nightly.projects["vision"].pin == "related_commits"
     assert nightly.projects["vision"].own_origin
     assert nightly.projects["vision"].origin == "git@example.org:v.git"
-
-
-def test_extends_starts_from_another_ref(tmp_path: Path) -> None:
-    text = '[refs.fork]\nextends = "release/2.10"\ncomponents = ["torch"]\n[refs.fork.torch]\nref = "fix"\n'
-    fork = refs.torch_ref("fork", written(tmp_path, text))
-    assert fork.projects["torch"].origin == "https://github.com/ROCm/pytorch.git"
-    assert fork.projects["torch"].ref == "fix"
-    assert fork.projects["audio"].pin == "related_commits"
-
-
-def test_components_default_to_what_is_not_prebuilt(tmp_path: Path) -> None:
-    text = "[refs.mine]\n[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
-    mine = refs.torch_ref("mine", written(tmp_path, text))
-    assert mine.components == ("vision",)
-    assert mine.projects["vision"].origin == "https://github.com/pytorch/vision.git"
-
-
-def test_a_prebuilt_torch_is_not_built(tmp_path: Path) -> None:
-    text = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
-    assert "torch" not in refs.torch_ref("nightly", written(tmp_path, text)).components
 
 
 @pytest.mark.parametrize(
@@ -172,27 +152,17 @@ def test_bad_files_are_refused_by_key_path(tmp_path: Path, text: str, said: str)
     assert "refs.toml" in str(caught.value)
 
 
-def test_an_absent_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=r"absent\.toml"):
-        refs.load_refs(tmp_path / "absent.toml")
-
-
 def test_an_unknown_ref_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"Did you mean 'release/2\.9'"):
         refs.torch_ref("releases/2.9")
 
 
-def test_only_narrows_down_in_build_order() -> None:
-    assert refs.torch_ref("nightly").only(["vision", "torch"]).components == ("torch", "vision")
-
-
-@pytest.mark.parametrize("component", ["tourch", ""])
-def test_only_refuses_what_is_no_project(component: str) -> None:
-    with pytest.raises(UsageError, match="Unknown component"):
-        refs.torch_ref("nightly").only([component])
-
-
-def test_only_refuses_a_project_without_source(tmp_path: Path) -> None:
+def test_only_narrows_down_in_build_order(tmp_path: Path) -> None:
+    nightly = refs.torch_ref("nightly")
+    assert nightly.only(["vision", "torch"]).components == ("torch", "vision")
+    for component in ("tourch", ""):
+        with pytest.raises(UsageError, match="Unknown component"):
+            nightly.only([component])
     with pytest.raises(UsageError, match="mine has no apex"):
         refs.torch_ref("mine", written(tmp_path, ISSUE)).only(["apex"])
 

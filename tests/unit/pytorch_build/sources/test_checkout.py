@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    Git = Callable[..., str]
-    Write = Callable[[Path, Mapping[str, str]], None]
-    Commit = Callable[[Path, Mapping[str, str]], str]
+    from tests.conftest import Commit, Git, Write
+
 
 pytestmark = pytest.mark.processes
 
@@ -126,20 +125,13 @@ def test_a_checkout_is_tagged_and_hipified_with_its_submodules(world: World) -> 
     assert world.git(world.sub / "inner", "tag").split() == ["THEROCK_UPSTREAM_DIFFBASE"]
     # one commit of history, as depth says
     assert world.git(world.tree, "rev-list", "--count", "THEROCK_UPSTREAM_DIFFBASE") == "1"
-
-
-def test_the_hipify_commit_depends_on_the_lock_alone(world: World) -> None:
-    head = world.checkout().head
-    shutil.rmtree(world.tree)
-    assert world.checkout().head == head
-
-
-def test_a_finished_tree_is_left_alone(world: World) -> None:
-    first = world.checkout()
+    # a finished tree is left alone
     kernel = (world.tree / "kernel.cpp").stat().st_mtime_ns
-    second = world.checkout()
-    assert second == replace(first, changed=False)
+    assert world.checkout() == replace(made, changed=False)
     assert (world.tree / "kernel.cpp").stat().st_mtime_ns == kernel
+    # the commit depends on the lock alone
+    shutil.rmtree(world.tree)
+    assert world.checkout().head == made.head
 
 
 def test_edits_go_to_a_named_stash(world: World) -> None:
@@ -179,52 +171,24 @@ def test_edits_beside_an_interrupted_hipify_are_kept(world: World) -> None:
     world.write(world.tree, {"kernel.cpp": "hip();\n", "a.cu": "mine();\n"})
     assert world.checkout().stashed == (world.tree,)
     assert world.git(world.tree, "show", "stash@{0}:a.cu") == "mine();"
-
-
-def test_a_deleted_file_is_an_edit(world: World) -> None:
-    world.checkout()
+    # so is a deletion
     (world.tree / "version.txt").unlink()
     assert world.checkout().stashed == (world.tree,)
     assert world.is_finished()
 
 
-def test_an_interrupted_commit_of_hipify_is_finished(world: World) -> None:
-    head = world.checkout().head
-    world.git(world.tree, "tag", "--delete", "THEROCK_HIPIFY_DIFFBASE")
-    world.git(world.sub, "tag", "--delete", "THEROCK_HIPIFY_DIFFBASE")
-    made = world.checkout()
-    assert (made.head, made.stashed) == (head, ())
-    assert world.is_finished()
-
-
-def test_own_commits_stop_the_checkout(world: World) -> None:
+@pytest.mark.parametrize(("name", "file"), [("", "kernel.cpp"), ("third_party/sub", "code.cpp")])
+def test_own_commits_stop_the_checkout(world: World, name: str, file: str) -> None:
     world.checkout()
-    own = world.commit_files(world.tree, {"kernel.cpp": "mine();\n"})
-    with pytest.raises(SourceError, match=r"commits of your own.*\n +[0-9a-f]+ Upstream") as caught:
+    folder = world.tree / name
+    own = world.commit_files(folder, {file: "mine();\n"})
+    with pytest.raises(SourceError, match=rf"{name} has commits of your own.*\n +\w+ Upstream") as caught:
         world.checkout()
     assert f"pytorch-build-kept-{own[:8]}" in caught.value.hint
-    assert world.git(world.tree, "rev-parse", "HEAD") == own
-    made = world.checkout(force=True)
-    assert made.changed
+    assert world.git(folder, "rev-parse", "HEAD") == own
+    assert world.checkout(force=True).changed
     assert world.is_finished()
-    assert world.git(world.tree, "rev-parse", f"pytorch-build-kept-{own[:8]}") == own
-
-
-def test_own_commits_in_a_submodule_stop_it_too(world: World) -> None:
-    world.checkout()
-    own = world.commit_files(world.sub, {"code.cpp": "mine();\n"})
-    with pytest.raises(SourceError, match=r"third_party/sub has commits of your own"):
-        world.checkout()
-    world.checkout(force=True)
-    assert world.is_finished()
-    assert world.git(world.sub, "rev-parse", f"pytorch-build-kept-{own[:8]}") == own
-
-
-def test_another_upstream_commit_is_no_commit_of_ones_own(world: World) -> None:
-    world.checkout()
-    world.git(world.tree, "checkout", "--quiet", "THEROCK_UPSTREAM_DIFFBASE")
-    assert world.checkout().stashed == ()
-    assert world.is_finished()
+    assert world.git(folder, "rev-parse", f"pytorch-build-kept-{own[:8]}") == own
 
 
 def test_a_new_lock_moves_the_tree(world: World) -> None:
@@ -310,13 +274,6 @@ def test_a_checkout_without_hipify_or_submodules(world: World) -> None:
     assert world.is_finished()
 
 
-def test_a_tree_without_the_script_is_not_hipified(world: World) -> None:
-    world.git(world.root / "torch", "rm", "--quiet", "tools/amd_build/build_amd.py")
-    world.upstream({})
-    assert not world.checkout().hipified
-    assert not world.checkout().changed
-
-
 def test_a_hipify_that_fails_says_why_and_can_be_run_again(world: World) -> None:
     broken = world.upstream({"fail": ""})
     with pytest.raises(SourceError, match=r"(?s)hipify failed in .*no such kernel"):
@@ -325,25 +282,44 @@ def test_a_hipify_that_fails_says_why_and_can_be_run_again(world: World) -> None
     assert world.upstream({}) != broken
     assert world.checkout().stashed == ()
     assert world.is_finished()
+    # a tree without the script is not hipified
+    world.git(world.root / "torch", "rm", "--quiet", "tools/amd_build/build_amd.py")
+    world.upstream({})
+    assert not world.checkout().hipified
+    assert not world.checkout().changed
 
 
-def test_a_commit_that_has_gone_is_named_with_its_ref(world: World) -> None:
+def commit_gone(world: World) -> None:
     world.locked = world.locked.model_copy(update={"commit": "1" * 40})
-    with pytest.raises(SourceError, match=rf"does not have {'1' * 40} any more; it was 'main'") as caught:
+
+
+def prebuilt(world: World) -> None:
+    world.locked = LockedProject(project="torch", prebuilt="torch==2.13.0")
+
+
+def other_repository(world: World) -> None:
+    world.git(world.root / "torch", "worktree", "add", "--quiet", "--detach", world.tree)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (commit_gone, rf"does not have {'1' * 40} any more; it was 'main'"),
+        (lambda world: (world.root / "torch").rename(world.root / "gone"), "does not answer: .*git repo"),
+        (lambda world: (world.root / "inner").rename(world.root / "gone"), "could not be fetched: .*inner"),
+        (lambda world: world.write(world.tree, {"mine.txt": ""}), "holds files but is no git repository"),
+        (other_repository, "worktree or submodule of another repository"),
+        (prebuilt, "nothing to check out"),
+    ],
+)
+def test_what_cannot_be_checked_out_is_named(
+    world: World, spoil: Callable[[World], object], said: str
+) -> None:
+    spoil(world)
+    with pytest.raises(SourceError, match=said) as caught:
         world.checkout()
-    assert "nox -s resolve" in caught.value.hint
-
-
-def test_an_origin_that_does_not_answer_is_named(world: World) -> None:
-    (world.root / "torch").rename(world.root / "gone")
-    with pytest.raises(SourceError, match=r"torch does not answer: .*git repository"):
-        world.checkout()
-
-
-def test_a_submodule_that_does_not_answer_is_named(world: World) -> None:
-    (world.root / "inner").rename(world.root / "gone")
-    with pytest.raises(SourceError, match=r"submodules of .* could not be fetched: .*inner"):
-        world.checkout()
+    assert ("nox -s resolve" in caught.value.hint) == (spoil is commit_gone)
+    assert (world.tree / "mine.txt").exists() == said.startswith("holds files")
 
 
 def test_an_origin_is_found_through_a_mirror(world: World) -> None:
@@ -351,25 +327,6 @@ def test_an_origin_is_found_through_a_mirror(world: World) -> None:
     mirrors = {"https://example.invalid/": f"{world.root}/"}
     assert world.checkout(origins=Origins(mirrors=mirrors)).changed
     assert world.is_finished()
-
-
-def test_a_folder_with_other_files_is_refused(world: World) -> None:
-    world.write(world.tree, {"thesis.txt": "mine\n"})
-    with pytest.raises(SourceError, match="holds files but is not a git repository"):
-        world.checkout()
-    assert (world.tree / "thesis.txt").read_text() == "mine\n"
-
-
-def test_a_worktree_of_another_repository_is_refused(world: World) -> None:
-    world.git(world.root / "torch", "worktree", "add", "--quiet", "--detach", world.tree)
-    with pytest.raises(SourceError, match="worktree or submodule of another repository"):
-        world.checkout()
-
-
-def test_a_prebuilt_project_has_no_sources(world: World) -> None:
-    world.locked = LockedProject(project="torch", prebuilt="torch==2.13.0")
-    with pytest.raises(SourceError, match="nothing to check out"):
-        world.checkout()
 
 
 def test_the_upstream_commit_is_the_tag_of_a_checkout(world: World) -> None:
@@ -391,9 +348,17 @@ def test_a_build_sees_the_upstream_commit_and_leaves_no_edits(world: World) -> N
     assert (world.tree / "odd [name]!.txt").exists()
 
 
-def test_a_build_that_was_killed_leaves_a_tree_that_is_set_right(world: World) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tag", "--delete", "THEROCK_HIPIFY_DIFFBASE"),  # its commit was interrupted
+        ("checkout", "--quiet", "THEROCK_UPSTREAM_DIFFBASE"),  # no commit of one's own
+        ("update-ref", "--no-deref", "HEAD", "THEROCK_UPSTREAM_DIFFBASE"),  # a build was killed
+    ],
+)
+def test_a_tree_that_was_left_halfway_is_set_right(world: World, command: tuple[str, ...]) -> None:
     head = world.checkout().head
-    world.git(world.tree, "update-ref", "--no-deref", "HEAD", world.locked.commit)
+    world.git(world.tree, *command)
     made = world.checkout()
     assert (made.head, made.stashed) == (head, ())
     assert world.is_finished()
@@ -405,10 +370,6 @@ def test_a_damaged_state_file_only_costs_time(world: World, text: str) -> None:
     (world.tree / ".git/pytorch-build.json").write_text(text)
     assert world.checkout().changed
     assert not world.checkout().changed
-
-
-def test_a_trees_place_follows_from_its_ref_and_project(tmp_path: Path) -> None:
-    assert sources.tree_path(tmp_path, "release/2.10", "torch") == tmp_path / "release-2.10" / "torch"
 
 
 def test_servers_that_give_no_single_commits_are_asked_for_all(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,12 +11,10 @@ from pytorch_build.sources import edits
 from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
-    Git = Callable[..., str]
-    Write = Callable[[Path, Mapping[str, str]], None]
-    Commit = Callable[[Path, Mapping[str, str]], str]
+    from tests.conftest import Commit, Git, Write
+
 
 pytestmark = pytest.mark.processes
 
@@ -80,17 +80,6 @@ def test_a_stash_of_what_a_commit_holds_is_dropped(
     assert bool(git(tree, "stash", "list")) is not dropped
 
 
-def test_a_repository_inside_the_tree_is_no_edit(tree: Path, commit_files: Commit, git: Git) -> None:
-    commit_files(tree / "inside", {"x": "theirs\n"})
-    assert edits.put_aside(Repository(path=tree)) is None
-    (tree / "a.txt").write_text("mine\n")
-    (tree / "new.txt").write_text("mine\n")
-    assert edits.put_aside(Repository(path=tree)) is not None
-    assert edits.is_clean(Repository(path=tree))
-    assert git(tree, "show", "--name-only", "--format=", "stash@{0}^3") == "new.txt"
-    assert (tree / "inside/x").read_text() == "theirs\n"
-
-
 def test_only_the_stash_of_this_run_is_dropped(tree: Path, write_files: Write, git: Git) -> None:
     write_files(tree, {"a.txt": "a li"})
     stash = edits.put_aside(Repository(path=tree))
@@ -99,3 +88,44 @@ def test_only_the_stash_of_this_run_is_dropped(tree: Path, write_files: Write, g
     git(tree, "stash", "push", "--quiet")
     assert edits.drop_if_ours(stash, [])
     assert len(git(tree, "stash", "list").splitlines()) == 2
+
+
+SHOW = """
+import os, pathlib, sys
+pathlib.Path("seen").write_text("\\n".join([os.getcwd(), *sys.argv, *os.environ]))
+"""
+
+
+def test_the_script_runs_without_arguments_in_the_tree(
+    tmp_path: Path, write_files: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("HIP_PATH", "/opt/rocm/hip")
+    write_files(tmp_path, {edits.SCRIPT: SHOW})
+    edits.hipify(tmp_path, Path(sys.executable))
+    folder, script, *names = (tmp_path / "seen").read_text().splitlines()
+    assert (Path(folder), script) == (tmp_path, edits.SCRIPT)
+    assert "PYTHONPATH" not in names
+    assert {"HIP_PATH", "PYTHONDONTWRITEBYTECODE"} <= set(names)
+
+
+def test_what_the_users_settings_ignore_is_committed_if_hipify_made_it(
+    tmp_path: Path, commit_files: Commit, write_files: Write, git: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_files(tmp_path, {"ignore": "*.hip\n.idea\n", ".gitconfig": ""})
+    (tmp_path / ".gitconfig").write_text(f"[core]\n\texcludesFile = {tmp_path / 'ignore'}\n")
+    tree = tmp_path / "tree"
+    commit_files(tree, {"a.cu": "cuda\n", ".gitignore": "build/\n"})
+    write_files(tree, {".idea": "an editor's"})
+    repository = Repository(path=tree)
+    before = {tree: set(edits.all_untracked(repository))}
+    write_files(tree, {"a.hip": "hip\n", "build/x": "ignored by the project"})
+    commit = edits.commit_hipified(repository, "2026-01-01T00:00:00Z", before)
+    assert git(tree, "show", "--name-only", "--format=%an %aI %s", commit).splitlines() == [
+        "pytorch-build 2026-01-01T00:00:00+00:00 DO NOT SUBMIT: HIPIFY",
+        "",
+        "a.hip",
+    ]
+    assert edits.commit_hipified(repository, "2026-01-01T00:00:00Z", before) == ""

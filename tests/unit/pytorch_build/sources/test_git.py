@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,11 +8,13 @@ import pytest
 from core import process
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources import git as module
-from pytorch_build.sources.git import Origins, Repository, is_path, last_words
+from pytorch_build.sources.git import Origins, Reader, Repository, is_path, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.conftest import Commit, Git
 
 
 NOT_THERE = """\
@@ -77,7 +80,6 @@ def test_the_telling_line_of_gits_output(output: str, said: str) -> None:
     assert last_words(ProcessError("the message", output=output)).endswith(said)
 
 
-@pytest.mark.processes
 def test_users_settings_do_not_reach_managed_trees(
     tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,13 +94,6 @@ def test_users_settings_do_not_reach_managed_trees(
         assert [ours.out("config", name) for name in ("core.autocrlf", "commit.gpgSign")] == said
 
 
-@pytest.mark.processes
-def test_a_commit_that_is_not_there_is_no_error(tmp_path: Path, git: Callable[..., str]) -> None:
-    git(tmp_path, "init", "--quiet")
-    assert Repository(path=tmp_path).commit_of("main") == ""
-
-
-@pytest.mark.processes
 def test_an_origin_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
     program = tmp_path / "ssh"
@@ -107,3 +102,92 @@ def test_an_origin_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("GIT_SSH_COMMAND", str(program))
     with pytest.raises(SourceError, match=r"does not answer: no end after 0.2 s"):
         module.ls_remote("ssh://example.invalid/a", ("refs/heads/main",), Origins())
+
+
+pytestmark = pytest.mark.processes
+LOCAL = ("protocol.file.allow=always",)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Repository:
+    """A clone without its submodules: outer, and inner within it, both behind their branches."""
+    commit_files(tmp_path / "inner", {"i": "1"})
+    commit_files(tmp_path / "outer", {"o": "1"})
+    git(tmp_path / "outer", "submodule", "--quiet", "add", "../inner", "lib/inner")
+    commit_files(tmp_path / "outer", {})
+    commit_files(tmp_path / "top", {"t": "1"})
+    git(tmp_path / "top", "submodule", "--quiet", "add", "../outer", "outer")
+    commit_files(tmp_path / "top", {})
+    commit_files(tmp_path / "inner", {"i": "2"})
+    commit_files(tmp_path / "outer", {"o": "2"})
+    git(tmp_path, "clone", "--quiet", "top", "tree")
+    return Repository(path=tmp_path / "tree", settings=LOCAL)
+
+
+def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
+    assert list(module.submodules(tree)) == []
+    module.update_submodules(tree, depth=1, jobs=2)
+    outer = tree.path / "outer"
+    assert [one.path for one in module.submodules(tree)] == [outer / "lib/inner", outer]
+    assert [one.path for one in module.direct_submodules(tree)] == [outer]
+    assert (outer / "lib/inner/i").read_text() == "1"
+
+
+def test_a_tree_without_submodules_needs_nothing(tmp_path: Path, commit_files: Commit) -> None:
+    commit_files(tmp_path, {"a": ""})
+    module.update_submodules(Repository(path=tmp_path), depth=1, jobs=2)
+    assert module.listed(Repository(path=tmp_path)) == []
+
+
+@pytest.mark.usefixtures("old_server")
+def test_submodules_of_servers_that_give_no_single_commits(tree: Repository) -> None:
+    module.update_submodules(tree, depth=1, jobs=2)
+    assert (tree.path / "outer/o").read_text() == "1"
+    assert (tree.path / "outer/lib/inner/i").read_text() == "1"
+
+
+def test_a_nested_clone_that_broke_off_is_made_again(tree: Repository) -> None:
+    module.update_submodules(tree, depth=1, jobs=2)
+    nested = tree.path / "outer/lib/inner"
+    modules = tree.path / ".git/modules/outer/modules/lib/inner"
+    shutil.rmtree(modules)
+    modules.mkdir()
+    module.update_submodules(tree, depth=1, jobs=2)
+    assert (nested / "i").read_text() == "1"
+    assert len(list(module.submodules(tree))) == 2
+
+
+def test_a_folder_outside_the_tree_is_refused(tmp_path: Path, commit_files: Commit) -> None:
+    commit_files(tmp_path / "tree", {".gitmodules": '[submodule "x"]\n\tpath = ../other\n\turl = ../x\n'})
+    with pytest.raises(SourceError, match="outside the tree"):
+        module.listed(Repository(path=tmp_path / "tree"))
+
+
+@pytest.fixture
+def old_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speak the protocol in which a server refuses commits that no ref names."""
+    monkeypatch.setattr(module, "_MANAGED", (*module._MANAGED, "protocol.version=0"))
+
+
+def test_files_are_read_at_a_commit(tmp_path: Path, commit_files: Commit) -> None:
+    first = commit_files(tmp_path / "up", {"version.txt": "1\n", "a/b.txt": "b\n"})
+    commit_files(tmp_path / "up", {"version.txt": "2\n"})
+    reader = Reader(cache=tmp_path / "cache")
+    texts = {"a/b.txt": "b\n", "version.txt": "1\n"}
+    assert reader.texts(str(tmp_path / "up"), first, (*texts, "absent.txt")) == texts
+    # an interrupted cache is made again
+    (cached,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    (cached / "complete").unlink()
+    (cached / "HEAD").unlink()
+    assert reader.commit(str(tmp_path / "up"), first) == first
+
+
+@pytest.mark.usefixtures("old_server")
+def test_a_server_that_gives_no_single_commits_is_asked_for_all(tmp_path: Path, commit_files: Commit) -> None:
+    first = commit_files(tmp_path / "up", {"version.txt": "1\n"})
+    commit_files(tmp_path / "up", {"version.txt": "2\n"})
+    reader = Reader(cache=tmp_path / "cache")
+    assert reader.commit(str(tmp_path / "up"), first) == first
+    assert reader.texts(str(tmp_path / "up"), first, ("version.txt",)) == {"version.txt": "1\n"}
+    with pytest.raises(SourceError, match="does not have the commit 1111"):
+        reader.commit(str(tmp_path / "up"), "1" * 40)

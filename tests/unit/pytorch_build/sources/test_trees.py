@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +13,16 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins
-from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
+from pytorch_build.sources.trees import base_version_of, developers_tree, diff_digest, managed_tree, mirror
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
+    from tests.conftest import Commit, Git, Write
 
+
+pytestmark = pytest.mark.processes
 CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)
 
 
@@ -75,7 +79,6 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
     )
 
 
-@pytest.mark.processes
 def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple[Path, str]) -> None:
     tree, commit = own
     clean = developers(run, tree, gpu_family="cpu")
@@ -88,7 +91,6 @@ def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple
     assert developers(run, tree).inputs["diff"] != edited.inputs["diff"]
 
 
-@pytest.mark.processes
 def test_its_version_is_its_own_with_the_runs_suffix(run: Any, own: tuple[Path, str]) -> None:
     tree, commit = own
     assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
@@ -97,8 +99,7 @@ def test_its_version_is_its_own_with_the_runs_suffix(run: Any, own: tuple[Path, 
     assert f"git{commit[:8]}" in dev
 
 
-@pytest.mark.processes
-def test_it_is_built_from_a_copy(run: Any, own: tuple[Path, str]) -> None:
+def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
     tree, _ = own
     (tree / "setup.py").write_text("# mine\n")
     with developers(run, tree, gpu_family="cpu").checked_out() as path:
@@ -107,16 +108,11 @@ def test_it_is_built_from_a_copy(run: Any, own: tuple[Path, str]) -> None:
         assert (path / "setup.py").read_text() == "# mine\n"
         (path / "setup.py").write_text("# built\n")
     assert (tree / "setup.py").read_text() == "# mine\n"
-
-
-@pytest.mark.processes
-def test_two_trees_have_two_copies(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
-    other = own[0].parent / "other"
+    other = tree.parent / "other"
     commit_files(other, {"setup.py": "", "version.txt": "1\n"})
-    assert developers(run, other).own.path != developers(run, own[0]).own.path
+    assert developers(run, other).own.path != developers(run, tree).own.path
 
 
-@pytest.mark.processes
 def test_a_tree_that_changes_under_its_build_is_refused(run: Any, own: tuple[Path, str]) -> None:
     made = developers(run, own[0])
     (own[0] / "setup.py").write_text("# changed meanwhile\n")
@@ -124,7 +120,6 @@ def test_a_tree_that_changes_under_its_build_is_refused(run: Any, own: tuple[Pat
         pytest.fail("nothing is to be built")
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("gpu_family", ["gfx94X-dcgpu", "cpu"])
 def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
     run: Any, own: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, gpu_family: str
@@ -144,8 +139,167 @@ def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
     (tmp_path / "version.txt").write_text("two\n")
     with pytest.raises(SourceError):
         base_version_of(tmp_path)
-
-
-def test_a_tree_that_is_not_there_is_said_so_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="nowhere does not exist"):
+    with pytest.raises(SourceError, match="nowhere is not there"):
         base_version_of(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Path:
+    commit_files(tmp_path / "sub", {"code.cpp": "one\n"})
+    tree = tmp_path / "mine"
+    commit_files(
+        tree, {"setup.py": "", "pkg/a.py": "a = 1\n", "pkg/b.py": "b = 1\n", ".gitignore": "build/\n"}
+    )
+    (tree / "link").symlink_to("pkg/a.py")
+    git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
+    commit_files(tree, {})
+    return tree
+
+
+def snapshot(tree: Path, git: Git) -> dict[str, object]:
+    """Everything in a tree that a build could have changed, git's own index included."""
+    files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
+    state: dict[str, object] = {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+    env = ("-c", "core.fsmonitor=false")
+    state["status"] = git(tree, *env, "--no-optional-locks", "status", "--ignored", "--porcelain")
+    return state
+
+
+def texts(work: Path) -> dict[str, str]:
+    files = (
+        path for path in work.rglob("*") if path.is_file() and ".git" not in path.relative_to(work).parts
+    )
+    return {path.relative_to(work).as_posix(): path.read_text() for path in files}
+
+
+def test_a_copy_holds_what_the_tree_holds(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
+    write_files(tree, {"pkg/new.py": "new\n", "build/object.o": "ignored\n"})
+    made = mirror(tree, tmp_path / "work")
+    held = texts(made.path)
+    assert held["pkg/new.py"] == "new\n"
+    assert held["third_party/sub/code.cpp"] == "one\n"
+    assert "build/object.o" not in held
+    assert (made.path / "link").is_symlink()
+    assert (made.path / "pkg/a.py").stat().st_mtime_ns == (tree / "pkg/a.py").stat().st_mtime_ns
+    # git in the copy answers for the tree's commit
+    assert made.commit == git(tree, "rev-parse", "HEAD") == git(made.path, "rev-parse", "HEAD")
+
+
+def test_the_tree_itself_is_never_changed(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
+    write_files(tree, {"pkg/a.py": "mine\n", "pkg/new.py": "new\n", "build/object.o": "ignored\n"})
+    # an index that git would want to refresh
+    os.utime(tree / "pkg/b.py", (1, 1))
+    before = snapshot(tree, git)
+    mirror(tree, tmp_path / "work")
+    mirror(tree, tmp_path / "work")
+    assert snapshot(tree, git) == before
+
+
+def test_only_changes_are_copied(tree: Path, tmp_path: Path, write_files: Write) -> None:
+    work = tmp_path / "work"
+    first = mirror(tree, work)
+    assert first.changed == len(texts(work))  # the link is a file of the tree, as .gitmodules is
+    write_files(work, {"build/object.o": "built\n", "pkg/generated.py": "built\n"})
+    built_from = (work / "pkg/a.py").stat().st_mtime_ns
+    os.utime(tree / "pkg/a.py")
+    mirror(tree, work)
+    assert (work / "pkg/a.py").stat().st_mtime_ns == built_from, "the same text keeps its time"
+    assert mirror(tree, work).changed == 0
+    write_files(tree, {"pkg/a.py": "a = 2\n", "third_party/sub/code.cpp": "two\n"})
+    (tree / "pkg/b.py").unlink()
+    assert mirror(tree, work).changed == 3
+    held = texts(work)
+    assert (held["pkg/a.py"], held["third_party/sub/code.cpp"]) == ("a = 2\n", "two\n")
+    assert "pkg/b.py" not in held
+    # what builds left stays
+    assert (held["build/object.o"], held["pkg/generated.py"]) == ("built\n", "built\n")
+
+
+def test_files_and_folders_may_change_places(tree: Path, tmp_path: Path, write_files: Write) -> None:
+    work = tmp_path / "work"
+    mirror(tree, work)
+    shutil.rmtree(tree / "pkg")
+    write_files(tree, {"pkg": "now a file\n", "setup.cfg/x": "now a folder\n"})
+    mirror(tree, work)
+    assert texts(work)["pkg"] == "now a file\n"
+    (tree / "pkg").unlink()
+    write_files(tree, {"pkg/c.py": "c\n"})
+    mirror(tree, work)
+    assert texts(work)["pkg/c.py"] == "c\n"
+
+
+def test_a_copy_that_was_damaged_is_repaired(tree: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    mirror(tree, work)
+    (work / "pkg/a.py").unlink()
+    assert mirror(tree, work).changed == 1
+    (work / ".git/pytorch-build-mirror.json").write_text("{")
+    assert mirror(tree, work).changed == len(texts(work))
+    assert texts(work)["pkg/a.py"] == "a = 1\n"
+
+
+def test_a_copy_follows_the_trees_commit(tree: Path, tmp_path: Path, commit_files: Commit, git: Git) -> None:
+    work = tmp_path / "work"
+    mirror(tree, work)
+    commit = commit_files(tree, {"pkg/a.py": "a = 3\n"})
+    assert mirror(tree, work).commit == commit
+    assert git(work, "rev-parse", "HEAD") == commit
+    assert git(work, "status", "--porcelain", "--ignore-submodules=all") == ""
+
+
+def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_files: Commit) -> None:
+    write_files(tree, {"build/object.o": "ignored\n"})
+    os.utime(tree / "pkg/a.py", (1, 1))
+    assert diff_digest(tree) == ""
+    commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
+    seen = {diff_digest(tree)}
+    for edit in (
+        {"pkg/a.py": "mine\n"},
+        {"pkg/a.py": "mine\n", "new.txt": ""},
+        {"pkg/a.py": "mine\n", "new.txt": "text"},
+        {"third_party/sub/code.cpp": "two\n"},
+        {"third_party/sub/new.cpp": ""},
+    ):
+        write_files(tree, edit)
+        digest = diff_digest(tree)
+        assert digest == diff_digest(tree)
+        assert len(digest) == 64
+        seen.add(digest)
+    assert len(seen) == 6
+
+
+def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path, git: Git, write_files: Write) -> None:
+    work = tmp_path / "work"
+    with pytest.raises(SourceError, match="is not there"):
+        mirror(tmp_path / "absent", work)
+    write_files(tmp_path / "plain", {"setup.py": ""})
+    with pytest.raises(SourceError, match="is no git repository"):
+        mirror(tmp_path / "plain", work)
+    git(tmp_path / "plain", "init", "--quiet")
+    with pytest.raises(SourceError, match="its commit cannot be read"):
+        mirror(tmp_path / "plain", work)
+    (tree / "setup.py").unlink()
+    with pytest.raises(SourceError, match=r"neither setup\.py nor pyproject\.toml"):
+        mirror(tree, work)
+    assert not work.exists()
+
+
+def test_a_name_that_is_not_utf8_is_refused(tree: Path, tmp_path: Path) -> None:
+    with open(os.fsencode(tree) + b"/\xff", "wb"):  # noqa: PTH123 - a name that a Path would not show
+        pass
+    with pytest.raises(SourceError, match="not UTF-8"):
+        mirror(tree, tmp_path / "work")
+
+
+def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, commit_files: Commit) -> None:
+    tree = tmp_path / "tree"
+    commit_files(tree, {"setup.py": "one\n"})
+    # the clock's tick as the only witness: neither size nor time nor ctime tells
+    git(tree, "config", "core.trustctime", "false")
+    moment = (tree / "setup.py").stat().st_mtime_ns - 10**10
+    os.utime(tree / "setup.py", ns=(moment, moment))
+    git(tree, "update-index", "--refresh")
+    (tree / "setup.py").write_text("two\n")
+    os.utime(tree / "setup.py", ns=(moment, moment))
+    os.utime(tree / ".git" / "index", ns=(moment, moment))
+    assert diff_digest(tree)

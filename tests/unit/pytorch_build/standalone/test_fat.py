@@ -16,7 +16,6 @@ from pytorch_build.standalone.fat import Request, make
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
 from tests.unit.pytorch_build.standalone.fat_inputs import (
     CORE,
-    LINUX,
     MATH,
     WINDOWS,
     device_wheel,
@@ -162,20 +161,15 @@ def test_device_code_that_does_not_fit_is_refused(
     assert not (tmp_path / "made").exists()
 
 
-def test_without_targets_all_of_the_data_goes_in(tmp_path: Path) -> None:
-    result = make(request_for(tmp_path, torch(tmp_path), rocm_wheels(tmp_path / "rocm")))
-    assert [path for path in result.bundle.data if "/K_" in path] == [
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    wheel, rocm = torch(tmp_path), rocm_wheels(tmp_path / "rocm")
+    first, second = (make(Request(wheel=wheel, rocm=rocm, output=tmp_path / name)) for name in "ab")
+    assert first.file.path.read_bytes() == second.file.path.read_bytes()
+    # without targets all of the data goes in
+    assert [path for path in first.bundle.data if "/K_" in path] == [
         f"{MATH}/lib/rocblas/library/K_gfx1100.co",
         f"{MATH}/lib/rocblas/library/K_gfx942.co",
     ]
-
-
-def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
-    wheel, rocm = torch(tmp_path), rocm_wheels(tmp_path / "rocm")
-    made = [
-        make(Request(wheel=wheel, rocm=rocm, output=tmp_path / name)).file.path.read_bytes() for name in "ab"
-    ]
-    assert made[0] == made[1]
 
 
 def test_a_tree_gives_libraries_under_their_sonames(
@@ -271,22 +265,24 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert not (tmp_path / "made").exists()
 
 
-def test_a_tree_without_what_is_loaded_first_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("libroctx64.so.4", b"", r"libroctx64\.so\.4, which torch/lib/libtorch_hip\.so needs"),
+        ("libhipblas.so.3", b"", r"lacks libraries that torch-.* loads first: hipblas \(lib/libhipblas\.so"),
+        ("librocblas.so.5", elf_file()[:100], r"lib/librocblas\.so\.5 is a damaged ELF file"),
+    ],
+)
+def test_a_tree_with_a_library_less_is_refused(tmp_path: Path, name: str, data: bytes, said: str) -> None:
     rocm = rocm_tree(tmp_path / "rocm")
-    (rocm / "lib" / "libhipblas.so.3").unlink()
-    with pytest.raises(
-        RocmError, match=r"lacks libraries that torch-.* loads first: hipblas \(lib/libhipblas\.so"
-    ):
+    (rocm / "lib" / name).unlink()
+    if data:
+        (rocm / "lib" / name).write_bytes(data)
+    with pytest.raises(FatalError, match=said):
         make(request_for(tmp_path, torch(tmp_path), rocm))
     assert not (tmp_path / "made").exists()
-
-
-def test_a_tree_without_what_torch_is_linked_to_is_refused(tmp_path: Path) -> None:
-    rocm = rocm_tree(tmp_path / "rocm")
-    (rocm / "lib" / "libroctx64.so.4").unlink()
-    with pytest.raises(RocmError, match=r"libroctx64\.so\.4, which torch/lib/libtorch_hip\.so needs"):
-        make(request_for(tmp_path, torch(tmp_path), rocm))
-    make(request_for(tmp_path, torch(tmp_path), rocm, system_libraries=("libroctx64.so.*",)))
+    if name.startswith("libroctx64"):
+        make(request_for(tmp_path, torch(tmp_path), rocm, system_libraries=("libroctx64.so.*",)))
 
 
 def test_a_stand_alone_wheel_is_not_made_again(tmp_path: Path) -> None:
@@ -296,21 +292,7 @@ def test_a_stand_alone_wheel_is_not_made_again(tmp_path: Path) -> None:
         make(Request(wheel=made, rocm=rocm, output=tmp_path / "again"))
 
 
-def test_a_damaged_library_of_rocm_is_named(tmp_path: Path) -> None:
-    rocm = rocm_tree(tmp_path / "rocm")
-    (rocm / "lib" / "librocblas.so.5").write_bytes(elf_file()[:100])
-    with pytest.raises(FatalError, match=r"lib/librocblas\.so\.5 is a damaged ELF file"):
-        make(request_for(tmp_path, torch(tmp_path), rocm))
-
-
 def test_names_of_dlls_match_in_any_letter_case(tmp_path: Path) -> None:
     wheel = torch(tmp_path, WINDOWS, {"x.pyd": pe_file(needed=("C10.DLL", "AMDHIP64_7.dll"))})
     result = make(request_for(tmp_path, wheel, windows_tree(tmp_path / "rocm")))
     assert "bin/amdhip64_7.dll" in result.bundle.libraries
-
-
-def test_both_platforms_are_told_by_the_name() -> None:
-    from pathlib import Path as Name
-
-    assert fat.platform_of(Name(LINUX)) == "linux"
-    assert fat.platform_of(Name(WINDOWS)) == "windows"

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.cli import main
 from core.cli.options import common_from
+from core.env import installer
+from core.env.installer import Sources
+from core.packages import resolution, sources
 from pytorch_build.__main__ import VERBS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from core.cli.options import Common
+    from tests.conftest import Commit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a front door ended with.
-
-    Attributes:
-        code: Its exit code.
-        out: Its standard output.
-        said: What it told people.
-    """
+    """What a front door ended with: its exit code, its standard output and what it reported."""
 
     code: int
     out: str
@@ -63,3 +62,37 @@ def front(
         return Answer(code=code, out=captured.out, said=captured.err)
 
     return call
+
+
+@pytest.fixture
+def prepared(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Keep the calls and options that would fill the environment, whose tools are locked."""
+    kept: list[tuple[Any, Any]] = []
+    folder = run.root / "requirements"
+    folder.mkdir()
+    for name, tools in {"target": ("pytest", "setuptools"), "torch-tests": ("pytest",)}.items():
+        text = "".join(f"{tool}==1 \\\n    --hash=sha256:aa\n" for tool in tools)
+        (folder / f"{name}-linux-3.12.txt").write_text(text)
+
+    @contextmanager
+    def prepared(_target: Any, calls: Any, **options: Any) -> Iterator[None]:
+        kept.append((calls, options))
+        yield
+
+    monkeypatch.setattr(installer, "prepared", prepared)
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
+    for module in (sources, resolution):
+        monkeypatch.setattr(module, "configured", Sources)
+    return kept
+
+
+@pytest.fixture
+def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
+    """Give the commits of two projects that a refs file of one's own names, beside a prebuilt torch."""
+    texts = {"setup.py": "", "version.txt": "2.10.0\n"}
+    commits = {name: commit_files(tmp_path / "upstream" / name, texts) for name in ("audio", "vision")}
+    text = '[refs.mine]\ncomponents = ["audio", "vision"]\n[refs.mine.torch]\nprebuilt = "torch==2.10.0"\n'
+    for name in commits:
+        text += f'[refs.mine.{name}]\norigin = "{tmp_path / "upstream" / name}"\nref = "main"\n'
+    (tmp_path / "pytorch-build.toml").write_text(text)
+    return commits

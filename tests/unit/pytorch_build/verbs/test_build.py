@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core import process
-from core.errors import EnvironmentSetupError, MissingInputError, SourceError, UsageError
+from core.errors import EnvironmentSetupError, UsageError
 from pytorch_build.build.build import BuildChoices
 from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
@@ -17,11 +16,11 @@ from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pytorch_build.build.build import Build
+    from tests.conftest import Commit
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
 
 SAMPLE = ("--torch-ref", "sample")
 CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})
@@ -58,10 +57,17 @@ def test_a_build_follows_from_the_lock_the_runs_rocm_and_its_triton(
     assert [one.project for one in build.dependencies] == ["triton"]
 
 
-def test_family_cpu_needs_no_rocm(front: Any, run: Any, planned: list[Build]) -> None:
+def test_family_cpu_needs_no_rocm(
+    front: Any, run: Any, planned: list[Build], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.put_lock()
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
     assert front("build", "torch", *SAMPLE, "--gpu-family", "cpu").code == 0
     assert planned[0].rocm is None
+    # later steps of a job are told the version
+    name, version, _ = (tmp_path / "outputs").read_text().splitlines()
+    assert name.startswith("torch_version<<")
+    assert version == "2.10.0a0+cpu.sample"
 
 
 @pytest.mark.parametrize(
@@ -94,19 +100,6 @@ def test_a_container_is_told_what_a_forks_run_may_not(
 
 
 @pytest.mark.usefixtures("planned")
-def test_later_steps_of_a_job_are_told_the_version(
-    front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.put_lock()
-    outputs = tmp_path / "outputs"
-    monkeypatch.setenv("GITHUB_OUTPUT", str(outputs))
-    assert front("build", "torch", *SAMPLE, "--gpu-family", "cpu").code == 0
-    name, version, _ = outputs.read_text().splitlines()
-    assert name.startswith("torch_version<<")
-    assert version == "2.10.0a0+cpu.sample"
-
-
-@pytest.mark.usefixtures("planned")
 def test_what_is_missing_names_the_stage_that_makes_it(front: Any, run: Any) -> None:
     run.put_lock()
     rocm = front("build", "torch", *SAMPLE)
@@ -126,8 +119,7 @@ def test_a_prebuilt_project_is_not_built(front: Any, run: Any, tmp_path: Path) -
     torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
     run.put_lock(lock.model_copy(update={"projects": {**lock.projects, "torch": torch}}))
     answer = front("build", "torch", "--torch-ref", "mine", "--gpu-family", "cpu")
-    assert answer.code in {2, 6}, answer.said
-    assert "torch==2.13.0" in answer.said or "prebuilt" in answer.said
+    assert (answer.code, "torch==2.13.0" in answer.said) == (6, True), answer.said
 
 
 @pytest.mark.processes
@@ -177,17 +169,6 @@ def test_a_folder_that_is_no_tree_is_refused(
     assert len(answer.errors) == 1
 
 
-def test_a_plan_says_what_it_lacks_as_errors(run: Any) -> None:
-    run.put_lock(run_id="77")
-    with pytest.raises(MissingInputError):
-        verb.plan(run.context(run_id="77"), CHOICES, target=run.target(), project="torch")
-    chosen = run.context("cpu", run_id="77")
-    torch = replace(chosen.ref.projects["torch"], ref="other")
-    changed = replace(chosen, ref=replace(chosen.ref, projects={**chosen.ref.projects, "torch": torch}))
-    with pytest.raises((MissingInputError, SourceError), match="does not serve"):
-        verb.plan(changed, CHOICES, target=run.target(), project="torch")
-
-
 def choices(*words: str, platform: str = "linux") -> BuildChoices:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     verb.add_options(parser)
@@ -211,31 +192,26 @@ def test_flash_attention_is_the_platforms_own(platform: str) -> None:
     assert choices(enable, platform=other).flash_attention is None
 
 
-def test_a_compiler_cache_is_given_by_its_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_cache_and_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda name: Path(f"bin/{name}"))
-    cache = choices("--compiler-cache", "ccache").compiler_cache
+    plain = choices("--compiler-cache", "ccache")
+    cache = plain.compiler_cache
     assert cache is not None
     assert (cache.kind, cache.program) == ("ccache", Path.cwd() / "bin" / "ccache")
-    monkeypatch.setattr(process, "which", lambda _name: None)
-    with pytest.raises(EnvironmentSetupError, match="sccache is not on the PATH"):
-        choices("--compiler-cache", "sccache")
-
-
-def test_where_a_compiler_caches_entries_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "which", lambda name: Path(f"bin/{name}"))
-    plain = choices("--compiler-cache", "sccache")
     assert (plain.compiler_cache_store, plain.compiler_cache_read_only) == ("", False)
-    chosen = choices(
-        "--compiler-cache=sccache", "--compiler-cache-store=s3://mine", "--compiler-cache-read-only"
-    )
+    store = "--compiler-cache-store=s3://mine"
+    chosen = choices("--compiler-cache=sccache", store, "--compiler-cache-read-only")
     assert (chosen.compiler_cache_store, chosen.compiler_cache_read_only) == ("s3://mine", True)
     # before hours are spent
     with pytest.raises(UsageError, match="ccache does not speak S3"):
-        choices("--compiler-cache=ccache", "--compiler-cache-store=s3://mine")
-    for alone in ("--compiler-cache-store=s3://mine", "--compiler-cache-read-only"):
+        choices("--compiler-cache=ccache", store)
+    for alone in (store, "--compiler-cache-read-only"):
         with pytest.raises(UsageError, match="say how a compiler cache is used") as without:
             choices(alone)
         assert "--compiler-cache sccache" in without.value.hint
+    monkeypatch.setattr(process, "which", lambda _name: None)
+    with pytest.raises(EnvironmentSetupError, match="sccache is not on the PATH"):
+        choices("--compiler-cache", "sccache")
 
 
 def test_a_compiler_cache_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

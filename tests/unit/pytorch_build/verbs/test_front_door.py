@@ -1,22 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytorch_build.__main__ import VERBS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
-
-
-def test_help_lists_every_verb(front: Any) -> None:
-    answer = front()
-    assert answer.code == 0
-    for verb in VERBS:
-        assert verb.name in answer.out
 
 
 @pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
@@ -51,6 +41,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
         (("install-rocm", *CPU, "--python", "/usr/bin/nowhere"), 13, "not a working Python interpreter"),
         (("check-wheels", *CPU), 4, "has no source lock of sample"),
         (("check-wheels", "nowhere"), 4, "nowhere"),
+        (("check-wheels", "tests/unit/pytorch_build/verbs"), 4, "tests/unit/pytorch_build/verbs"),
         (("test-smoke", *CPU), 2, "--python PATH"),
     ],
 )
@@ -62,22 +53,6 @@ def test_what_cannot_be_meant_is_one_message_and_a_code(
     assert (answer.code, len(answer.errors)) == (code, 1), answer.said
     assert said in answer.said
     assert "Traceback" not in answer.said
-
-
-def test_a_refs_files_typo_is_named_with_its_key(front: Any, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('[refs.mine]\ncomponents = ["audio"]\n[refs.mine.audio]\norigni = "x"\nref = "y"\n')
-    answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu", "--refs-file", file)
-    assert answer.code == 3
-    assert "refs.mine.audio.origni" in answer.said
-    assert "origin" in answer.said
-
-
-def test_an_empty_folder_of_wheels_is_an_error(front: Any, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    answer = front("check-wheels", tmp_path / "empty")
-    assert answer.code == 4
-    assert len(answer.errors) == 1
 
 
 def test_a_debugged_error_keeps_its_traceback(front: Any) -> None:

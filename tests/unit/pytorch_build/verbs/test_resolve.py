@@ -15,25 +15,9 @@ from rocm_packaging.origin import release_indexes
 from tests.unit.pytorch_build.lock.test_plan import cell, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    Commit = Callable[[Path, Mapping[str, str]], str]
-
-
-@pytest.fixture
-def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
-    """Return the commits of two projects that a refs file of one's own names."""
-    commits = {
-        name: commit_files(tmp_path / name, {"setup.py": "", "version.txt": "2.10.0\n"})
-        for name in ("torch", "audio")
-    }
-    tables = "".join(
-        f'[refs.mine.{name}]\norigin = "{tmp_path / name}"\nref = "main"\nhipify = false\n'
-        for name in commits
-    )
-    (tmp_path / "pytorch-build.toml").write_text(f'[refs.mine]\ncomponents = ["torch", "audio"]\n{tables}')
-    return commits
+    from tests.conftest import Commit
 
 
 @pytest.mark.processes
@@ -41,7 +25,7 @@ def test_a_ref_becomes_a_lock_that_a_job_can_pass_on(front: Any, refs: dict[str,
     answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu", "--compact")
     assert answer.code == 0, answer.said
     lock = SourceLock.from_compact(answer.out)
-    assert {name: one.commit for name, one in lock.projects.items()} == refs
+    assert {name: one.commit for name, one in lock.projects.items() if name != "torch"} == refs
     assert (run.root / "out/local-linux/manifests/source-lock-mine.json").is_file()
     for name, commit in refs.items():
         assert any(line.startswith(name) and commit[:12] in line for line in answer.said.splitlines())
@@ -55,27 +39,27 @@ def test_the_local_run_is_resolved_anew_and_any_other_once(
     words = ("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
     front(*words)
     front(*words, "--run-id", "77")
-    newer = commit_files(tmp_path / "torch", {"new.py": ""})
+    newer = commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
     assert newer[:12] in front(*words).said
-    assert refs["torch"][:12] in front(*words, "--run-id", "77").said
-    assert front(*words, "--at", f"torch={refs['torch']}").code == 0
+    assert refs["audio"][:12] in front(*words, "--run-id", "77").said
+    assert front(*words, "--at", f"audio={refs['audio']}").code == 0
     # what was named by --at stays for the stages that follow
-    checked_out = front("checkout", *words[1:], "--components", "torch")
+    checked_out = front("checkout", *words[1:], "--components", "audio")
     assert checked_out.code == 0, checked_out.said
-    assert refs["torch"][:12] in checked_out.said
+    assert refs["audio"][:12] in checked_out.said
 
 
 @pytest.mark.processes
-def test_an_origin_that_has_gone_is_named(front: Any, refs: dict[str, str], tmp_path: Path) -> None:
-    assert refs
-    (tmp_path / "audio").rename(tmp_path / "moved")
+@pytest.mark.usefixtures("refs")
+def test_an_origin_that_has_gone_is_named(front: Any, tmp_path: Path) -> None:
+    (tmp_path / "upstream" / "audio").rename(tmp_path / "moved")
     answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
     assert answer.code == 6
     assert "audio of torch ref mine" in answer.said
     assert len(answer.errors) == 1
     moved = front(
         *("resolve", "--torch-ref", "mine", "--gpu-family", "cpu"),
-        *("--git-mirror", f"{tmp_path / 'audio'}={tmp_path / 'moved'}"),
+        *("--git-mirror", f"{tmp_path / 'upstream' / 'audio'}={tmp_path / 'moved'}"),
     )
     assert moved.code == 0, moved.said
 
@@ -103,30 +87,20 @@ def test_a_machine_without_a_gpu_resolves_all_the_same(
 def test_a_plan_is_completed_where_it_lies(
     front: Any, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = cell(gpu_family="cpu", torch_ref="mine", sessions=("build_torch", "build_audio"))
-    plan(built).write(tmp_path / "plan.json")
+    built = cell(gpu_family="cpu", torch_ref="mine", sessions=("build_vision", "build_audio"))
+    there = cell(gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_audio",))
+    plan(built, there).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
     answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
     assert answer.code == 0, answer.said
-    (found,) = Plan.read(tmp_path / "plan.json").cells
-    assert found.versions == {"torch": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
+    found, _ = Plan.read(tmp_path / "plan.json").cells
+    assert found.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
     assert "linux_source_locks<<" in (tmp_path / "outputs").read_text()
-    assert refs["torch"] in (tmp_path / "outputs").read_text()
-    assert (tmp_path / "out/77-linux/manifests/source-lock-mine.json").is_file()
+    assert refs["audio"] in (tmp_path / "outputs").read_text()
+    for platform in ("linux", "windows"):
+        assert (tmp_path / f"out/77-{platform}/manifests/source-lock-mine.json").is_file()
     again = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
     assert (again.code, "A plan names its torch refs" in again.said) == (2, True)
-
-
-@pytest.mark.processes
-def test_the_locks_of_another_platform_are_resolved_here(
-    front: Any, refs: dict[str, str], tmp_path: Path
-) -> None:
-    assert refs
-    built = cell(gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_torch",))
-    plan(built).write(tmp_path / "plan.json")
-    answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
-    assert answer.code == 0, answer.said
-    assert (tmp_path / "out/77-windows/manifests/source-lock-mine.json").is_file()
 
 
 def test_data_that_was_compared_too_long_ago_is_said(capsys: pytest.CaptureFixture[str]) -> None:

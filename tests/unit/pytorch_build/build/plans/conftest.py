@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,12 @@ from pytorch_build.context import Context
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions, RocmSdk
+from pytorch_build.rocm import RocmOptions, RocmSdk
+from tests.unit.pytorch_build.build.conftest import FakeTree
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
 
 
 VERSION = "2.10.0a0+rocm7.10.0a20251120"
@@ -46,17 +46,6 @@ PROVIDED = {
         },
     ),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tree:
-    """A tree that nothing is built in."""
-
-    version: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-
-    def checked_out(self) -> AbstractContextManager[Path]:
-        return nullcontext(Path())
 
 
 Plan = Callable[..., BuildPlan]
@@ -101,7 +90,7 @@ def plan(tmp_path: Path) -> Plan:
             ),
             target=target_in(tmp_path / "env"),
             project=project,
-            tree=Tree(version=version),
+            tree=FakeTree(path=tmp_path, version=version),
             rocm=None,
             dependencies=[Dependency(project="triton", requirement="", version=triton_version)]
             if triton_version

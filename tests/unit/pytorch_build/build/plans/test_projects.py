@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,11 +38,6 @@ def test_environment_of_family_cpu(
         assert cpu["PYTORCH_VERSION"] == TORCH
 
 
-def test_audio_passes_the_job_count_to_cmake(plan: Plan) -> None:
-    env = plan("audio", torch_version=TORCH, max_jobs=2).env
-    assert env["CMAKE_BUILD_PARALLEL_LEVEL"] == env["MAX_JOBS"] == "2"
-
-
 @pytest.mark.parametrize("project", ["audio", "vision", "apex"])
 def test_what_is_built_against_torch_needs_it(plan: Plan, project: str) -> None:
     with pytest.raises(MissingInputError, match="torch is not installed") as missing:
@@ -54,12 +49,11 @@ def test_apex_compiles_gpu_sources_where_there_is_a_gpu(plan: Plan) -> None:
     start = ("/env/bin/python", "-m", "build", "--wheel", "--no-isolation", "-C--build-option=--cpp_ext")
     assert plan("apex", torch_version=TORCH).commands[0].argv == (*start, "-C--build-option=--cuda_ext")
     assert plan("apex", gpu=False, torch_version=TORCH).commands[0].argv == start
-
-
-def test_apex_that_ignores_build_version_is_told_by_file(plan: Plan) -> None:
     assert plan("apex", torch_version=TORCH).overlays == ()
     made = plan("apex", torch_version=TORCH, tree={"reads_build_version": False})
     assert made.overlays == (Overlay(path="version.txt", content=f"{TORCH}\n"),)
+    env = plan("audio", torch_version=TORCH, max_jobs=2).env
+    assert env["CMAKE_BUILD_PARALLEL_LEVEL"] == env["MAX_JOBS"] == "2"
 
 
 TRITON = "3.6.0+rocm7.10.0a20251120"
@@ -89,29 +83,29 @@ def test_older_triton_is_built_in_its_python_folder(plan: Plan) -> None:
     assert made.removes == ("python/dist", "python/build")
 
 
-def test_build_env_of_the_checkout_goes_in_front_of_the_suffix(plan: Plan) -> None:
-    build_env = {"TRITON_WHEEL_VERSION_SUFFIX": ".post1", "TRITON_OFFLINE_BUILD": "1"}
-    env = plan("triton", version=TRITON, tree={"build_env": build_env}).env
-    assert env["TRITON_WHEEL_VERSION_SUFFIX"] == ".post1+rocm7.10.0a20251120"
-    assert env["TRITON_OFFLINE_BUILD"] == "1"
-    env = plan("triton", version=TRITON, tree={"build_env": {"TRITON_WHEEL_VERSION_SUFFIX": ""}}).env
-    assert env["TRITON_WHEEL_VERSION_SUFFIX"] == "+rocm7.10.0a20251120"
-
-
 def test_triton_keeps_its_name_from_the_refs_environment(plan: Plan) -> None:
     made = plan("triton", version=TRITON, ref_env={"TRITON_WHEEL_NAME": "pytorch-triton-rocm"})
     assert made.uninstall == ("pytorch-triton-rocm",)
     assert made.wheel_glob == "pytorch_triton_rocm-*.whl"
 
 
-def test_triton_adds_the_commit_itself_to_versions_that_have_it(plan: Plan) -> None:
-    tree = {"git_suffix": "+git0123abcd"}
-    tagged = "3.6.0+git0123abcd.devrocm7.10.0.dev0.abc"
-    made = plan("triton", version=tagged, tree=tree)
-    # behind the commit's plus, as a version holds one
-    assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == ".devrocm7.10.0.dev0.abc"
+@pytest.mark.parametrize(
+    ("version", "tree", "suffix"),
+    [
+        # the checkout's own goes in front
+        (TRITON, {"build_env": {"TRITON_WHEEL_VERSION_SUFFIX": ".post1"}}, f".post1{TRITON[5:]}"),
+        (TRITON, {"build_env": {"TRITON_WHEEL_VERSION_SUFFIX": ""}}, TRITON[5:]),
+        # its setup adds the commit; behind the commit's plus, as a version holds one
+        ("3.6.0+git0123abcd.devrocm7.10", {"git_suffix": "+git0123abcd"}, ".devrocm7.10"),
+        ("3.6.0+git0123abcd", {"git_suffix": "+git0123abcd"}, ""),
+        ("3.6.0+cpu.sample", {}, "+cpu.sample"),
+        ("3.6.0", {}, ""),
+    ],
+)
+def test_the_suffix_that_tritons_version_gets(plan: Plan, version: str, tree: Any, suffix: str) -> None:
+    made = plan("triton", gpu=version == TRITON, version=version, tree=tree)
+    assert made.env["TRITON_WHEEL_VERSION_SUFFIX"] == suffix
     assert len(made.commands) == 1
-    assert plan("triton", version="3.6.0+git0123abcd", tree=tree).env["TRITON_WHEEL_VERSION_SUFFIX"] == ""
 
 
 @pytest.mark.parametrize("version", [TRITON, "3.6.0", "3.6.0+git0123abcdef.rocm7", "3.6.0+git89abcdef.rocm7"])
@@ -141,9 +135,3 @@ def test_triton_on_windows_needs_its_llvm(plan: Plan) -> None:
     with pytest.raises(MissingInputError, match="an LLVM of its own") as caught:
         plan("triton", "windows", version=TRITON, tree={"llvm_hash": "0123456789abcdef"})
     assert "/llvm-01234567-windows-x64.tar.gz and name its folder in LLVM_SYSPATH" in caught.value.hint
-
-
-def test_triton_of_family_cpu(plan: Plan) -> None:
-    env = plan("triton", gpu=False, version="3.6.0+cpu.sample").env
-    assert env["TRITON_WHEEL_VERSION_SUFFIX"] == "+cpu.sample"
-    assert plan("triton", gpu=False, version="3.6.0").env["TRITON_WHEEL_VERSION_SUFFIX"] == ""

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.plans.torch import REQUIRED, flash_attention, preload_names, rocm_init_text
 from pytorch_build.platforms import LINUX, PLATFORMS, WINDOWS, Platform
 from tests.unit.pytorch_build.build.windows_listings import listing
@@ -43,18 +42,9 @@ def test_environment_of_family_cpu(plan: Plan) -> None:
     }
     assert made.removes == ("dist", "torch/_rocm_init.py", "build/lib*/torch/_rocm_init.py")
     assert made.overlays == ()
-
-
-def test_requirements_that_the_wheel_gets(plan: Plan) -> None:
     name = "PYTORCH_EXTRA_INSTALL_REQUIREMENTS"
     assert plan("torch").env[name] == "rocm[libraries]==7.10.0a20251120"
     assert plan("torch", gpu=False, triton_version="3.6.0+cpu").env[name] == "triton==3.6.0+cpu"
-
-
-def test_a_users_linker_flags_are_kept(plan: Plan) -> None:
-    env = plan("torch", base_env={"LDFLAGS": "-fuse-ld=mold", "PATH": ""}).env
-    assert env["LDFLAGS"] == "-fuse-ld=mold -L/env/rocm/lib/rocm_sysdeps/lib"
-    assert env["PATH"] == "/env/rocm/bin:/env/bin"
 
 
 def test_command_and_requirements(plan: Plan) -> None:
@@ -115,8 +105,9 @@ def test_libraries_that_the_sdk_lacks(plan: Plan) -> None:
     made = plan("torch", sdk={"libraries": linux - {"hipfile"}})
     assert made.notes == ("This ROCm has no hipfile: torch will not load them first.",)
     assert "hipfile" not in (made.overlays[0].content or "")
-    with pytest.raises(RocmError, match="amdhip64"):
-        plan("torch", sdk={"libraries": linux - {"amdhip64"}})
+    for name in REQUIRED:
+        with pytest.raises(RocmError, match=name):
+            plan("torch", sdk={"libraries": linux - {name}})
 
 
 def test_scikit_build_core_is_told_of_ignored_files(plan: Plan) -> None:
@@ -142,13 +133,6 @@ def test_scikit_build_core_is_told_of_ignored_files(plan: Plan) -> None:
     assert not [word for word in off if "aotriton" in word]
 
 
-def test_ccache_on_windows_comes_with_advice(plan: Plan) -> None:
-    cache = CompilerCache(kind="ccache", program=PureWindowsPath("C:/ccache.exe"))
-    made = plan("torch", "windows", cache=cache)
-    assert "invalid argument" in made.notes[0]
-    assert made.env["CMAKE_MSVC_DEBUG_INFORMATION_FORMAT"] == "Embedded"
-
-
 @pytest.mark.parametrize(
     ("platform", "triton", "targets", "expected"),
     [
@@ -158,9 +142,7 @@ def test_ccache_on_windows_comes_with_advice(plan: Plan) -> None:
         ("linux", "3.6.0", ("gfx1030", "gfx908", "gfx906", "gfx1010"), False),
         ("linux", "", ("gfx942",), False),
         ("linux", "3.6.0", (), False),
-        ("windows", "", ("gfx1200",), True),
         ("windows", "", ("gfx950",), True),
-        ("windows", "3.6.0", ("gfx1030",), False),
     ],
 )
 def test_flash_attention_by_rule(
@@ -207,26 +189,12 @@ def run_initialize(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return calls[0]
 
 
-def test_preloads_follow_the_sdk() -> None:
-    assert set(WINDOWS.preloads) < ALL
-    assert preload_names(LINUX, ALL | {"origami"}) == (LINUX.preloads, ())
-    names, absent = preload_names(LINUX, ALL - {"hipfile", "roctracer64"})
-    assert absent == ("roctracer64", "hipfile")
-    assert "hipfile" not in names
-    assert names[0] == "amd_comgr"
-
-
-@pytest.mark.parametrize("name", REQUIRED)
-def test_an_sdk_without_a_core_library_is_refused(name: str) -> None:
-    with pytest.raises(RocmError, match=name):
-        preload_names(WINDOWS, ALL - {name})
-
-
 @given(st.sampled_from([LINUX, WINDOWS]), st.sets(st.sampled_from(sorted(ALL))))
 def test_nothing_that_the_sdk_lacks_is_loaded(platform: Platform, available: set[str]) -> None:
     names, absent = preload_names(platform, available | set(REQUIRED))
-    assert set(names) == (available | set(REQUIRED)) & set(platform.preloads)
-    assert sorted((*names, *absent)) == sorted(platform.preloads)
+    there = available | set(REQUIRED)
+    assert names == tuple(name for name in platform.preloads if name in there)
+    assert absent == tuple(name for name in platform.preloads if name not in there)
 
 
 @pytest.mark.parametrize("version", ["7.10.0a20251120", "7.99.0.dev0+sample", "7'\n\"\\"])

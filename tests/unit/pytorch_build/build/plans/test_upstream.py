@@ -145,11 +145,6 @@ def test_every_difference_is_one_and_has_a_reason(plan: Plan) -> None:
     assert all(one["reason"] for one in FACTS["differences"])
 
 
-def test_the_windows_lock_is_put_back_where_upstream_takes_ninja_out(plan: Plan) -> None:
-    made = ours(plan, "nightly", "windows", "torch", "gfx942;gfx1100", triton=False)
-    assert "as locked: ninja" in made.before
-
-
 def test_torch_from_2_9_to_2_14_and_nightly_are_compared() -> None:
     compared = {(ref, platform) for ref, platform, *_ in CASES}
     assert len(compared) >= 12
