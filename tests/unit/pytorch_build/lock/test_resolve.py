@@ -142,7 +142,7 @@ def test_annotated_tags_are_peeled_and_come_before_branches(world: World, git: G
     assert reader.commit(str(tree), "v2") == world.torch
     assert reader.commit(str(tree), "refs/heads/v2") != world.torch
     assert reader.commit(str(tree), "HEAD") == git(tree, "rev-parse", "HEAD")
-    with pytest.raises(SourceError, match="is no commit"):
+    with pytest.raises(SourceError, match="is not a commit"):
         reader.commit(str(tree), git(tree, "rev-parse", "HEAD^{tree}"))
 
 
@@ -179,7 +179,7 @@ def of_prebuilt_torch(world: World) -> dict[str, Any]:
         (lambda world: {"explicit": {"audio": world.audio[:10]}}, "write all 40 digits"),
         (
             without("torch", TRITON_PIN),
-            r"triton should come from .*triton.txt .* is not there(?s:.*)refs.mine",
+            r"triton should come from .*triton.txt .* does not exist(?s:.*)refs.mine",
         ),
         (of_prebuilt_torch, "torch is prebuilt or not known"),
         (torch_with({TRITON_PIN: "1" * 40}), rf"triton is pinned by .*triton\.txt of .*{'1' * 40}"),
@@ -189,7 +189,7 @@ def of_prebuilt_torch(world: World) -> dict[str, Any]:
         ),
         (
             without("audio", "version.txt", explicit={"audio": "main"}),
-            r"version\.txt of .*audio at .* is not there",
+            r"version\.txt of .*audio at .* does not exist",
         ),
         (lambda world: {"ref": replace(world.ref, components=(), projects={})}, "has no components"),
     ],

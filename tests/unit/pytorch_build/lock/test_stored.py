@@ -11,9 +11,8 @@ from core.packages.sources import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
-from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
+from pytorch_build.refs.torch_refs import TorchRef
 from pytorch_build.sdk import RocmOptions
-from pytorch_build.rocm import RocmOptions
 from tests.unit.pytorch_build.lock.conftest import Upstream
 
 if TYPE_CHECKING:

@@ -273,7 +273,7 @@ def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path, git: Git, w
     with pytest.raises(SourceError, match="is not there"):
         mirror(tmp_path / "absent", work)
     write_files(tmp_path / "plain", {"setup.py": ""})
-    with pytest.raises(SourceError, match="is no git repository"):
+    with pytest.raises(SourceError, match="is not a git repository"):
         mirror(tmp_path / "plain", work)
     git(tmp_path / "plain", "init", "--quiet")
     with pytest.raises(SourceError, match="its commit cannot be read"):

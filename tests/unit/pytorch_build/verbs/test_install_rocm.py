@@ -4,19 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.env import installer
-from core.env.installer import Sources
-from core.packages import sources
 from pytorch_build.sdk import RocmSdk
-from pytorch_build.rocm import RocmSdk
 from pytorch_build.verbs import install_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from core.env.installer import Install
     from rocm_packaging.origin import RocmSource
-    from rocm_packaging.rocm_sources import RocmSource
 
 SAMPLE = ("--torch-ref", "sample")
 

@@ -17,7 +17,6 @@ from pytorch_build.context import Context
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions, RocmSdk
-from pytorch_build.rocm import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FakeTree
 from tests.unit.target_samples import target_in
 
