@@ -227,10 +227,10 @@ def test_sample_origins_and_mirrors_lead_to_repositories(world: World) -> None:
         lock = world.resolve(labelled, origins=origins, rocm_version=rocm_version)
         assert lock.version("torch", gpu=True) == f"2.10.0a0+{suffix}.sample"
         assert lock.version("torch", gpu=False) == "2.10.0a0+cpu.sample"
-    # the lock names the origins, not where they were reached
-    assert lock.project("torch").origin == "sample:torch"
-    assert lock.project("triton").origin == "https://example.invalid/triton"
-    assert lock.project("triton").commit == world.triton
+        # the lock names the origins, not where they were reached
+        assert lock.project("torch").origin == "sample:torch"
+        assert lock.project("triton").origin == "https://example.invalid/triton"
+        assert lock.project("triton").commit == world.triton
 
 
 def test_resolved_commits_are_read_from_the_cache_again(world: World) -> None:
