@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
+from tests.integration.clones import FAMILY, ROOT, SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-FAMILY = "gfx94X-dcgpu"
-SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
-TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 RUNNERS = (
     "ubuntu-24.04",
     "aws-linux-scale-rocm-prod",
