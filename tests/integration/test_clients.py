@@ -17,7 +17,6 @@ from ci.install import dependencies
 from core import files, http, process
 from core.cli import Verb, main
 from core.env import installer
-from core.errors import MissingInputError
 from core.http import served_store
 from core.run import records
 from core.run.outputs import RunOutputs
@@ -43,7 +42,6 @@ ROCM, TORCH, OLD = "7.99.0+sample", "2.10.0+rocm7.99.0.sample", "2.9.0+rocm7.99.
 FETCHED = {f"torch-{TORCH}", "triton-3.6.0.dev1", f"rocm_sdk_core-{ROCM}", "tinydep-1.0", "tinier-1.5"}
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 STORES = pytest.mark.parametrize("place", ["directory", "rclone"])
-TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 MIRROR = f"""
 prefix = "python-deps"
 pythons = ["{sys.version_info[0]}.{sys.version_info[1]}"]
@@ -319,19 +317,6 @@ def test_a_page_that_lags_behind_is_waited_for(
     assert "triton-3.6.0.dev1" in said
 
 
-@STORES
-def test_a_page_that_never_comes_is_one_message_and_nothing_is_made(
-    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lagging(run.store, 0)
-    assert set_up(tmp_path, run, "uv", "--wait", "1.5") == MissingInputError.exit_code
-    said = capfd.readouterr().err
-    assert said.count("error: ") == 1
-    assert f"torch-{TORCH}" in said.partition("error: ")[2]
-    assert "nox -s index" in said
-    assert not (tmp_path / "venv").exists()
-
-
 @BACKENDS
 @pytest.mark.parametrize("place", ["directory"])
 def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
@@ -411,32 +396,3 @@ def test_fetched_wheels_install_without_any_index(
     pip: list[str | Path] = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
     process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
     assert installed(tmp_path / "venv")["tinier"] == "1.5"
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_a_flat_page_of_another_projects_run_serves_too(tmp_path: Path, run: Run, backend: str) -> None:
-    with served_store(run.store) as url:
-        words = ("--find-links-url", f"{url}/{PREFIX}/index.html", "--backend", backend)
-        assert front("setup-venv", tmp_path / "venv", "--packages", "torch", *words) == 0
-    assert installed(tmp_path / "venv")["torch"] == TORCH
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_one_index_is_asked_and_no_other(tmp_path: Path, run: Run, backend: str, asked: Asked) -> None:
-    with served_store(run.store) as url:
-        words = (
-            "--index-url",
-            f"{url}/17-linux/python",
-            "--index-subdir",
-            f"{GROUP}/simple",
-            "--backend",
-            backend,
-        )
-        asked.requests.clear()
-        code = front(
-            "setup-venv", tmp_path / "venv", "--packages", f"rocm-sdk-core=={ROCM} triton", "--pre", *words
-        )
-    assert code == 0
-    assert set(installed(tmp_path / "venv")) == {"rocm-sdk-core", "triton"}

@@ -14,7 +14,7 @@ from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import installer, interpreter
 from core.env.installer import Install
-from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
+from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.packages.sources import SourceOptions
 from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -159,15 +159,6 @@ def test_device_code_that_a_source_lacks_is_named(
     ) as caught:
         install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
     assert "--find-links" in caught.value.hint
-
-
-def test_a_page_of_both_layouts_is_refused(
-    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    wheels()
-    make_wheel(tmp_path / "dist", "rocm-sdk-libraries-gfx94x-dcgpu", ROCM)
-    with pytest.raises(RocmError, match="both layouts: rocm-sdk-libraries, rocm-sdk-libraries-gfx94x-dcgpu"):
-        install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
 
 
 @BACKENDS
