@@ -19,13 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SUFFIX = "+cpu.sample"
-VERSIONS = {
-    "triton": "3.6.0",
-    "torch": "2.10.0a0",
-    "audio": "2.10.0a0",
-    "vision": "0.25.0a0",
-    "apex": "1.10.0",
-}
+VERSIONS = {"triton": "3.6.0", "torch": "2.10.0a0", "audio": "2.10.0a0", "vision": "0.25.0a0"}
+VERSIONS["apex"] = "1.10.0"
 BUILD = ("-m", "build", "--wheel", "--no-isolation")
 SETUP = ("setup.py", "bdist_wheel")
 APEX = (*BUILD, "-C--build-option=--cpp_ext", "-C--build-option=--cuda_ext")
