@@ -285,20 +285,6 @@ def test_ctrl_c_stops_what_is_under_way(
         scan(folder)
 
 
-def test_a_hundred_at_once(tmp_path: Path, folder: Path) -> None:
-    for number in range(100):
-        put(tmp_path, f"part{number}_lib_gfx1100", content=f"{number}" * 100)
-    store = Watched(tmp_path / "store")
-    wanted = family("gfx1100")
-    planned = plan(store, choose(list_artifacts(store, PREFIX), wanted, where=PREFIX), wanted, jobs=16)
-    size = sum(one.artifact.size for one in fetch(store, planned, folder, jobs=16))
-    assert size == sum(path.stat().st_size for path in (tmp_path / "store" / PREFIX).glob("*.zst"))
-    assert len(scan(folder)) == len(store.opened) == 100
-    assert (folder / "part42_lib_gfx1100/a/stage/part42_lib_gfx1100").read_text(
-        encoding="utf-8"
-    ) == "42" * 100
-
-
 def test_a_store_error_of_the_listing_is_not_hidden(store: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_self: object, _key: str) -> bytes:
         raise StoreError("no access")

@@ -10,7 +10,7 @@ import pytest
 
 from ci.plan.outputs import outputs
 from ci.plan.rocm import completed, needs
-from core.errors import DataError, FatalError, UsageError
+from core.errors import DataError, UsageError
 from core.run import plan
 from core.run.plan import MAX_JOBS, STAGES, Plan, RocmOrigin
 from tests.unit.ci.plan.planning import (
@@ -598,10 +598,6 @@ def test_a_plan_of_another_shape_is_refused(tmp_path: Any) -> None:
     assert "cels: unknown key. Did you mean 'cells'" in str(caught.value)
 
 
-def test_the_schema_is_one_of_plans() -> None:
-    assert {"cells", "variants", "left_out", "trusted"} <= Plan.model_json_schema()["properties"].keys()
-
-
 def test_outputs_are_json_and_never_pythons_own_writing() -> None:
     made = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
     written = outputs(made)
@@ -657,9 +653,3 @@ def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> Non
     twice = full.model_copy(update={"variants": full.variants * 400})
     with pytest.raises(DataError, match=r"outputs are [2-9]\.\d\d MiB"):
         outputs(twice)
-
-
-def test_what_is_refused_is_refused_as_an_error_of_ours() -> None:
-    with pytest.raises(FatalError):
-        planned("push", {"ref": 17})
-    assert planned("push", push(), repository=OURS).trusted.value
