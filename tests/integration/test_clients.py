@@ -18,13 +18,10 @@ from core import files, http, process
 from core.cli import Verb, main
 from core.env import installer
 from core.http import served_store
-from core.run import records
 from core.run.outputs import RunOutputs
-from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
-from core.wheel import distributions
-from tests.integration.recorded_runs import indexed, rocm_sdist
+from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
 
 if TYPE_CHECKING:
     from core.stores import Store
@@ -91,18 +88,8 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of setuptools, from the public index: what the sdist builds with."""
     folder = tmp_path_factory.mktemp("setuptools")
-    argv: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        folder,
-        "setuptools>=70.2",
-    ]
-    process.capture(argv)
+    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
+    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -325,16 +312,7 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
     local = RunOutputs(run_id="local", platform="linux")
     for content in ("BUILT = 1", "BUILT = 2"):
         one = make_wheel(tmp_path / "again", "triton", "3.6.0.dev1", content=content)
-        put = distributions.publish(run.store, local, GROUP, one)
-        made = Record(
-            stage="build_triton",
-            run_id="local",
-            platform="linux",
-            started=records.now(),
-            seconds=0,
-            files=(put,),
-        )
-        records.write(run.store, local, GROUP, made)
+        recorded(run.store, local, GROUP, one)
         words = ("--store", run.location, "--from-run-id", "local", "--backend", backend)
         assert front("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
         said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
@@ -346,37 +324,33 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
 def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadata_only(
     tmp_path: Path, run: Run, backend: str, asked: Asked, make_wheel: MakeWheel
 ) -> None:
-    indexed(
-        run.store,
-        OUTPUTS,
-        GROUP,
-        make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")]),
-    )
+    old = make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")])
+    indexed(run.store, OUTPUTS, GROUP, old)
     assert front("mirror-deps", "--store", run.location) == 0
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
     env = process.inherited(
         PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
     )
+    installer.uv_program()
     installers: dict[str, list[str | Path]] = {
-        "pip": [python, "-m", "pip", "--isolated", "install"],
-        "uv": [installer.uv_program(), "pip", "install", "--no-config", "--python", python],
+        "pip": [python, "-m", "pip", "--isolated", "install", "--pre"],
+        "uv": [
+            installer.uv_program(),
+            "pip",
+            "install",
+            "--no-config",
+            "--python",
+            python,
+            "--prerelease=allow",
+        ],
     }
     argv = installers[backend]
     asked.requests.clear()
     with served_store(run.store) as url:
-        indexes = [
-            "--index-url",
-            f"{url}/python-deps/simple/",
-            "--extra-index-url",
-            f"{url}/{PREFIX}/simple/",
-        ]
-        process.run(
-            [*argv, *indexes, "--pre", f"torch=={TORCH}"]
-            if backend == "pip"
-            else [*argv, *indexes, "--prerelease", "allow", f"torch=={TORCH}"],
-            env=env,
-        )
+        indexes = ["--index-url", f"{url}/python-deps/simple/"]
+        indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
+        process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
     assert set(installed(tmp_path / "venv")) == {"torch", "triton", "rocm-sdk-core", "tinydep", "tinier"}
     assert asked.fetched() == FETCHED
 

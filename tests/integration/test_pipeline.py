@@ -19,13 +19,14 @@ import pytest
 
 from core import process
 from core.archive import Member
+from core.errors import ProcessError
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.build.rpaths import search_paths
 from pytorch_build.standalone.libraries import read_members
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from rocm_packaging.packages.layouts import Layout
 
@@ -240,17 +241,6 @@ def break_record(source: Path, target: Path) -> Path:
     return target
 
 
-def test_a_wheel_with_a_broken_record_is_found(built: Clone, tmp_path: Path) -> None:
-    (audio,) = built.wheels().glob("torchaudio-*.whl")
-    folder = break_record(audio, tmp_path / "wheels" / audio.name).parent
-    through_nox = built.nox("-s", "check_wheels", "--", folder)
-    assert through_nox.returncode == 1
-    assert "RECORD" in said(through_nox)
-    direct = built.run("pytorch_build", "check-wheels", folder)
-    assert direct.returncode == 9, said(direct)
-    assert "Traceback" not in said(direct)
-
-
 def test_a_damaged_wheel_of_the_run_is_found_and_made_again(built: Clone, tmp_path: Path) -> None:
     (audio,) = built.wheels().glob("torchaudio-*.whl")
     good = sha256(audio)
@@ -294,25 +284,15 @@ def test_a_developers_tree_is_recorded_and_left_as_it_is(built: Clone, own_audio
     assert built.record(f"build_audio-sample-{TAG}", "cpu")["inputs"]["source"]["diff"] != first
 
 
-@pytest.mark.parametrize(
-    ("edit", "code", "words"),
-    [
-        (lambda text: "raise SystemExit(7)\n" + text, 5, "status 7"),
-        (lambda text: "raise SystemExit(0)\n" + text, 8, "must leave one torchaudio-*.whl"),
-        (lambda text: text.replace("version=", 'version="1.2.3" or '), 8, "the source lock promises"),
-    ],
-)
-def test_a_failing_build_is_recorded_with_the_front_doors_code(
-    built: Clone, own_audio: Path, edit: Callable[[str], str], code: int, words: str
-) -> None:
-    assert built.nox("-s", "build_torch", "--", *CPU).returncode == 0
+def test_a_failing_build_is_recorded_with_the_front_doors_code(built: Clone, own_audio: Path) -> None:
+    built.passes("nox", "-s", "build_torch", "--", *CPU)
     setup = own_audio / "setup.py"
-    setup.write_text(edit(setup.read_text()))
+    setup.write_text("raise SystemExit(7)\n" + setup.read_text())
     done = built.nox("-s", "build_audio", "--", *CPU, f"--pytorch-audio-dir={own_audio}")
     assert done.returncode == 1, said(done)[-4000:]
-    assert words in said(done)
+    assert "status 7" in said(done)
     assert "Traceback" not in said(done).partition("error:")[2]
     failed = built.record(f"build_audio-sample-{TAG}.failed", "cpu")
-    assert (failed["status"], failed["exit_code"]) == ("failed", code)
+    assert (failed["status"], failed["exit_code"]) == ("failed", ProcessError.exit_code)
     built.passes("nox", "-s", "build_audio", "--", *CPU)
     assert not built.manifest(f"build_audio-sample-{TAG}.failed", "cpu").exists()

@@ -161,14 +161,6 @@ def test_targets_that_lack_artifacts_are_told(
 # --- fetching ------------------------------------------------------------------------------
 
 
-def test_artifacts_come_out_whole(store: Watched, folder: Path) -> None:
-    done = fetch(store, planned(store), folder)
-    assert names(done) == folders(folder) == MINE
-    assert [artifact.path.name for artifact in scan(folder)] == MINE
-    assert (folder / "rand_lib_gfx1100/a/stage/rand_lib_gfx1100").read_text(encoding="utf-8") == "library"
-    assert sorted(path.name for path in folder.glob(".*")) in ([], [artifacts.LOCK])
-
-
 def test_what_is_there_is_not_fetched_again(store: Watched, folder: Path, tmp_path: Path) -> None:
     fetch(store, planned(store), folder)
     assert is_current(planned(store), folder)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from core.run.records import FileRecord
     from core.stores import Store
 
-Publish = "Callable[..., FileRecord]"
 VERBS = (Verb("fetch-wheels", "ci.verbs.fetch_wheels", "x"),)
 
 

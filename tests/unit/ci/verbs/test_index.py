@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,15 @@ from core import files
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.run import records
-from core.run.records import FileRecord
 from core.stores.location import DryRunStore
 from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord
     from core.stores import Store
     from tests.unit.ci.conftest import Lab
 
-Publish = Callable[..., FileRecord]
 VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 

@@ -57,15 +57,6 @@ def test_a_folder_is_put_with_records_that_the_index_takes(lab: Lab) -> None:
     assert index.write_pages(lab.store, lab.outputs, "g").files == 1
 
 
-def test_a_folder_is_put_once(lab: Lab) -> None:
-    lab.make_wheel(lab.root / "mine")
-    upload_folder(lab.common, lab.root / "mine", "g")
-    before = everything(lab.store)
-    upload_folder(lab.common, lab.root / "mine", "g")
-    assert everything(lab.store) == before
-    assert len(records.read_all(lab.store, lab.outputs, "g")) == 1
-
-
 def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(lab: Lab) -> None:
     lab.make_wheel(lab.root / "first")
     lab.make_wheel(lab.root / "first", "rocm", "7.1")
@@ -112,16 +103,6 @@ def test_the_local_run_may_be_uploaded_over(lab: Lab) -> None:
     assert index.write_pages(store, outputs, "g").files == 1
     elsewhere = Common(root=lab.root, store="elsewhere")
     assert [put.sha256 for put in upload_group(elsewhere, store, "g")] == [one.sha256]
-
-
-def test_a_runs_group_is_put_into_another_store_with_its_records(lab: Lab) -> None:
-    lab.publish()
-    lab.publish("apex", "1.10.0")
-    target = Common(root=lab.root, run_id="17", store="elsewhere")
-    put = upload_group(target, lab.store, "g")
-    assert [one.distribution for one in put] == ["apex", "torch"]
-    assert everything(target.open_store()) == everything(lab.store)
-    assert index.write_pages(target.open_store(), lab.outputs, "g").files == 2
 
 
 def test_a_file_that_differs_from_its_record_is_not_uploaded(lab: Lab) -> None:
