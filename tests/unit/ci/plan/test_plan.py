@@ -309,15 +309,6 @@ def test_tests_on_several_gpus_run_where_a_machine_has_them() -> None:
     assert found == [("1/3", "many"), ("2/3", "many"), ("3/3", "many")]
 
 
-def test_a_failure_of_upstreams_tests_can_be_expected() -> None:
-    data = failing(DAY, stages=("test_torch",))
-    made = planned("schedule", what=data)
-    mine = [one for one in made.matrix("linux", "test_torch") if one.gpu_family == "gfx94X-dcgpu"]
-    assert len(mine) == 2
-    assert all(one.expect_failure for one in mine)
-    assert not [one for one in made.matrix("linux", "test_pytorch") if one.expect_failure]
-
-
 @pytest.mark.parametrize(
     ("component", "sessions"),
     [
@@ -483,12 +474,6 @@ def test_what_builds_nothing_says_why(words: Any, reason: str) -> None:
     made = planned(*words)
     assert (made.enable_build_jobs.value, made.enable_build_jobs.reason) == (False, reason)
     assert (made.cells, made.variants, made.build_pytorch.value) == ((), (), False)
-
-
-def test_documentation_is_built_where_a_label_requests_it() -> None:
-    made = planned("pull_request", pull_request("build:pytorch", "gfx1151"), ("docs/x.md",))
-    assert made.enable_build_jobs.reason.startswith("label build:pytorch, although only docs/x.md changed")
-    assert stages(made)["build_pytorch"] == ["gfx94X-dcgpu", "gfx1151"]
 
 
 # -- who is trusted ----------------------------------------------------------------------------
