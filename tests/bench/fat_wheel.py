@@ -29,11 +29,7 @@ _SOURCE = '.section .hip_fatbin,"a",@progbits\n.incbin "payload"\n'
 
 
 def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
-    """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library.
-
-    Args:
-        libraries: What its libraries are made of, over and over.
-    """
+    """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library."""
     with scratch() as place:
         wheel, rocm = inputs(place, libraries)
         by_hand = place / "by_hand.whl"

@@ -51,11 +51,7 @@ print(next(line.split()[1] for line in lines if line.startswith("VmHWM:")))
 
 
 def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
-    """Compare rewriting one wheel with unpacking, editing and packing it by the `wheel` package.
-
-    Args:
-        libraries: What the wheel is made of, over and over.
-    """
+    """Compare rewriting one wheel with unpacking, editing and packing it by the `wheel` package."""
     with scratch() as place:
         wheel = candidate(place, libraries)
         wheel_program = program("wheel")

@@ -37,11 +37,7 @@ split(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
-    """Compare splitting a fat wheel with extracting it and zipping the same files again.
-
-    Args:
-        libraries: What its device code is made of.
-    """
+    """Compare splitting a fat wheel with extracting it and zipping the same files again."""
     with scratch() as place:
         wheel = fat_wheel(place, libraries)
         baseline = seconds(lambda: zipped(wheel, place / "by_hand.zip"))

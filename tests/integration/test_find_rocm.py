@@ -19,6 +19,7 @@ from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack
+from tests.folders import Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def github() -> Iterator[str]:
     """Serve GitHub's recorded answers; give the address."""
     runs = json.loads(RECORDED.read_text(encoding="utf-8"))["workflow_runs"]
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url, status = urlsplit(self.path), 200
             asked = {name: values[0] for name, values in parse_qs(url.query).items()}
@@ -60,9 +61,6 @@ def github() -> Iterator[str]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
 
     with answering(Handler) as address:
         yield address

@@ -41,13 +41,7 @@ runroot = "{folder}/run"
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the image is built with.
-
-    Attributes:
-        env: Variables that keep buildah in the test's own folder.
-        folder: That folder.
-        python: Python of the base, such as ``3.11``.
-    """
+    """What the image is built with."""
 
     env: dict[str, str]
     folder: Path

@@ -20,7 +20,7 @@ from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.http import answering
 from core.stores.location import open_store
-from tests.folders import Folder
+from tests.folders import Folder, Quiet
 
 if TYPE_CHECKING:
     import io
@@ -122,13 +122,10 @@ def test_resolution_asks_for_metadata_and_installation_for_what_is_installed(
     assert said.strip() == OLDER
 
 
-class Bare(BaseHTTPRequestHandler):
+class Bare(Quiet, BaseHTTPRequestHandler):
     """Answers as a bucket does: with the object of exactly that key, or not at all."""
 
     objects: ClassVar[dict[str, tuple[bytes, str]]]
-
-    def log_message(self, format: str, *_arguments: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""
 
     def do_HEAD(self) -> None:
         self.do_GET(body=False)

@@ -74,13 +74,7 @@ linux = {{ tier = "presubmit", pytorch = "presubmit" }}
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A downstream's repository and its private bucket.
-
-    Attributes:
-        engine: Its workflows.
-        server: The server of its bucket.
-        bucket: The bucket.
-    """
+    """A downstream's repository and its private bucket."""
 
     engine: Engine
     server: S3Server

@@ -104,14 +104,7 @@ class Ran:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A clone of this checkout, and act over it.
-
-    Attributes:
-        folder: Where the clone lies, and by default the stores.
-        repository: Whose workflows they are.
-        config: The repository's own data, ``CI_CONFIG``; "" for a repository without settings.
-        variables: The environment of a runner besides.
-    """
+    """A clone of this checkout, and act over it."""
 
     folder: Path
     repository: str = "ROCm/TheRock"

@@ -15,6 +15,7 @@ import urllib3
 from ci.github import MOST_RUNS, GitHub, Run, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import answering
+from tests.folders import Quiet
 from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Played:
 def played() -> Iterator[Played]:
     script = Played()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             script.asked.append((url.path, parse_qs(url.query), self.headers.get("Authorization", "")))
@@ -65,9 +66,6 @@ def played() -> Iterator[Played]:
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
 
     with answering(Handler) as script.address:
         yield script

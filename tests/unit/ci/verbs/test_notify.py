@@ -17,6 +17,7 @@ from core.http import answering
 from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
+from tests.folders import Quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +98,7 @@ def test_the_summary_names_every_failure() -> None:
     assert notify.markdown(RunResult(title="CI")).strip() == "### CI: succeeded"
 
 
-class Slack(BaseHTTPRequestHandler):
+class Slack(Quiet, BaseHTTPRequestHandler):
     got: ClassVar[list[Any]]
     status: ClassVar[int]
 
@@ -105,9 +106,6 @@ class Slack(BaseHTTPRequestHandler):
         self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(self.status)
         self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.mark.parametrize("status", [200, 404])
