@@ -290,7 +290,7 @@ def served_store(store: _Readable, pages: Mapping[str, bytes] | None = None) -> 
 def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
     """Let a handler answer on a free port of the loopback interface, each request in a thread of its own."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

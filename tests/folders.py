@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from typing import TYPE_CHECKING
 
 from core.http import answering
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Folder(SimpleHTTPRequestHandler):
-    """Answers from a folder, and prints nothing."""
+class Quiet(BaseHTTPRequestHandler):
+    """Prints nothing."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Print nothing."""
+
+
+class Folder(Quiet, SimpleHTTPRequestHandler):
+    """Answers from a folder."""
 
 
 @contextmanager

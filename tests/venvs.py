@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Venv:
-    """A virtual environment.
-
-    Attributes:
-        root: Its folder.
-    """
+    """A virtual environment."""
 
     root: Path
 

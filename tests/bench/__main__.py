@@ -17,7 +17,7 @@ from core.archive import Member
 from core.cli.options import ROOT
 from core.errors import FatalError
 from core.wheel.record import verify_record
-from core.wheel.writer import WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, split, uploads
 from tests.bench.measuring import Figure, paired, quiet, seconds
 
@@ -52,18 +52,10 @@ def start_up() -> Sequence[Figure]:
     plan = [sys.executable, "-m", "ci", "configure", "--event=pull_request", "--label=build:pytorch"]
     planned = paired(lambda: quiet(plan), lambda: quiet([sys.executable, "-c", "import pydantic.main"]))
     return (
-        Figure(subject="nox -l", baseline="nox --version", seconds=listing[0], baseline_seconds=listing[1]),
+        Figure(subject="nox -l", baseline="nox --version", times=listing),
+        Figure(subject="python -m ci --help", baseline="python -c 'import argparse'", times=helped),
         Figure(
-            subject="python -m ci --help",
-            baseline="python -c 'import argparse'",
-            seconds=helped[0],
-            baseline_seconds=helped[1],
-        ),
-        Figure(
-            subject="configure a pull request",
-            baseline="python -c 'import pydantic.main'",
-            seconds=planned[0],
-            baseline_seconds=planned[1],
+            subject="configure a pull request", baseline="python -c 'import pydantic.main'", times=planned
         ),
     )
 
@@ -73,12 +65,8 @@ def wheel_files() -> Sequence[Figure]:
     payload = real_libraries()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        spec = WheelSpec(
-            distribution="bench",
-            version="1.0",
-            tag="py3-none-any",
-            metadata="Metadata-Version: 2.1\nName: bench\nVersion: 1.0\n",
-        )
+        metadata = metadata_text([("Name", "bench"), ("Version", "1.0")])
+        spec = WheelSpec(distribution="bench", version="1.0", tag="py3-none-any", metadata=metadata)
         ours = place / "ours"
         theirs = place / "theirs.whl"
 
@@ -95,20 +83,10 @@ def wheel_files() -> Sequence[Figure]:
         verified = paired(lambda: verify_record(wheel), lambda: read_all(wheel), runs=3)
         size = wheel.stat().st_size / theirs.stat().st_size
         total = console.size(sum(path.stat().st_size for path in payload))
+    note, subject = f"size {size:.3f} of the baseline's", f"write a wheel of {total}"
     return (
-        Figure(
-            subject=f"write a wheel of {total}",
-            baseline="zipfile, level 6",
-            seconds=written[0],
-            baseline_seconds=written[1],
-            note=f"size {size:.3f} of the baseline's",
-        ),
-        Figure(
-            subject="verify its RECORD",
-            baseline="zipfile, read only",
-            seconds=verified[0],
-            baseline_seconds=verified[1],
-        ),
+        Figure(subject=subject, baseline="zipfile, level 6", times=written, note=note),
+        Figure(subject="verify its RECORD", baseline="zipfile, read only", times=verified),
     )
 
 
@@ -120,14 +98,8 @@ def pipeline() -> Sequence[Figure]:
         argv = [sys.executable, "-m", "invoke", "ci", "--torch-ref", "sample"]
         first = seconds(lambda: quiet(argv, cwd=clone))
         second = seconds(lambda: quiet(argv, cwd=clone))
-    return (
-        Figure(
-            subject="invoke ci, nothing changed",
-            baseline="invoke ci, from nothing",
-            seconds=second,
-            baseline_seconds=first,
-        ),
-    )
+    times = (second, first)
+    return (Figure(subject="invoke ci, nothing changed", baseline="invoke ci, from nothing", times=times),)
 
 
 def real_libraries() -> Sequence[Path]:

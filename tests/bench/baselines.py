@@ -16,11 +16,7 @@ ENVIRONMENT = ROOT / ".cache" / "baselines"
 
 
 def program(name: str) -> Path:
-    """Return a baseline's program; the environment is made again when its lock changed.
-
-    Raises:
-        ProcessError: It could not be installed.
-    """
+    """Give a baseline's program; the environment is made again when its lock changed."""
     done = ENVIRONMENT / "lock.sha256"
     digest = files.sha256(LOCK)
     if not done.is_file() or done.read_text(encoding="utf-8") != digest:

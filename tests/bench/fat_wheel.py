@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.archive import Member
-from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.standalone.fat import Request, make
 from rocm_packaging.packages.layouts import library_globs
-from tests.bench.measuring import Figure, seconds
+from tests.bench.measuring import Figure, scratch, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,14 +29,8 @@ _SOURCE = '.section .hip_fatbin,"a",@progbits\n.incbin "payload"\n'
 
 
 def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
-    """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library.
-
-    Args:
-        libraries: What its libraries are made of, over and over.
-    """
-    (ROOT / ".cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
-        place = Path(folder)
+    """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library."""
+    with scratch() as place:
         wheel, rocm = inputs(place, libraries)
         by_hand = place / "by_hand.whl"
         baseline = seconds(lambda: assemble(wheel, rocm, by_hand))
@@ -52,8 +45,7 @@ def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
         yield Figure(
             subject=f"stand-alone wheel of {size}, {packed} packed",
             baseline="extract, copy, zip again at level 6",
-            seconds=taken,
-            baseline_seconds=baseline,
+            times=(taken, baseline),
             note=f"{baseline / taken:.0f} times as fast, {ratio:.3f} of the size",
         )
 

@@ -124,8 +124,7 @@ def _from_nothing(place: Path, store: DirectoryStore, names: Sequence[str]) -> S
         Figure(
             subject=f"index of {WHEELS:,} wheels: flat, HTML, JSON, hashes, metadata",
             baseline=baseline,
-            seconds=middle["ours"],
-            baseline_seconds=middle[baseline],
+            times=(middle["ours"], middle[baseline]),
             note=note,
         )
         for baseline, note in (("piprepo build", "which writes no hashes"), ("dumb-pypi", "goal: under 0.25"))
@@ -153,7 +152,6 @@ def _one_more(store: DirectoryStore) -> Figure:
     return Figure(
         subject=f"one wheel more than {WHEELS:,}, processor's seconds without the store's",
         baseline="with them",
-        seconds=statistics.median(own[1:]),
-        baseline_seconds=statistics.median(whole[1:]),
+        times=(statistics.median(own[1:]), statistics.median(whole[1:])),
         note=f"goal: under 0.05 s; {'/'.join(map(str, sorted(calls)))} requests",
     )

@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import process
 from core.cli.options import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
 RUNS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One figure: a subject's median seconds, a baseline's, and their ratio."""
+    """One figure: a subject's median seconds and a baseline's, and their ratio."""
 
     subject: str
     baseline: str
-    seconds: float
-    baseline_seconds: float
+    times: tuple[float, float]
     note: str = ""
 
     @property
     def row(self) -> tuple[str, str, str, str, str, str]:
         """The figure's row of the table."""
-        ratio = self.seconds / self.baseline_seconds
+        ours, theirs = self.times
         return (
             self.subject,
-            f"{self.seconds:.2f}",
+            f"{ours:.2f}",
             self.baseline,
-            f"{self.baseline_seconds:.2f}",
-            f"{ratio:.2f}",
+            f"{theirs:.2f}",
+            f"{ours / theirs:.2f}",
             self.note,
         )
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Make a folder on the disk that the checkout is on: /tmp may be memory."""
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
+        yield Path(folder)
 
 
 def paired(

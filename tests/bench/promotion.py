@@ -35,18 +35,9 @@ def figures() -> Sequence[Figure]:
         for family in families:
             runs.whole(family, [f"cp3{number:02d}" for number in range(PYTHONS)])
         few, all_of_them = server.make_bucket(), server.make_bucket()
-        _call(
-            server,
-            "stage",
-            few,
-            "--run-id",
-            runs.run_id,
-            "--store",
-            runs.store.url,
-            "--gpu-family",
-            families[0],
-        )
-        _call(server, "stage", all_of_them, "--run-id", runs.run_id, "--store", runs.store.url)
+        run = ("--run-id", runs.run_id, "--store", runs.store.url)
+        _call(server, "stage", few, *run, "--gpu-family", families[0])
+        _call(server, "stage", all_of_them, *run)
         with proxied(server.endpoint, latency=LATENCY) as proxy:
             slow = server.at(proxy.endpoint)
             one = seconds(lambda: _call(slow, "promote", few, "--jobs", "1"))
@@ -60,8 +51,7 @@ def figures() -> Sequence[Figure]:
         Figure(
             subject=f"promote {FAMILIES * FILES:,} wheels, {LATENCY * 1000:.0f} ms a request",
             baseline=f"one after the other: {FILES} wheels, times {FAMILIES}",
-            seconds=many,
-            baseline_seconds=one * FAMILIES,
+            times=(many, one * FAMILIES),
             note=f"{requests:,} requests; the baseline's were {asked:,}",
         ),
     )

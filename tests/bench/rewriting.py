@@ -13,7 +13,7 @@ from core.archive import Member
 from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
-from tests.bench.measuring import Figure, quiet, seconds
+from tests.bench.measuring import Figure, quiet, scratch, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,15 +51,8 @@ print(next(line.split()[1] for line in lines if line.startswith("VmHWM:")))
 
 
 def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
-    """Compare rewriting one wheel with unpacking, editing and packing it by the `wheel` package.
-
-    Args:
-        libraries: What the wheel is made of, over and over.
-    """
-    # on the disk that the checkout is on: /tmp may be memory
-    (ROOT / ".cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
-        place = Path(folder)
+    """Compare rewriting one wheel with unpacking, editing and packing it by the `wheel` package."""
+    with scratch() as place:
         wheel = candidate(place, libraries)
         wheel_program = program("wheel")
         baseline = seconds(lambda: by_hand(wheel_program, wheel, place))
@@ -72,8 +65,7 @@ def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
             yield Figure(
                 subject=subject,
                 baseline="wheel unpack, edit, wheel pack",
-                seconds=taken,
-                baseline_seconds=baseline,
+                times=(taken, baseline),
                 note=f"{baseline / taken:.0f} times as fast, {memory} MiB of memory",
             )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
-import tempfile
 import zipfile
 import zlib
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.plan import artifacts as run_artifacts
@@ -19,10 +18,11 @@ from core.families import family
 from core.stores.location import open_store
 from rocm_packaging.artifacts import families_of, scan
 from tests.artifact_archives import pack
-from tests.bench.measuring import Figure, paired, quiet, seconds
+from tests.bench.measuring import Figure, paired, quiet, scratch, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 VERSION = "5.2.3"
 ARTIFACTS, ARTIFACT_BYTES = 100, 20 << 20
@@ -43,10 +43,7 @@ except SystemExit as end:
 
 def figures(artifacts: Path) -> Iterator[Figure]:
     """Measure packaging, expanding and fetching."""
-    # on the disk that the checkout is on: /tmp may be memory
-    (ROOT / ".cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
-        place = Path(folder)
+    with scratch() as place:
         yield build_rocm(artifacts, place)
         chosen = families_of(scan(artifacts))[0]
         yield expand(place, place / "packages", chosen)
@@ -60,18 +57,10 @@ def build_rocm(artifacts: Path, place: Path) -> Figure:
     peaks: list[int] = []
 
     def ours() -> None:
-        words: list[str | Path] = [
-            "build",
-            "--artifact-dir",
-            artifacts,
-            "--version",
-            VERSION,
-            "--output-dir",
-            packages,
-        ]
-        store: list[str | Path] = ["--store", place / "out", "--force"]
+        words: list[str | Path] = ["build", "--artifact-dir", artifacts, "--version", VERSION]
+        words += ["--output-dir", packages, "--store", place / "out", "--force"]
         env = process.inherited(PYTHONDONTWRITEBYTECODE=None)  # users' checkouts are compiled once
-        said = process.capture([sys.executable, "-c", PEAK, *words, *store], cwd=ROOT, env=env).stdout
+        said = process.capture([sys.executable, "-c", PEAK, *words], cwd=ROOT, env=env).stdout
         peaks.append(int(said.split()[-1]))
 
     ours()
@@ -93,8 +82,7 @@ def build_rocm(artifacts: Path, place: Path) -> Figure:
     return Figure(
         subject=f"build_rocm, {console.size(payload)} of payload",
         baseline="zlib level 6, one core",
-        seconds=times[0],
-        baseline_seconds=times[1],
+        times=times,
         note=f"size {written / deflated:.3f} of the baseline's, at most {memory} of memory",
     )
 
@@ -147,8 +135,7 @@ def expand(place: Path, packages: Path, chosen: str) -> Figure:
     return Figure(
         subject=f"rocm-sdk init, {count} files",
         baseline="cp -al of the tree",
-        seconds=sorted(ours)[2],
-        baseline_seconds=sorted(theirs)[2],
+        times=(statistics.median(ours), statistics.median(theirs)),
     )
 
 
@@ -178,8 +165,7 @@ def fetch(given: Path, place: Path) -> Figure:
     return Figure(
         subject=f"fetch {ARTIFACTS} artifacts, {console.size(total)}",
         baseline="zstd -d | tar x",
-        seconds=sorted(ours)[1],
-        baseline_seconds=sorted(baseline)[1],
+        times=(statistics.median(ours), statistics.median(baseline)),
         note="digests checked",
     )
 

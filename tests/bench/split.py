@@ -14,7 +14,7 @@ from core.archive import Member
 from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.fat_wheel import zipped_again
-from tests.bench.measuring import Figure, seconds
+from tests.bench.measuring import Figure, scratch, seconds
 from tests.bench.rewriting import PEAK
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 
@@ -37,14 +37,8 @@ split(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
-    """Compare splitting a fat wheel with extracting it and zipping the same files again.
-
-    Args:
-        libraries: What its device code is made of.
-    """
-    (ROOT / ".cache").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
-        place = Path(folder)
+    """Compare splitting a fat wheel with extracting it and zipping the same files again."""
+    with scratch() as place:
         wheel = fat_wheel(place, libraries)
         baseline = seconds(lambda: zipped(wheel, place / "by_hand.zip"))
         words: list[str | Path] = [sys.executable, "-c", SPLIT + PEAK, wheel, place / "parts"]
@@ -58,8 +52,7 @@ def figures(libraries: Sequence[Path]) -> Iterator[Figure]:
         yield Figure(
             subject=f"split a wheel of {console.size(wheel.stat().st_size)} into {len(parts)}, checked",
             baseline="extract, zip again at level 6",
-            seconds=taken,
-            baseline_seconds=baseline,
+            times=(taken, baseline),
             note=f"{max(peaks) >> 10} MiB of memory",
         )
 

@@ -7,7 +7,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,26 +18,15 @@ from tests.bench.measuring import Figure, seconds
 from tests.integration.s3_servers import rclone_serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.integration.s3_servers import S3Server
+
+    Upload = Callable[[Path, str], object]
 
 SMALL, SMALL_SIZE = 2_000, 4 << 10
 LARGE_SIZE = 1 << 30
 _RUNS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tool:
-    """Something that brings a folder into a bucket.
-
-    Attributes:
-        name: What the table calls it.
-        upload: Brings a folder into a bucket.
-    """
-
-    name: str
-    upload: Callable[[Path, str], object]
 
 
 def figures() -> Sequence[Figure]:
@@ -54,31 +42,31 @@ def figures() -> Sequence[Figure]:
             return [figure for title, folder in folders for figure in _compared(server, tools, title, folder)]
 
 
-def _compared(server: S3Server, tools: Sequence[Tool], title: str, folder: Path) -> Sequence[Figure]:
+def _compared(server: S3Server, tools: Mapping[str, Upload], title: str, folder: Path) -> Sequence[Figure]:
     """Run the tools in turn, each into buckets of its own, so that a machine's drift hits all."""
-    first: dict[str, list[float]] = {tool.name: [] for tool in tools}
-    again: dict[str, list[float]] = {tool.name: [] for tool in tools}
+    first: dict[str, list[float]] = {name: [] for name in tools}
+    again: dict[str, list[float]] = {name: [] for name in tools}
     for _ in range(_RUNS):
-        for tool in tools:
+        for name, tool in tools.items():
             bucket = server.make_bucket()
-            upload = partial(tool.upload, folder, bucket)
-            first[tool.name].append(seconds(upload))
-            again[tool.name].append(seconds(upload))
+            upload = partial(tool, folder, bucket)
+            first[name].append(seconds(upload))
+            again[name].append(seconds(upload))
             _empty(server, bucket)
-    ours, *baselines = (tool.name for tool in tools)
+    ours, *baselines = tools
     return [
         Figure(
             subject=f"{what}, {title}",
             baseline=baseline,
-            seconds=statistics.median(times[ours]),
-            baseline_seconds=statistics.median(times[baseline]),
+            times=(statistics.median(times[ours]), statistics.median(times[baseline])),
         )
         for what, times in (("upload", first), ("again, nothing changed", again))
         for baseline in baselines
     ]
 
 
-def _tools(server: S3Server) -> Sequence[Tool]:
+def _tools(server: S3Server) -> Mapping[str, Upload]:
+    """Return what brings a folder into a bucket."""
     env = process.inherited(**server.variables)
     s5cmd, aws = program("s5cmd"), program("aws")
 
@@ -92,11 +80,7 @@ def _tools(server: S3Server) -> Sequence[Tool]:
     def amazons(folder: Path, bucket: str) -> None:
         process.capture([aws, "s3", "sync", folder, f"s3://{bucket}/17-linux/logs/g/"], env=env)
 
-    return (
-        Tool(name="nox -s upload", upload=ours),
-        Tool(name="s5cmd sync", upload=theirs),
-        Tool(name="aws s3 sync", upload=amazons),
-    )
+    return {"nox -s upload": ours, "s5cmd sync": theirs, "aws s3 sync": amazons}
 
 
 def _small(folder: Path) -> Path:

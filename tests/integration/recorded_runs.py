@@ -18,19 +18,18 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 
-def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
-    """Put files into a run, each with a record, and write its pages; give the folder of these."""
+def recorded(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:
+    """Put files into a run, each with a record."""
+    run = {"run_id": outputs.run_id, "platform": outputs.platform, "started": records.now(), "seconds": 0}
     for path in paths:
         one = distributions.publish(store, outputs, group, path)
-        made = Record(
-            stage=path.name,
-            run_id=outputs.run_id,
-            platform=outputs.platform,
-            started=records.now(),
-            seconds=0,
-            files=(one,),
-        )
+        made = Record.model_validate({"stage": path.name, "files": (one,), **run})
         records.write(store, outputs, group, made)
+
+
+def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
+    """Put files into a run with their records, and write its pages; return the folder of these."""
+    recorded(store, outputs, group, *paths)
     index.write_pages(store, outputs, group)
     return outputs.python_prefix(group)
 

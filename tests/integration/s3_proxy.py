@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -40,9 +39,7 @@ class Request:
 class Proxy:
     """A running proxy, which `proxied` starts, and its requests so far in the order of their ends."""
 
-    def __init__(
-        self, upstream: str, *, rate: float, seed: int, latency: float, faults: tuple[Fault, ...]
-    ) -> None:
+    def __init__(self, upstream: str, *, rate: float, seed: int, latency: float) -> None:
         address = urlsplit(upstream)
         self.upstream = (address.hostname or "", address.port or 80)
         self.endpoint = ""
@@ -50,12 +47,11 @@ class Proxy:
         self.latency = latency
         self.rate = rate
         self.choose: Callable[[Request], Fault | None] = self._at_random
-        self._faults = faults
         self._random = random.Random(seed)  # noqa: S311 - faults are no secrets
         self._lock = threading.Lock()
 
     def _at_random(self, _request: Request) -> Fault | None:
-        return self._random.choice(self._faults) if self._random.random() < self.rate else None
+        return self._random.choice(FAULTS) if self._random.random() < self.rate else None
 
     def fault_for(self, request: Request) -> Fault | None:
         """Choose what happens to a request."""
@@ -67,11 +63,6 @@ class Proxy:
         with self._lock:
             self.requests.append(request)
 
-    def counts(self) -> Counter[str]:
-        """Count the requests by method."""
-        with self._lock:
-            return Counter(request.method for request in self.requests)
-
     def clear(self) -> None:
         """Forget the requests so far."""
         with self._lock:
@@ -79,19 +70,12 @@ class Proxy:
 
 
 @contextmanager
-def proxied(
-    upstream: str,
-    *,
-    rate: float = 0.0,
-    seed: int = 1,
-    latency: float = 0.0,
-    faults: tuple[Fault, ...] = FAULTS,
-) -> Iterator[Proxy]:
+def proxied(upstream: str, *, rate: float = 0.0, seed: int = 1, latency: float = 0.0) -> Iterator[Proxy]:
     """Run a proxy on a free port of the loopback interface; it holds each request back for `latency` seconds.
 
-    `rate` of the requests meet one of `faults`, chosen by `seed`; assign `Proxy.choose` for chosen requests.
+    `rate` of the requests meet a fault, chosen by `seed`; assign `Proxy.choose` for chosen requests.
     """
-    proxy = Proxy(upstream, rate=rate, seed=seed, latency=latency, faults=faults)
+    proxy = Proxy(upstream, rate=rate, seed=seed, latency=latency)
 
     class Handler(_Handler):
         the_proxy = proxy

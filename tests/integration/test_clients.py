@@ -17,14 +17,13 @@ from ci.install import dependencies
 from core import files, http, process
 from core.cli import Verb, main
 from core.env import installer
-from core.errors import MissingInputError
 from core.http import served_store
 from core.run import RunOutputs, records
 from core.run.records import Record
+from core.run.outputs import RunOutputs
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
-from core.wheel import distributions
-from tests.integration.recorded_runs import indexed, rocm_sdist
+from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
 
 if TYPE_CHECKING:
     from core.stores import Store
@@ -42,7 +41,6 @@ ROCM, TORCH, OLD = "7.99.0+sample", "2.10.0+rocm7.99.0.sample", "2.9.0+rocm7.99.
 FETCHED = {f"torch-{TORCH}", "triton-3.6.0.dev1", f"rocm_sdk_core-{ROCM}", "tinydep-1.0", "tinier-1.5"}
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 STORES = pytest.mark.parametrize("place", ["directory", "rclone"])
-TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 MIRROR = f"""
 prefix = "python-deps"
 pythons = ["{sys.version_info[0]}.{sys.version_info[1]}"]
@@ -92,18 +90,8 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of setuptools, from the public index: what the sdist builds with."""
     folder = tmp_path_factory.mktemp("setuptools")
-    argv: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        folder,
-        "setuptools>=70.2",
-    ]
-    process.capture(argv)
+    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
+    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -318,19 +306,6 @@ def test_a_page_that_lags_behind_is_waited_for(
     assert "triton-3.6.0.dev1" in said
 
 
-@STORES
-def test_a_page_that_never_comes_is_one_message_and_nothing_is_made(
-    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lagging(run.store, 0)
-    assert set_up(tmp_path, run, "uv", "--wait", "1.5") == MissingInputError.exit_code
-    said = capfd.readouterr().err
-    assert said.count("error: ") == 1
-    assert f"torch-{TORCH}" in said.partition("error: ")[2]
-    assert "nox -s index" in said
-    assert not (tmp_path / "venv").exists()
-
-
 @BACKENDS
 @pytest.mark.parametrize("place", ["directory"])
 def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
@@ -339,16 +314,7 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
     local = RunOutputs(run_id="local", platform="linux")
     for content in ("BUILT = 1", "BUILT = 2"):
         one = make_wheel(tmp_path / "again", "triton", "3.6.0.dev1", content=content)
-        put = distributions.publish(run.store, local, GROUP, one)
-        made = Record(
-            stage="build_triton",
-            run_id="local",
-            platform="linux",
-            started=records.now(),
-            seconds=0,
-            files=(put,),
-        )
-        records.write(run.store, local, GROUP, made)
+        recorded(run.store, local, GROUP, one)
         words = ("--store", run.location, "--from-run-id", "local", "--backend", backend)
         assert front("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
         said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
@@ -360,37 +326,33 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
 def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadata_only(
     tmp_path: Path, run: Run, backend: str, asked: Asked, make_wheel: MakeWheel
 ) -> None:
-    indexed(
-        run.store,
-        OUTPUTS,
-        GROUP,
-        make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")]),
-    )
+    old = make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")])
+    indexed(run.store, OUTPUTS, GROUP, old)
     assert front("mirror-deps", "--store", run.location) == 0
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
     env = process.inherited(
         PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
     )
+    installer.uv_program()
     installers: dict[str, list[str | Path]] = {
-        "pip": [python, "-m", "pip", "--isolated", "install"],
-        "uv": [installer.uv_program(), "pip", "install", "--no-config", "--python", python],
+        "pip": [python, "-m", "pip", "--isolated", "install", "--pre"],
+        "uv": [
+            installer.uv_program(),
+            "pip",
+            "install",
+            "--no-config",
+            "--python",
+            python,
+            "--prerelease=allow",
+        ],
     }
     argv = installers[backend]
     asked.requests.clear()
     with served_store(run.store) as url:
-        indexes = [
-            "--index-url",
-            f"{url}/python-deps/simple/",
-            "--extra-index-url",
-            f"{url}/{PREFIX}/simple/",
-        ]
-        process.run(
-            [*argv, *indexes, "--pre", f"torch=={TORCH}"]
-            if backend == "pip"
-            else [*argv, *indexes, "--prerelease", "allow", f"torch=={TORCH}"],
-            env=env,
-        )
+        indexes = ["--index-url", f"{url}/python-deps/simple/"]
+        indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
+        process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
     assert set(installed(tmp_path / "venv")) == {"torch", "triton", "rocm-sdk-core", "tinydep", "tinier"}
     assert asked.fetched() == FETCHED
 
@@ -410,32 +372,3 @@ def test_fetched_wheels_install_without_any_index(
     pip: list[str | Path] = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
     process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
     assert installed(tmp_path / "venv")["tinier"] == "1.5"
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_a_flat_page_of_another_projects_run_serves_too(tmp_path: Path, run: Run, backend: str) -> None:
-    with served_store(run.store) as url:
-        words = ("--find-links-url", f"{url}/{PREFIX}/index.html", "--backend", backend)
-        assert front("setup-venv", tmp_path / "venv", "--packages", "torch", *words) == 0
-    assert installed(tmp_path / "venv")["torch"] == TORCH
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_one_index_is_asked_and_no_other(tmp_path: Path, run: Run, backend: str, asked: Asked) -> None:
-    with served_store(run.store) as url:
-        words = (
-            "--index-url",
-            f"{url}/17-linux/python",
-            "--index-subdir",
-            f"{GROUP}/simple",
-            "--backend",
-            backend,
-        )
-        asked.requests.clear()
-        code = front(
-            "setup-venv", tmp_path / "venv", "--packages", f"rocm-sdk-core=={ROCM} triton", "--pre", *words
-        )
-    assert code == 0
-    assert set(installed(tmp_path / "venv")) == {"rocm-sdk-core", "triton"}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +16,14 @@ from core.cli.options import environment
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
 from pytorch_build.build.cache_use import in_use
+from tests.integration.clones import TAG, Clone
 from tests.integration.s3_servers import program, rclone_serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from core.process import Completed
     from tests.integration.s3_servers import S3Server
 
-ROOT = Path(__file__).parents[2]
-FAMILY = "gfx94X-dcgpu"
-RECORD = f"build_torch-sample-cp{sys.version_info.major}{sys.version_info.minor}"
 PREFIX = "compiler-cache/ci/sccache"
 SOURCES = 3
 WITH_CCACHE = pytest.mark.skipif(
@@ -36,44 +31,23 @@ WITH_CCACHE = pytest.mark.skipif(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(Clone):
     """A fresh checkout in a folder of its own, with an empty local cache."""
 
-    checkout: Path
-
-    @classmethod
-    def fresh(cls, checkout: Path) -> Machine:
-        process.capture(["git", "clone", "--quiet", ROOT, checkout])
-        return cls(checkout=checkout)
-
-    def nox(self, *words: str | Path) -> Completed:
-        path = f"{Path(program('sccache')).parent}{os.pathsep}{environment()['PATH']}"
-        env = process.inherited(
-            PATH=path,
-            SCCACHE_DIR=str(self.checkout.parent / "local cache"),
-            NO_COLOR="1",
-            GITHUB_ACTIONS=None,
+    def built(self, *words: str | Path) -> str:
+        return self.passes(
+            *("nox", "-s", *words),
+            PATH=f"{Path(program('sccache')).parent}{os.pathsep}{environment()['PATH']}",
+            SCCACHE_DIR=str(self.path.parent / "local cache"),
             GITHUB_REPOSITORY=None,
             GITHUB_EVENT_PATH=None,
-            MATRIX=None,
         )
-        argv = [sys.executable, "-m", "nox", "-s", *words]
-        done = process.capture(argv, cwd=self.checkout, env=env, check=False)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-        return done
 
-    def build(self, bucket: str, *words: str | Path) -> tuple[Mapping[str, Any], str]:
-        """Build torch; give what the record says of the cache, and the output."""
+    def torch(self, bucket: str, *words: str | Path) -> tuple[Mapping[str, Any], str]:
+        """Build torch; return what the record says of the cache, and the output."""
         cache = ("--compiler-cache=sccache", f"--compiler-cache-store=s3://{bucket}")
-        done = self.nox("build_torch", "--", "--torch-ref=sample", *cache, *words)
-        record = self.checkout / "out/local-linux/manifests" / FAMILY / f"{RECORD}.json"
-        said: Mapping[str, Any] = json.loads(record.read_text())["details"]["compiler_cache"]
-        return said, done.stdout + done.stderr
-
-    @property
-    def wheels(self) -> Path:
-        return self.checkout / "out/local-linux/python" / FAMILY
+        printed = self.built("build_torch", "--", "--torch-ref=sample", *cache, *words)
+        return self.record(f"build_torch-sample-{TAG}")["details"]["compiler_cache"], printed
 
 
 def left_running(folder: Path) -> list[str]:
@@ -94,12 +68,12 @@ def test_a_new_machine_gets_what_another_one_compiled(
     with rclone_serving(tmp_path / "s3") as server:
         server.use(monkeypatch)
         bucket = server.make_bucket()
-        one = Machine.fresh(tmp_path / "one" / "checkout")
-        one.nox("build_rocm", "--", "--torch-ref=sample")
-        first, _ = one.build(bucket)
-        rocm = f"--rocm-find-links={one.wheels}"
-        other = Machine.fresh(tmp_path / "another" / "place" / "altogether")
-        second, said = other.build(bucket, rocm)
+        one = Machine.made(tmp_path / "one" / "checkout")
+        one.built("build_rocm", "--", "--torch-ref=sample")
+        first, _ = one.torch(bucket)
+        rocm = f"--rocm-find-links={one.wheels()}"
+        other = Machine.made(tmp_path / "another" / "place" / "altogether")
+        second, said = other.torch(bucket, rocm)
     assert first["storage"] == second["storage"] == f"s3://{bucket}/{PREFIX}"
     assert (first["errors"], second["errors"]) == (0, 0)
     # host code and device passes

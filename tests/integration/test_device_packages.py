@@ -14,7 +14,7 @@ from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import installer, interpreter
 from core.env.installer import Install
-from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
+from core.errors import CheckError
 from core.packages.sources import SourceOptions
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -148,28 +148,6 @@ def test_unsplit_libraries_are_those_of_the_family(
     assert found == {"torch", "rocm", "rocm-sdk-libraries-gfx950-dcgpu"}
 
 
-@pytest.mark.parametrize("lacking", ["amd_torch_device_gfx950", "rocm_sdk_device_gfx950"])
-def test_device_code_that_a_source_lacks_is_named(
-    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, lacking: str
-) -> None:
-    (gone,) = [path for path in wheels() if path.name.startswith(lacking)]
-    gone.unlink()
-    with pytest.raises(
-        EnvironmentSetupError, match=f"There is no {lacking.replace('_', '-')}==.*, which .* requires"
-    ) as caught:
-        install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
-    assert "--find-links" in caught.value.hint
-
-
-def test_a_page_of_both_layouts_is_refused(
-    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    wheels()
-    make_wheel(tmp_path / "dist", "rocm-sdk-libraries-gfx94x-dcgpu", ROCM)
-    with pytest.raises(RocmError, match="both layouts: rocm-sdk-libraries, rocm-sdk-libraries-gfx94x-dcgpu"):
-        install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
-
-
 @BACKENDS
 @pytest.mark.parametrize(
     ("here", "packages", "wanted"),
@@ -198,16 +176,3 @@ def test_a_persons_environment_gets_device_code(
     found = installed(tmp_path / "venv" / "bin" / "python")
     assert {one for one in found if "-device-" in one} == wanted
     assert "rocm-sdk-libraries" in found
-
-
-def test_a_target_that_a_run_lacks_is_told_before_anything_is_made(
-    tmp_path: Path, wheels: Callable[..., list[Path]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    outputs = RunOutputs(run_id="local", platform="linux")
-    indexed(DirectoryStore(tmp_path / "store"), outputs, "gfx94X-dcgpu", *wheels())
-    words = ["--store", tmp_path / "store", "--from-run-id", "local", "--packages", "torch[device-gfx1100]"]
-    code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "venv"), *map(str, words)])
-    assert code == MissingInputError.exit_code
-    said = capfd.readouterr().err
-    assert f"There is no rocm-sdk-device-gfx1100 {ROCM}, without which" in said
-    assert not (tmp_path / "venv").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -137,32 +136,3 @@ def test_a_killed_fetch_goes_on_where_it_was(
     assert said.stderr.count("  kept  ") == len(there)
     assert tree(folder) == whole
     assert not list(folder.glob(".*.part"))
-
-
-def test_a_wrong_digest_ends_the_stage_with_its_name(checkout: Path, store: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "store"
-    shutil.copytree(store, copy)
-    sidecar = copy / RUN.prefix / "base_lib_generic.tar.zst.sha256sum"
-    sidecar.write_text("0" * 64 + "\n", encoding="utf-8")
-    said = fetch(checkout, copy)
-    assert said.returncode == ArtifactError.exit_code
-    assert "1 of " in said.stderr
-    assert "base_lib_generic.tar.zst has the SHA-256" in said.stderr
-
-
-def test_a_hundred_small_artifacts_come_at_once(checkout: Path, tmp_path: Path) -> None:
-    source = random.Random(17)  # noqa: S311 - contents, not secrets
-    for number in range(100):
-        artifact = tmp_path / "made" / f"part{number}_{'lib' if number % 2 else 'dev'}_generic"
-        for index in range(10):
-            path = artifact / "part/stage" / f"d{index % 3}" / f"f{index}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(source.randbytes(source.randrange(20_000)))
-        (artifact / "artifact_manifest.txt").write_text("part/stage\n", encoding="utf-8")
-    own = tmp_path / "made" / f"part_lib_{FAMILY}"
-    shutil.copytree(tmp_path / "made" / "part0_dev_generic", own)
-    for artifact in (tmp_path / "made").iterdir():
-        pack(artifact, tmp_path / "store" / RUN.prefix)
-    said = fetch(checkout, tmp_path / "store", f"--output-dir={tmp_path / 'out'}", "--jobs=24")
-    assert said.returncode == 0, said.stderr
-    assert tree(tmp_path / "out") == tree(tmp_path / "made")

@@ -6,18 +6,15 @@ buildah isolates by chroot and keeps everything in a folder of the test's own, s
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shutil
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
-from urllib.request import urlopen
 
 import pytest
 
@@ -27,7 +24,6 @@ from core.env.installer import configured
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from tests.folders import served
-from tests.integration.s3_servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,29 +31,17 @@ if TYPE_CHECKING:
 
 FAMILY = "gfx94X-dcgpu"
 NAME = "pytorch-therock-rocm-ci-gfx94x-dcgpu"
-SECONDS_TO_START = 20
 STORAGE = """
 [storage]
 driver = "{driver}"
 graphroot = "{folder}/graph"
 runroot = "{folder}/run"
 """
-REGISTRY = """
-version: 0.1
-storage: {{filesystem: {{rootdirectory: {folder}}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the image is built with.
-
-    Attributes:
-        env: Variables that keep buildah in the test's own folder.
-        folder: That folder.
-        python: Python of the base, such as ``3.11``.
-    """
+    """What the image is built with."""
 
     env: dict[str, str]
     folder: Path
@@ -220,42 +204,3 @@ def test_a_base_that_is_not_there_is_named(machine: Machine) -> None:
     refused = machine.build_image("--base=localhost/nothing:1", check=False)
     assert refused.returncode == 4
     assert "Could not pull the base image localhost/nothing:1" in refused.stderr
-
-
-@pytest.fixture(name="registry")
-def registry_fixture(machine: Machine, tmp_path: Path) -> Iterator[str]:
-    if shutil.which("docker-registry") is None:
-        pytest.skip("docker-registry is not installed: nothing to push to")
-    port = free_port()
-    config = tmp_path / "config.yml"
-    config.write_text(REGISTRY.format(folder=tmp_path / "registry", port=port), encoding="utf-8")
-    insecure = f'[[registry]]\nlocation = "127.0.0.1:{port}"\ninsecure = true\n'
-    (machine.folder / "registries.conf").write_text(insecure, encoding="utf-8")
-    command = ["docker-registry", "serve", str(config)]
-    server = process.start(command, cwd=tmp_path, env=process.inherited(), output=tmp_path / "log")
-    try:
-        wait_until_it_answers(f"http://127.0.0.1:{port}/v2/")
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.kill()
-        (machine.folder / "registries.conf").write_text("", encoding="utf-8")
-
-
-def wait_until_it_answers(url: str) -> None:
-    end = time.monotonic() + SECONDS_TO_START
-    while True:
-        try:
-            urlopen(url, timeout=1).close()  # noqa: S310 - an address of this machine's
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-        else:
-            return
-
-
-@pytest.mark.usefixtures("built")
-def test_every_tag_is_pushed(machine: Machine, options: tuple[str, ...], registry: str) -> None:
-    machine.build_image(*options, "--date=20251121", f"--push={registry}/Team/rocm-ci")
-    with urlopen(f"http://{registry}/v2/team/rocm-ci-{FAMILY.lower()}/tags/list") as answer:
-        assert sorted(json.load(answer)["tags"]) == ["latest", "nightly-20251121"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from urllib.parse import unquote
 
@@ -19,7 +18,9 @@ from core import files, process
 from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
+from core.http import answering
 from core.stores.location import open_store
+from tests.folders import Folder, Quiet
 
 if TYPE_CHECKING:
     import io
@@ -31,14 +32,11 @@ FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
 VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 
-class Asked(SimpleHTTPRequestHandler):
+class Asked(Folder):
     """Serves a folder, folders by the page of one form, and notes what it is asked for."""
 
     paths: list[str]
     form: str
-
-    def log_message(self, format: str, *_arguments: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
         self.paths.append(self.path)
@@ -55,15 +53,8 @@ class Asked(SimpleHTTPRequestHandler):
 def served(folder: Path, form: str) -> Iterator[tuple[str, list[str]]]:
     """Serve a folder; give its address, and the paths asked for so far."""
     handler = type("Handler", (Asked,), {"paths": [], "form": form})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", handler.paths  # type: ignore[attr-defined]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(partial(handler, directory=str(folder))) as address:
+        yield address, handler.paths  # type: ignore[attr-defined]
 
 
 @pytest.fixture(name="wheels")
@@ -131,13 +122,10 @@ def test_resolution_asks_for_metadata_and_installation_for_what_is_installed(
     assert said.strip() == OLDER
 
 
-class Bare(BaseHTTPRequestHandler):
+class Bare(Quiet, BaseHTTPRequestHandler):
     """Answers as a bucket does: with the object of exactly that key, or not at all."""
 
     objects: ClassVar[dict[str, tuple[bytes, str]]]
-
-    def log_message(self, format: str, *_arguments: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""
 
     def do_HEAD(self) -> None:
         self.do_GET(body=False)
@@ -167,13 +155,8 @@ def bucket_fixture(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
         keys = [one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]]
         objects = {key: client.get_object(Bucket="bucket", Key=key) for key in keys}
         held = {key: (one["Body"].read(), one["ContentType"]) for key, one in objects.items()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Bare,), {"objects": held}))
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/run"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(type("Handler", (Bare,), {"objects": held})) as address:
+        yield f"{address}/run"
 
 
 @TOOLS

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core import junit, process
+from core import junit
 from pytorch_build.check.device_code import file_facts
+from tests.integration.clones import FAMILY, TAG, Clone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
-FAMILY = "gfx94X-dcgpu"
-TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 BUILDS = ("build_triton", "build_torch", "build_vision")
 # run -> layout of its ROCm, and how torch and torchvision are built
 RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -30,21 +27,14 @@ RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Build and test torch and torchvision three times; give each run's outputs."""
-    path = tmp_path_factory.mktemp("layouts") / "checkout"
-    process.capture(["git", "clone", "--quiet", ROOT, path])
-    own = process.inherited(NO_COLOR="1", GITHUB_ACTIONS=None, MATRIX=None, SOURCE_LOCK=None)
-
-    def nox(*words: str) -> None:
-        done = process.capture([sys.executable, "-m", "nox", "-s", *words], cwd=path, env=own, check=False)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-
+    clone = Clone.made(tmp_path_factory.mktemp("layouts") / "checkout")
     for run, (layout, words) in RUNS.items():
         common = ("--torch-ref=sample", f"--gpu-family={FAMILY}", f"--run-id={run}")
-        nox("resolve", "checkout", "--", *common)
-        nox("build_rocm", "--", *common, f"--rocm-layout={layout}")
-        nox(*BUILDS, "--", *common, *words)
-        nox("check_wheels", "index", "test_smoke", "test_torch", "--", *common)
-    return {run: path / f"out/{run}-linux" for run in RUNS}
+        clone.passes("nox", "-s", "resolve", "checkout", "--", *common)
+        clone.passes("nox", "-s", "build_rocm", "--", *common, f"--rocm-layout={layout}")
+        clone.passes("nox", "-s", *BUILDS, "--", *common, *words)
+        clone.passes("nox", "-s", "check_wheels", "index", "test_smoke", "test_torch", "--", *common)
+    return {run: clone.path / f"out/{run}-linux" for run in RUNS}
 
 
 def test_every_test_ends_the_same(outputs: Mapping[str, Path]) -> None:

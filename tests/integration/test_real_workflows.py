@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -22,10 +18,12 @@ import pytest
 from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack
-from tests.integration.workflow_engine import ACT, FAMILY, SERIES, TAG, Engine, Ran, others, pull_request
+from tests.folders import served
+from tests.integration.clones import FAMILY, SERIES, TAG
+from tests.integration.workflow_engine import ACT, Engine, Ran, others, pull_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tests.integration.s3_servers import S3Server
@@ -76,13 +74,7 @@ linux = {{ tier = "presubmit", pytorch = "presubmit" }}
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A downstream's repository and its private bucket.
-
-    Attributes:
-        engine: Its workflows.
-        server: The server of its bucket.
-        bucket: The bucket.
-    """
+    """A downstream's repository and its private bucket."""
 
     engine: Engine
     server: S3Server
@@ -186,23 +178,6 @@ def test_a_run_that_is_run_again_builds_nothing_again(site: Site, built: Ran) ->
     assert not changed
     assert "c++ " not in again.log
     assert again.log.count("unchanged") >= 5
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_words: object) -> None: ...
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder to everybody, as a release index is."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 PLACES = pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from pytorch_build.sample.repositories import ensure_repositories
 from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack
-from tests.integration.workflow_engine import ACT, SERIES, Engine
+from tests.integration.clones import SERIES
+from tests.integration.workflow_engine import ACT, Engine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,13 +23,12 @@ from pytorch_build.check import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
+from tests.integration.clones import FAMILY, Clone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
-FAMILY = "gfx94X-dcgpu"
 SAMPLE, CANDIDATE, FINAL = "7.99.0.dev0+sample", "7.99.0rc2", "7.99.0"
 TORCH = f"2.10.0a0+rocm{FINAL}"
 PROMISED = {
@@ -68,13 +67,10 @@ def as_candidate(wheel: Path, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def torch_wheels(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     """The sample's PyTorch wheels, built by the pipeline and relabelled as those of a candidate."""
-    clone = tmp_path_factory.mktemp("pipeline") / "checkout"
-    process.capture(["git", "clone", "--quiet", ROOT, clone])
-    env = process.inherited(NO_COLOR="1", GITHUB_ACTIONS=None, MATRIX=None, SOURCE_LOCK=None)
-    process.capture([sys.executable, "-m", "invoke", "ci", "--torch-ref", "sample"], cwd=clone, env=env)
-    built = clone / "out" / "local-linux" / "python" / FAMILY
+    clone = Clone.made(tmp_path_factory.mktemp("pipeline") / "checkout")
+    clone.passes("invoke", "ci", "--torch-ref", "sample")
     folder = tmp_path_factory.mktemp("candidate")
-    return [as_candidate(wheel, folder) for wheel in sorted(built.glob("*devrocm*.whl"))]
+    return [as_candidate(wheel, folder) for wheel in sorted(clone.wheels().glob("*devrocm*.whl"))]
 
 
 @pytest.fixture(scope="module")

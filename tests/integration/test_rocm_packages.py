@@ -24,9 +24,7 @@ from tests.integration.rocm_environments import RocmEnvironment
 from tests.unit.rocm_packaging.artifact_sets import PRELOADED
 
 FAMILY = "gfx94X-dcgpu"
-CORE = f"rocm-sdk-core=={ROCM_VERSION}"
 LIBRARIES = f"rocm-sdk-libraries-{FAMILY}=={ROCM_VERSION}"
-DEVEL = f"rocm-sdk-devel=={ROCM_VERSION}"
 
 
 class Environment(RocmEnvironment):
@@ -301,15 +299,6 @@ def test_an_uninstall_leaves_nothing(installed: Environment, *, expanded: bool) 
     removed(installed)
 
 
-def test_devel_installed_again_expands_again(installed: Environment) -> None:
-    installed.rocm_sdk("init")
-    installed.uninstall("rocm-sdk-devel")
-    installed.install(DEVEL)
-    root = installed.devel_root()
-    assert (root / "include/hip/hip_runtime.h").is_file()
-    assert (root / "lib/libhipblas.so").exists()
-
-
 def test_the_sdist_follows_the_machine(environment: Environment) -> None:
     environment.install(f"rocm[libraries]=={ROCM_VERSION}", family="gfx110X-all")
     assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
@@ -370,11 +359,6 @@ def test_hipcc_compiles_for_every_target(shared: Environment, tmp_path: Path) ->
     assert "/hipcc-" not in (tmp_path / "k.d").read_text(encoding="utf-8")
     loaded = ctypes.CDLL(os.fspath(library))
     assert loaded.run() == 507
-
-
-def test_math_libraries_hold_their_family(shared: Environment) -> None:
-    payload = shared.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
-    assert bundled_targets(payload / "lib" / "libhipblas.so.3") == ["gfx942"]
 
 
 def test_console_scripts_run_the_programs(installed: Environment) -> None:

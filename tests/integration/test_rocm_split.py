@@ -204,23 +204,10 @@ def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order:
     assert installed.left() == []
 
 
-def test_pip_removes_everything_too(installed: Environment) -> None:
-    installed.rocm_sdk("init")
-    command: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed.python, "uninstall", "-y"]
-    for name in (NAMES[3], NAMES[4], NAMES[2], NAMES[1], NAMES[0]):
-        process.capture([*command, name])
-    assert installed.left() == []
-
-
 def test_the_profiler_runs(environment: Environment) -> None:
     environment.install(f"rocm[profiler]=={ROCM_VERSION}")
     said = process.capture([environment.root / "bin" / "rocprof-sys-run", "a", "b"]).stdout
     assert said.strip() == f"profiling with {environment.site / '_rocm_sdk_core'}: a b"
-
-
-def test_families_stand_for_their_targets(environment: Environment) -> None:
-    environment.install(f"rocm[libraries,device]=={ROCM_VERSION}", family="gfx110X-all")
-    assert environment.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
 
 
 def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: Path) -> None:

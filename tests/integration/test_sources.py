@@ -11,7 +11,7 @@ import pytest
 
 from core import process
 from pytorch_build.lock.resolve import resolve
-from pytorch_build.refs.torch_refs import PROJECTS, torch_ref
+from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout
 from pytorch_build.sources.git import Origins
@@ -74,15 +74,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
 @pytest.fixture(scope="module")
 def finished(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
     return sample.checkout("torch", tmp_path_factory.mktemp("finished") / "torch")
-
-
-def test_every_project_of_the_sample_is_checked_out(sample: Sample, tmp_path: Path) -> None:
-    for project in PROJECTS:
-        made = sample.checkout(project, tmp_path / project)
-        locked = sample.lock.project(project)
-        assert made.commit == locked.commit
-        assert made.hipified == (project == "torch")
-        assert not sample.checkout(project, tmp_path / project).changed
 
 
 def test_the_samples_torch_is_hipified_with_its_submodules(finished: SourceTree, git: Git) -> None:

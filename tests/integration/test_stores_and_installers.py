@@ -77,23 +77,6 @@ def install(
 
 
 @BACKENDS
-@pytest.mark.parametrize("simple", [False, True])
-def test_a_runs_wheels_are_installed_from_either_index_by_their_sidecars(
-    tmp_path: Path, target: Interpreter, run: str, backend: Backend, asked: list[str], *, simple: bool
-) -> None:
-    flat = Sources(find_links=(f"{run}/index.html",), no_index=True)
-    sources = Sources(index_url=f"{run}/simple/") if simple else flat
-    install(tmp_path, target, backend, f"torch=={TORCH}", sources=sources)
-    assert (version_of(target, "torch"), version_of(target, "rocm")) == (TORCH, ROCM)
-    sidecar = next(
-        number for number, path in enumerate(asked) if "torch" in path and path.endswith(".metadata")
-    )
-    wheel = next(number for number, path in enumerate(asked) if "torch" in path and path.endswith(".whl"))
-    assert sidecar < wheel, "requirements come from the sidecar, before gigabytes are fetched"
-    assert installer.missing_dependencies(target) == []
-
-
-@BACKENDS
 def test_a_hash_pinned_install_refuses_a_changed_wheel(
     tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: Backend
 ) -> None:
@@ -150,27 +133,6 @@ def placeholders_fixture(
         for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
             monkeypatch.setenv(name, flat)
         yield url
-
-
-@BACKENDS
-@pytest.mark.parametrize("simple", [False, True])
-@pytest.mark.parametrize("requirement", ["rocm", f"rocm=={ROCM}", "torch"])
-@pytest.mark.usefixtures("placeholders")
-def test_placeholders_of_another_index_are_never_taken(
-    tmp_path: Path,
-    target: Interpreter,
-    run: str,
-    backend: Backend,
-    requirement: str,
-    asked: list[str],
-    *,
-    simple: bool,
-) -> None:
-    flat = Sources(find_links=(f"{run}/index.html",), no_index=True)
-    sources = Sources(index_url=f"{run}/simple/") if simple else flat
-    install(tmp_path, target, backend, requirement, sources=sources)
-    assert version_of(target, "rocm") == ROCM
-    assert [path for path in asked if "placeholders" in path] == []
 
 
 @BACKENDS

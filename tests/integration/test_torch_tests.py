@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess  # noqa: TID251 - a run is interrupted here, which the door for processes cannot do
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import junit, process
+from core import junit
+from tests.integration.clones import TAG, Clone, said
 
 if TYPE_CHECKING:
     from core.process import Completed
 
-ROOT = Path(__file__).parents[2]
-TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
-OUT = Path("out/local-linux")
 
 # beside the sample's own files, in the user's tree
 BAD = """
@@ -50,39 +46,15 @@ def test_long():
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clone:
-    """A clone of this checkout, with outputs and environments of its own."""
-
-    path: Path
-
-    def argv(self, *words: str | Path) -> list[str]:
-        return [sys.executable, "-m", "nox", *(str(word) for word in words)]
-
-    @property
-    def env(self) -> dict[str, str]:
-        return process.inherited(NO_COLOR="1", GITHUB_ACTIONS=None, MATRIX=None, SOURCE_LOCK=None)
-
-    def nox(self, session: str, *words: str | Path) -> Completed:
-        return process.capture(
-            self.argv("-s", session, "--", *CPU, *words), cwd=self.path, env=self.env, check=False
-        )
-
-    def record(self, name: str) -> dict[str, Any]:
-        path = self.path / OUT / "manifests" / "cpu" / f"{name}.json"
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+def run_tests(clone: Clone, *words: str | Path) -> Completed:
+    return clone.nox("-s", "test_torch", "--", *CPU, *words)
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """Build and index the sample's torch for processors."""
-    path = tmp_path_factory.mktemp("torch-tests") / "checkout"
-    process.capture(["git", "clone", "--quiet", ROOT, path])
-    made = Clone(path=path)
-    for session in ("build_torch", "index"):
-        done = made.nox(session)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    made = Clone.made(tmp_path_factory.mktemp("torch-tests") / "checkout")
+    made.passes("nox", "-s", "build_torch", "index", "--", *CPU)
     return made
 
 
@@ -91,7 +63,7 @@ def tree(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the tree that the first run checked out, and put bad tests into it."""
     source = clone.path / "src" / "sample" / "torch-tests"
     if not source.is_dir():
-        assert clone.nox("test_torch").returncode == 0
+        assert run_tests(clone).returncode == 0
     made = tmp_path_factory.mktemp("mine") / "pytorch"
     shutil.copytree(source, made, symlinks=True)
     (made / "test" / "test_bad.py").write_text(BAD)
@@ -100,41 +72,38 @@ def tree(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_samples_own_tests_pass_on_its_wheel(clone: Clone) -> None:
-    done = clone.nox("test_torch")
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    record = clone.record(f"test_torch-sample-{TAG}")
-    built = clone.record(f"build_torch-sample-{TAG}")["files"][0]
+    done = run_tests(clone)
+    assert done.returncode == 0, said(done)[-4000:]
+    record = clone.record(f"test_torch-sample-{TAG}", "cpu")
+    built = clone.record(f"build_torch-sample-{TAG}", "cpu")["files"][0]
     assert record["inputs"]["files"] == {built["name"]: built["sha256"]}
     assert record["details"]["tests"]["tests"] > 10
     assert record["details"]["tests"]["failures"] == record["details"]["tests"]["errors"] == 0
-    lock = json.loads((clone.path / OUT / "manifests" / "source-lock-sample.json").read_text())
-    assert record["inputs"]["tests"]["commit"] == lock["projects"]["torch"]["commit"]
-    again = clone.nox("test_torch")
-    assert "test_torch: unchanged, nothing to do" in again.stdout + again.stderr
+    assert record["inputs"]["tests"]["commit"] == clone.lock()["torch"]["commit"]
+    assert "test_torch: unchanged, nothing to do" in said(run_tests(clone))
 
 
 def test_shards_together_are_the_whole(clone: Clone) -> None:
     whole = {case.test for case in reports(clone, f"torch-sample-{TAG}.xml")}
     for shard in ("1/2", "2/2"):
-        done = clone.nox("test_torch", "--shard", shard)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        done = run_tests(clone, "--shard", shard)
+        assert done.returncode == 0, said(done)[-4000:]
     parts = [{case.test for case in reports(clone, f"torch-sample-{TAG}-{at}-of-2.xml")} for at in (1, 2)]
     assert parts[0] | parts[1] == whole
     assert not parts[0] & parts[1]
 
 
 def reports(clone: Clone, name: str) -> Any:
-    return junit.read_file(clone.path / OUT / "reports" / "cpu" / name).cases
+    return junit.read_file(clone.path / "out/local-linux/reports" / "cpu" / name).cases
 
 
 def test_bad_files_cost_their_tests_and_no_more(clone: Clone, tree: Path) -> None:
     words = ("--pytorch-dir", tree, "--include", "test_bad", "--include", "test_nn", "--test-timeout", "10")
-    done = clone.nox("test_torch", *words)
+    done = run_tests(clone, *words)
     assert done.returncode == 1
-    said = done.stdout + done.stderr
-    assert "failed with exit code 9" in said
+    assert "failed with exit code 9" in said(done)
     # a flood stays out of what people read
-    assert len(said) < 200_000
+    assert len(said(done)) < 200_000
     found = {case.test: case.outcome for case in reports(clone, f"torch-sample-{TAG}.xml")}
     bad = {test.partition("::")[2]: outcome for test, outcome in found.items() if "test_bad" in test}
     assert bad == {
@@ -145,7 +114,7 @@ def test_bad_files_cost_their_tests_and_no_more(clone: Clone, tree: Path) -> Non
         "test_last": "passed",
     }
     assert [outcome for test, outcome in found.items() if "test_nn" in test] == ["passed"] * 2
-    failed = clone.record(f"test_torch-sample-{TAG}.failed")
+    failed = clone.record(f"test_torch-sample-{TAG}.failed", "cpu")
     assert failed["exit_code"] == 9
     assert "test_bad.py::test_dies crashed" in failed["error"]
 
@@ -161,11 +130,11 @@ def alive(pid: int) -> bool:
 
 def test_ctrl_c_leaves_no_process_behind(clone: Clone, tree: Path) -> None:
     told = tree / "test" / "pids"
-    argv = clone.argv("-s", "test_torch", "--", *CPU, "--pytorch-dir", tree, "--include", "test_long")
+    words = ("-s", "test_torch", "--", *CPU, "--pytorch-dir", tree, "--include", "test_long")
     with subprocess.Popen(
-        argv,
+        [sys.executable, "-m", "nox", *words],
         cwd=clone.path,
-        env=clone.env,
+        env=clone.env(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -176,11 +145,11 @@ def test_ctrl_c_leaves_no_process_behind(clone: Clone, tree: Path) -> None:
             time.sleep(0.1)
         # as a terminal does: to every process of the group
         os.killpg(running.pid, signal.SIGINT)
-        said = running.communicate(timeout=120)[0]
-    assert running.returncode != 0, said
+        printed = running.communicate(timeout=120)[0]
+    assert running.returncode != 0, printed
     pids = [int(word) for word in told.read_text().split()]
     end = time.monotonic() + 20
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.1)
     assert not [pid for pid in pids if alive(pid)]
-    assert clone.record(f"test_torch-sample-{TAG}.failed")["exit_code"] == 130
+    assert clone.record(f"test_torch-sample-{TAG}.failed", "cpu")["exit_code"] == 130

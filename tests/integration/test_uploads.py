@@ -11,7 +11,7 @@ import pytest
 from ci.verbs.upload import KINDS, upload_from_out, write_pages
 from core import process
 from core.cli.options import ROOT, Common
-from core.errors import ProcessError, StoreError
+from core.errors import StoreError
 from core.run import stage
 from core.run.records import Cell
 from core.stores.s3_client import PROBE
@@ -90,13 +90,6 @@ def test_nothing_is_lost_over_a_network_that_fails(rclone: S3Server, folder: Pat
     for key, size in state(rclone, whole).items():
         changing = "/manifests/" in key or key.endswith("/index-state.txt")
         assert changing or state(rclone, bucket)[key] == size
-
-
-def test_a_bucket_that_is_not_there_is_one_message(rclone: S3Server, folder: Path) -> None:
-    with pytest.raises(ProcessError) as caught:
-        upload(folder, "no-such-bucket", process.inherited(**rclone.variables))
-    assert caught.value.returncode == StoreError.exit_code
-    assert "no-such-bucket" in caught.value.output
 
 
 def test_a_job_that_runs_again_builds_and_uploads_nothing(

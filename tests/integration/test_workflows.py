@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.workflow_engine import (
-    ACT,
-    FAMILY,
-    PYTORCH,
-    ROCM,
-    SERIES,
-    TAG,
-    TRITON,
-    Engine,
-    Ran,
-    pull_request,
-)
+from tests.integration.clones import FAMILY, SERIES, TAG
+from tests.integration.workflow_engine import ACT, PYTORCH, ROCM, TRITON, Engine, Ran, pull_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

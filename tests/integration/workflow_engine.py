@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
+from tests.integration.clones import FAMILY, ROOT, SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-FAMILY = "gfx94X-dcgpu"
-SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
-TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 RUNNERS = (
     "ubuntu-24.04",
     "aws-linux-scale-rocm-prod",
@@ -107,14 +104,7 @@ class Ran:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A clone of this checkout, and act over it.
-
-    Attributes:
-        folder: Where the clone lies, and by default the stores.
-        repository: Whose workflows they are.
-        config: The repository's own data, ``CI_CONFIG``; "" for a repository without settings.
-        variables: The environment of a runner besides.
-    """
+    """A clone of this checkout, and act over it."""
 
     folder: Path
     repository: str = "ROCm/TheRock"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core import process
-from core.cli.options import ROOT
 from core.env import installer
+from tests.integration.clones import Clone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,14 +29,12 @@ env = {{ BUILD_SOX = "0", USE_FFMPEG = "0" }}
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkout") / "clone"
-    process.capture(["git", "clone", "--quiet", ROOT, path])
-    return path
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    return Clone.made(tmp_path_factory.mktemp("checkout") / "clone")
 
 
 @pytest.fixture
-def nox(clone: Path, tmp_path: Path, upstream_sources: dict[str, Path]) -> Callable[..., str]:
+def nox(clone: Clone, tmp_path: Path, upstream_sources: dict[str, Path]) -> Callable[..., str]:
     if "audio" not in upstream_sources:
         pytest.skip("--sources has no torchaudio")
     links = installer.configured().find_links
@@ -51,15 +47,14 @@ def nox(clone: Path, tmp_path: Path, upstream_sources: dict[str, Path]) -> Calla
 
     def call(session: str, *words: str | Path) -> str:
         options = ["--gpu-family", "cpu", "--torch-ref", "mine", "--refs-file", str(refs)]
-        argv = [sys.executable, "-m", "nox", "-s", session, "-P", "3.11", "--", *words]
-        done = process.capture([*argv, *(() if words and session == "check_wheels" else options)], cwd=clone)
-        return done.stdout + done.stderr
+        own = () if words and session == "check_wheels" else options
+        return clone.passes("nox", "-s", session, "-P", "3.11", "--", *words, *own)
 
     return call
 
 
 def test_a_real_torchaudio_is_built_checked_indexed_installed_and_used(
-    nox: Callable[..., str], clone: Path, tmp_path: Path
+    nox: Callable[..., str], clone: Clone, tmp_path: Path
 ) -> None:
     output = tmp_path / "wheels"
     nox("build_audio", "--output-dir", output)
@@ -67,7 +62,7 @@ def test_a_real_torchaudio_is_built_checked_indexed_installed_and_used(
     assert len(wheels) == 1
     assert "1 wheels, 0 errors" in nox("check_wheels", output)
     nox("index")
-    page = (clone / "out/local-linux/python/cpu/index.html").read_text()
+    page = (clone.wheels("cpu") / "index.html").read_text()
     assert wheels[0].name in page
     smoke = nox("test_smoke")
     assert "0 failed" not in smoke

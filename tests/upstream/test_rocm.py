@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,8 @@ import pytest
 from core import process
 from core.cli.options import ROOT
 from core.env import installer
-from core.files import sha256
-from core.wheel.record import require_sound
 from pytorch_build.check.device_code import file_facts
 from rocm_packaging import selftest
-from rocm_packaging.packages.build import BuildRequest, build
 from tests.folders import served
 from tests.venvs import Venv
 
@@ -115,23 +111,6 @@ def installed(index: str, tmp_path_factory: pytest.TempPathFactory) -> Environme
     made = environment(tmp_path_factory.mktemp("installed") / "venv", f"{index}/index.html")
     made.install(EVERYTHING)
     return made
-
-
-def test_two_builds_give_the_same_bytes(rocm_artifacts: Path, store: Path, tmp_path: Path) -> None:
-    first = sorted((store / "packages").iterdir())
-    assert {path.name.partition("-")[0] for path in first} >= {
-        *("rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_libraries_gfx90a_dcgpu")
-    }
-    built = build(
-        BuildRequest(
-            artifact_dir=rocm_artifacts, output_dir=tmp_path, version=VERSION, families=(FAMILY,), jobs=1
-        )
-    )
-    again = {one.path.name: one.sha256 for one in built.files}
-    assert again == {path.name: sha256(path) for path in first}
-    for path in first:
-        if path.suffix == ".whl":
-            require_sound(path)
 
 
 @pytest.mark.parametrize("backend", ["uv", "pip"])
@@ -242,18 +221,3 @@ def test_a_program_finds_the_wheels_libraries_by_itself(installed: Environment, 
     assert ours >= {"librocrand.so.1", "libamdhip64.so.5", "libhsa-runtime64.so.1"}
     held = {path.name for path in lib.rglob("*.so*")}
     assert not [path for path in loaded if path.name in held and not path.is_relative_to(installed.site)]
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(PACKAGES))[::5])
-def test_whatever_goes_first_nothing_is_left(index: str, tmp_path: Path, order: tuple[str, ...]) -> None:
-    made = environment(tmp_path / "venv", f"{index}/index.html")
-    made.install(EVERYTHING)
-    made.run("rocm-sdk", "init", "--quiet")
-    for number, name in enumerate(order, 1):
-        made.uninstall(name)
-        rest = set(order[number:])
-        if {"rocm", "rocm-sdk-core"} <= rest:
-            assert made.run("rocm-sdk", "version") == VERSION
-        if {"rocm", "rocm-sdk-core", "rocm-sdk-devel"} <= rest:
-            assert Path(made.run("rocm-sdk", "path", "--root")).is_dir()
-    assert made.left() == []

@@ -14,11 +14,12 @@ from packaging.utils import canonicalize_name
 from ci.promote.candidates import rewrite_set
 from ci.promote.version_change import RocmChange
 from core import process
-from core.cli.options import ROOT, environment
+from core.cli.options import environment
 from core.env import installer
 from rocm_packaging import selftest
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
+from tests.integration.clones import Clone
 from tests.venvs import Venv
 
 if TYPE_CHECKING:
@@ -32,18 +33,14 @@ BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkout:
+class Checkout(Clone):
     """A clone of this repository, and a folder of TheRock's packages."""
 
-    root: Path
     packages: Path
     libraries: str
 
-    def nox(self, *words: str | Path, **env: str) -> None:
-        argv = [sys.executable, "-m", "nox", "-s", *words, "--gpu-family", FAMILY]
-        clean = process.inherited(MATRIX=None, GITHUB_ACTIONS=None, NO_COLOR="1", **env)
-        done = process.capture(argv, cwd=self.root, env=clean, check=False)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    def stages(self, *words: str | Path, **env: str) -> None:
+        self.passes("nox", "-s", *words, "--gpu-family", FAMILY, **env)
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +70,16 @@ def checkout(
     for place in (folder / "made/dist", folder / "made/dist" / FAMILY):
         for file in place.glob("rocm*") if place.is_dir() else ():
             shutil.copy2(file, packages)
-    process.capture(["git", "clone", "--quiet", ROOT, folder / "checkout"])
+    Clone.made(folder / "checkout")
     libraries = "rocm_sdk_libraries" if split else "rocm_sdk_libraries_gfx94x_dcgpu"
-    yield Checkout(root=folder / "checkout", packages=packages, libraries=libraries)
+    yield Checkout(path=folder / "checkout", packages=packages, libraries=libraries)
     shutil.rmtree(folder)
 
 
 def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> None:
     assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
     junit = tmp_path / "junit.xml"
-    checkout.nox("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
+    checkout.stages("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
     report = selftest.read(junit.read_bytes())
     assert (report.failing, report.properties["rocm"]) == ((), ROCM_VERSION)
     passed = {case.test.split("::")[0] for case in report.cases if case.outcome == "passed"}
@@ -116,17 +113,17 @@ def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_pa
     assert left == set(change.targets)
     junit = tmp_path / "junit.xml"
     words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
-    checkout.nox("test_rocm", "--", *words)
+    checkout.stages("test_rocm", "--", *words)
     report = selftest.read(junit.read_bytes())
     assert (report.failing, report.properties["rocm"]) == ((), new)
 
 
 def test_every_wheel_is_built_against_them_and_computes(checkout: Checkout) -> None:
     sample = ("--torch-ref", "sample")
-    checkout.nox("resolve", "checkout", "--", *sample)
-    checkout.nox("install_rocm", *BUILDS, "--", *sample, "--rocm-find-links", checkout.packages)
+    checkout.stages("resolve", "checkout", "--", *sample)
+    checkout.stages("install_rocm", *BUILDS, "--", *sample, "--rocm-find-links", checkout.packages)
     # a run that packaged no ROCm itself gets it from the person's own sources
     own = f"{checkout.packages} {environment().get('PIP_FIND_LINKS', '')}"
-    checkout.nox("check_wheels", "index", "test_smoke", "--", *sample, PIP_FIND_LINKS=own)
-    wheels = list((checkout.root / f"out/local-linux/python/{FAMILY}").glob("*.whl"))
+    checkout.stages("check_wheels", "index", "test_smoke", "--", *sample, PIP_FIND_LINKS=own)
+    wheels = list((checkout.path / f"out/local-linux/python/{FAMILY}").glob("*.whl"))
     assert {path.name.partition("-")[0] for path in wheels} >= {"torch", "triton", "torchaudio", "apex"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
     from core.run import RunOutputs
     from core.stores import Store
 
-Publish = "Callable[..., FileRecord]"
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """A run in a store in a folder, and what fills it."""
+
+    common: Common
+    store: Store
+    outputs: RunOutputs
+    root: Path
+    publish: Callable[..., FileRecord]
+    record_of: Callable[..., Record]
+    make_wheel: Callable[..., Path]
 
 
 @pytest.fixture
@@ -65,3 +77,21 @@ def publish(
         return one
 
     return put
+
+
+@pytest.fixture
+def lab(
+    common: Common,
+    publish: Callable[..., FileRecord],
+    record_of: Callable[..., Record],
+    make_wheel: Callable[..., Path],
+) -> Lab:
+    return Lab(
+        common=common,
+        store=common.open_store(),
+        outputs=common.outputs,
+        root=common.root,
+        publish=publish,
+        record_of=record_of,
+        make_wheel=make_wheel,
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +14,8 @@ import urllib3
 
 from ci.github import MOST_RUNS, GitHub, Run, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
+from core.http import answering
+from tests.folders import Quiet
 from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Played:
 def played() -> Iterator[Played]:
     script = Played()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             script.asked.append((url.path, parse_qs(url.query), self.headers.get("Authorization", "")))
@@ -66,19 +67,8 @@ def played() -> Iterator[Played]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    script.address = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with answering(Handler) as script.address:
         yield script
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def recorded(name: str) -> bytes:

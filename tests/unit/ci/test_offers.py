@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from core.run import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
+    from tests.unit.ci.conftest import Lab
 
 
 def offer(distribution: str, version: str, name: str = "") -> Offer:
@@ -103,27 +104,23 @@ def test_files_are_for_a_python_by_their_tags(name: str, there: bool) -> None:  
     assert fits(offer("torch", "2", name), "", "windows") is ("linux" not in name)
 
 
-def test_offers_are_what_successful_records_promise(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Any
-) -> None:
-    torch = publish("torch")
-    failed = record_of(
+def test_offers_are_what_successful_records_promise(lab: Lab) -> None:
+    torch = lab.publish("torch")
+    failed = lab.record_of(
         torch.model_copy(update={"name": "x.whl", "key": "x"}), stage="failed", status="failed", exit_code=1
     )
-    records.write(store, outputs, "g", failed)
-    group = RunGroup(store=store, outputs=outputs, name="g")
+    records.write(lab.store, lab.outputs, "g", failed)
+    group = RunGroup(store=lab.store, outputs=lab.outputs, name="g")
     (one,) = offered(group)
     assert (one.name, one.sha256, one.key) == (torch.name, torch.sha256, torch.key)
     assert (one.size, one.metadata_sha256) == (torch.size, torch.metadata_sha256)
 
 
-def test_of_two_records_of_a_local_file_the_one_that_lies_there_counts(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Any
-) -> None:
-    torch = publish("torch")
+def test_of_two_records_of_a_local_file_the_one_that_lies_there_counts(lab: Lab) -> None:
+    torch = lab.publish("torch")
     before = torch.model_copy(update={"sha256": "0" * 64})
-    records.write(store, outputs, "g", record_of(before, stage="an_earlier_build"))
-    (one,) = offered(RunGroup(store=store, outputs=outputs, name="g"))
+    records.write(lab.store, lab.outputs, "g", lab.record_of(before, stage="an_earlier_build"))
+    (one,) = offered(RunGroup(store=lab.store, outputs=lab.outputs, name="g"))
     assert one.sha256 == torch.sha256
 
 
@@ -132,11 +129,9 @@ def test_a_group_without_a_record_offers_nothing(store: Store, outputs: RunOutpu
         offered(RunGroup(store=store, outputs=outputs, name="g"))
 
 
-def test_a_run_is_found_in_its_repositorys_folder_or_without_one(
-    common: Common, publish: Callable[..., FileRecord]
-) -> None:
-    publish("torch")
-    found = find_group(replace(common, external_repo="owner-repo/"), "")
+def test_a_run_is_found_in_its_repositorys_folder_or_without_one(lab: Lab) -> None:
+    lab.publish("torch")
+    found = find_group(replace(lab.common, external_repo="owner-repo/"), "")
     assert (found.name, found.outputs.external_repo) == ("g", "")
 
 
@@ -172,19 +167,15 @@ def test_a_run_that_never_was_is_one_message_with_every_place(tmp_path: Path, co
         ("gfx94", ""),
     ],
 )
-def test_a_groups_families_are_its_name_without_the_variant(
-    tmp_path: Path, outputs: RunOutputs, group: str, family: str
-) -> None:
-    assert RunGroup(store=DirectoryStore(tmp_path), outputs=outputs, name=group).family == family
+def test_a_groups_families_are_its_name_without_the_variant(lab: Lab, group: str, family: str) -> None:
+    assert RunGroup(store=DirectoryStore(lab.root), outputs=lab.outputs, name=group).family == family
 
 
-def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
-) -> None:
-    publish("torch", fields=[("Requires-Dist", "rocm==7.1"), ("Requires-Dist", "numpy; extra == 'x'")])
-    (one,) = offered(RunGroup(store=store, outputs=outputs, name="g"))
-    assert required_by(store, one) == ("rocm==7.1", "numpy; extra == 'x'")
-    store.put_bytes(f"{one.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
+def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(lab: Lab) -> None:
+    lab.publish("torch", fields=[("Requires-Dist", "rocm==7.1"), ("Requires-Dist", "numpy; extra == 'x'")])
+    (one,) = offered(RunGroup(store=lab.store, outputs=lab.outputs, name="g"))
+    assert required_by(lab.store, one) == ("rocm==7.1", "numpy; extra == 'x'")
+    lab.store.put_bytes(f"{one.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
     with pytest.raises(StoreError, match="differs from its record"):
-        required_by(store, one)
-    assert required_by(store, OFFERS[1]) == ()
+        required_by(lab.store, one)
+    assert required_by(lab.store, OFFERS[1]) == ()

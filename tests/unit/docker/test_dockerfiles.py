@@ -31,23 +31,6 @@ def test_build_arguments_have_the_defaults_of_the_data(image: Image) -> None:
     assert in_file == data
 
 
-def test_the_nightly_image_has_the_arguments_of_the_workflow_it_is_for() -> None:
-    values = next(one for one in images().values() if one.default).values({})
-    assert {name: values[name] for name in sorted(values) if not name.startswith("CONDA")} == {
-        "ANACONDA_PYTHON_VERSION": "3.11",
-        "BASE_IMAGE": "docker.io/library/ubuntu:22.04",
-        "BUILD_ENVIRONMENT": "therock-nightly-rocm6.4",
-        "PYTORCH_NIGHTLY_REF": "nightly",
-        "PYTORCH_ROCM_ARCH": "gfx942",
-        "ROCM_SDK_TARGET_FAMILY": "",
-        "ROCM_VERSION": "6.4",
-        "THEROCK_NIGHTLY_INDEX_URL": "https://nightly.repo.amd.com/rocm/whl-next/",
-        "THEROCK_NIGHTLY_VERSION": "",
-        "UBUNTU_VERSION": "22.04",
-        "USE_THEROCK_NIGHTLY": "1",
-    }
-
-
 @IMAGES
 def test_what_is_copied_is_there_and_is_sent_to_the_engine(image: Image) -> None:
     text = (ROOT / image.dockerfile).read_text(encoding="utf-8")

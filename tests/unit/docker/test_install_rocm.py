@@ -132,42 +132,42 @@ def test_the_place_may_be_an_index_a_page_or_a_folder(machine: Machine, place: s
     assert f"rocm-sdk-libraries --no-cache-dir --pre {options} ENV:" in asked
 
 
-def test_a_configured_certificate_still_counts(machine: Machine) -> None:
-    machine.install(NIGHTLY, CERT="/etc/ssl/own.pem")
-    assert f"--index-url {INDEX} --cert /etc/ssl/own.pem ENV:" in machine.pip_of_rocm()
+FAMILY = {"ROCM_SDK_TARGET_FAMILY": "gfx110X-all"}
+VERSION = {"THEROCK_NIGHTLY_VERSION": "7.10.0a1"}
+DEVICES = "rocm-sdk-device-gfx1100==7.10.0a1 rocm-sdk-device-gfx1101==7.10.0a1"
+SPLIT = {**FAMILY, **VERSION, "SPLIT": "1", "PYTORCH_ROCM_ARCH": "gfx1100;gfx1101"}
 
 
-@pytest.mark.parametrize("family", ["", "gfx110X-all"])
-def test_version_and_family_are_given_on(machine: Machine, family: str) -> None:
-    machine.install(NIGHTLY, THEROCK_NIGHTLY_VERSION="7.10.0a1", ROCM_SDK_TARGET_FAMILY=family)
+@pytest.mark.parametrize(
+    ("env", "said", "family"),
+    [
+        ({"CERT": "/etc/ssl/own.pem"}, f"--index-url {INDEX} --cert /etc/ssl/own.pem ENV:", ""),
+        (VERSION, "rocm[libraries,devel]==7.10.0a1 --no-cache-dir", ""),
+        ({**VERSION, **FAMILY}, "rocm[libraries,devel]==7.10.0a1", "=gfx110X-all"),
+        (SPLIT, f"rocm[libraries,devel]==7.10.0a1 {DEVICES} --no-cache-dir", ""),
+    ],
+    ids=["certificate", "version", "family", "split"],
+)
+def test_certificate_version_family_and_targets_are_given_on(
+    machine: Machine, env: dict[str, str], said: str, family: str
+) -> None:
+    machine.install(NIGHTLY, env)
     call = machine.pip_of_rocm()
-    assert "rocm[libraries,devel]==7.10.0a1" in call
-    assert ("ENV:ROCM_SDK_TARGET_FAMILY" in call) == bool(family)
-    assert ("ENV:ROCM_SDK_TARGET_FAMILY=gfx110X-all" in call) == bool(family)
+    assert said in call
+    assert call.partition("ENV:ROCM_SDK_TARGET_FAMILY")[2] == family
 
 
-def test_of_split_packages_the_device_code_of_the_targets_is_installed(machine: Machine) -> None:
-    family = {"ROCM_SDK_TARGET_FAMILY": "gfx110X-all", "PYTORCH_ROCM_ARCH": "gfx1100;gfx1101"}
-    machine.install(NIGHTLY, family, SPLIT="1", THEROCK_NIGHTLY_VERSION="7.10.0a1")
-    call = machine.pip_of_rocm()
-    devices = "rocm-sdk-device-gfx1100==7.10.0a1 rocm-sdk-device-gfx1101==7.10.0a1"
-    assert f"rocm[libraries,devel]==7.10.0a1 {devices} --no-cache-dir" in call
-    assert "ENV:ROCM_SDK_TARGET_FAMILY" not in call
-
-
-def test_an_older_rocm_is_removed_and_nothing_else(machine: Machine, make: Callable[[str], Path]) -> None:
-    (make("opt/rocm-6.4.0/bin") / "hipcc").touch()
-    (machine.root / "opt" / "rocm").symlink_to("rocm-6.4.0")
+@pytest.mark.parametrize("folder", ["rocm-6.4.0", "rocm"])
+def test_an_older_rocm_is_removed_and_nothing_else(
+    machine: Machine, make: Callable[[str], Path], folder: str
+) -> None:
+    (make(f"opt/{folder}/bin") / "hipcc").touch()
+    if folder != "rocm":
+        (machine.root / "opt" / "rocm").symlink_to(folder)
     for kept in ("opt/rocm-tools", "opt/conda"):
         make(kept)
     machine.install(NIGHTLY)
     assert sorted(path.name for path in (machine.root / "opt").iterdir()) == ["conda", "rocm-tools"]
-
-
-def test_a_folder_of_that_name_is_removed_too(machine: Machine, make: Callable[[str], Path]) -> None:
-    (make("opt/rocm/bin") / "hipcc").touch()
-    machine.install(NIGHTLY)
-    assert list((machine.root / "opt").iterdir()) == []
 
 
 def test_shells_learn_where_rocm_is(machine: Machine) -> None:
@@ -228,22 +228,16 @@ def test_debian_takes_the_packages_of_the_ubuntu_nearest_to_it(
         ({"USE_THEROCK_NIGHTLY": "1"}, "needs THEROCK_NIGHTLY_INDEX_URL"),
         ({"ROCM_VERSION": "6.4; rm -rf x"}, "is no version"),
         ({}, "ROCM_VERSION= is no version"),
+        ({"ROCM_VERSION": "6.4"}, "AMD has no ROCm packages for this base"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_changes(
+def test_what_cannot_be_meant_or_had_is_refused_before_anything_changes(
     machine: Machine, make: Callable[[str], Path], env: dict[str, str], said: str
 ) -> None:
     kept = make("opt/rocm")
+    machine.codename("sid")
     refused = machine.install(env, check=False)
     assert refused.returncode == 1
     assert said in refused.stderr
     assert kept.is_dir()
-    assert not machine.log.exists()
-
-
-def test_a_base_that_amd_has_nothing_for_is_refused(machine: Machine) -> None:
-    machine.codename("sid")
-    refused = machine.install(check=False, ROCM_VERSION="6.4")
-    assert refused.returncode == 1
-    assert "AMD has no ROCm packages for this base" in refused.stderr
     assert not machine.log.exists()

@@ -161,14 +161,6 @@ def test_targets_that_lack_artifacts_are_told(
 # --- fetching ------------------------------------------------------------------------------
 
 
-def test_artifacts_come_out_whole(store: Watched, folder: Path) -> None:
-    done = fetch(store, planned(store), folder)
-    assert names(done) == folders(folder) == MINE
-    assert [artifact.path.name for artifact in scan(folder)] == MINE
-    assert (folder / "rand_lib_gfx1100/a/stage/rand_lib_gfx1100").read_text(encoding="utf-8") == "library"
-    assert sorted(path.name for path in folder.glob(".*")) in ([], [artifacts.LOCK])
-
-
 def test_what_is_there_is_not_fetched_again(store: Watched, folder: Path, tmp_path: Path) -> None:
     fetch(store, planned(store), folder)
     assert is_current(planned(store), folder)
@@ -283,20 +275,6 @@ def test_ctrl_c_stops_what_is_under_way(
     assert set(ended) <= {"blas_lib_gfx110X-all", "rand_lib_gfx1100"}
     with pytest.raises(ArtifactError, match="is incomplete"):
         scan(folder)
-
-
-def test_a_hundred_at_once(tmp_path: Path, folder: Path) -> None:
-    for number in range(100):
-        put(tmp_path, f"part{number}_lib_gfx1100", content=f"{number}" * 100)
-    store = Watched(tmp_path / "store")
-    wanted = family("gfx1100")
-    planned = plan(store, choose(list_artifacts(store, PREFIX), wanted, where=PREFIX), wanted, jobs=16)
-    size = sum(one.artifact.size for one in fetch(store, planned, folder, jobs=16))
-    assert size == sum(path.stat().st_size for path in (tmp_path / "store" / PREFIX).glob("*.zst"))
-    assert len(scan(folder)) == len(store.opened) == 100
-    assert (folder / "part42_lib_gfx1100/a/stage/part42_lib_gfx1100").read_text(
-        encoding="utf-8"
-    ) == "42" * 100
 
 
 def test_a_store_error_of_the_listing_is_not_hidden(store: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

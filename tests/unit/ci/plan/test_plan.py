@@ -11,6 +11,8 @@ import pytest
 from ci.plan.origins import completed, needs
 from ci.plan.outputs import outputs
 from core.errors import DataError, FatalError, UsageError
+from ci.plan.rocm import completed, needs
+from core.errors import DataError, UsageError
 from core.run import plan
 from core.run.plan import MAX_JOBS, STAGES, Plan, RocmOrigin
 from tests.unit.ci.plan.planning import (
@@ -309,15 +311,6 @@ def test_tests_on_several_gpus_run_where_a_machine_has_them() -> None:
     assert found == [("1/3", "many"), ("2/3", "many"), ("3/3", "many")]
 
 
-def test_a_failure_of_upstreams_tests_can_be_expected() -> None:
-    data = failing(DAY, stages=("test_torch",))
-    made = planned("schedule", what=data)
-    mine = [one for one in made.matrix("linux", "test_torch") if one.gpu_family == "gfx94X-dcgpu"]
-    assert len(mine) == 2
-    assert all(one.expect_failure for one in mine)
-    assert not [one for one in made.matrix("linux", "test_pytorch") if one.expect_failure]
-
-
 @pytest.mark.parametrize(
     ("component", "sessions"),
     [
@@ -485,12 +478,6 @@ def test_what_builds_nothing_says_why(words: Any, reason: str) -> None:
     assert (made.cells, made.variants, made.build_pytorch.value) == ((), (), False)
 
 
-def test_documentation_is_built_where_a_label_requests_it() -> None:
-    made = planned("pull_request", pull_request("build:pytorch", "gfx1151"), ("docs/x.md",))
-    assert made.enable_build_jobs.reason.startswith("label build:pytorch, although only docs/x.md changed")
-    assert stages(made)["build_pytorch"] == ["gfx94X-dcgpu", "gfx1151"]
-
-
 # -- who is trusted ----------------------------------------------------------------------------
 
 
@@ -598,10 +585,6 @@ def test_a_plan_of_another_shape_is_refused(tmp_path: Any) -> None:
     assert "cels: unknown key. Did you mean 'cells'" in str(caught.value)
 
 
-def test_the_schema_is_one_of_plans() -> None:
-    assert {"cells", "variants", "left_out", "trusted"} <= Plan.model_json_schema()["properties"].keys()
-
-
 def test_outputs_are_json_and_never_pythons_own_writing() -> None:
     made = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
     written = outputs(made)
@@ -657,9 +640,3 @@ def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> Non
     twice = full.model_copy(update={"variants": full.variants * 400})
     with pytest.raises(DataError, match=r"outputs are [2-9]\.\d\d MiB"):
         outputs(twice)
-
-
-def test_what_is_refused_is_refused_as_an_error_of_ours() -> None:
-    with pytest.raises(FatalError):
-        planned("push", {"ref": 17})
-    assert planned("push", push(), repository=OURS).trusted.value

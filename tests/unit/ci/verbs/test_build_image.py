@@ -218,15 +218,6 @@ def test_a_failed_save_leaves_the_archive_that_was_there(
     assert "The disk is full" in capsys.readouterr().err
 
 
-def test_a_missing_base_ends_the_work(
-    engine: FakeEngine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine.fails["build"] = "ERROR: pull access denied for nowhere"
-    assert door("--base=nowhere:1", f"--output={tmp_path / 'x'}") == MissingInputError.exit_code
-    assert [command[1] for command in engine.commands] == ["build"]
-    assert "Could not pull the base image nowhere:1" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("named", ["docker", "podman", "buildah"])
 def test_a_dry_run_prints_the_exact_commands(
     named: Engine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]

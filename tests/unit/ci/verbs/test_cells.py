@@ -7,7 +7,6 @@ import pytest
 
 from ci.jobs import MATRIX_SESSIONS
 from ci.plan.data import Matrix
-from ci.verbs import cells
 from ci.verbs.cells import Cell, expand, load_matrix
 from core.cli import Verb, main
 from core.cli.options import ROOT
@@ -109,14 +108,6 @@ def test_where_a_matrix_has_upstreams_tests() -> None:
         found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
         assert bool(found) is some
         assert len(found) <= MAX_JOBS
-
-
-def test_a_plan_has_a_row_for_each_part_of_upstreams_tests() -> None:
-    made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
-    assert cells.planned(made, "linux")["test_torch"] == [
-        ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2"),
-        ("3.12", "nightly", "gfx94X-dcgpu", "default", "2/2"),
-    ]
 
 
 def test_what_cannot_be_built_is_left_out_with_its_reason() -> None:
@@ -228,8 +219,3 @@ def test_a_plan_without_cells_says_why(tmp_path: Path, capsys: pytest.CaptureFix
     assert "The plan has no cell on linux: no label build:pytorch." in capsys.readouterr().err
     (tmp_path / "other.json").write_text("{}")
     assert main("ci", "", VERBS, ["cells", str(tmp_path / "other.json")]) == 3
-
-
-def test_a_matrix_has_its_families_from_the_data_of_ci() -> None:
-    assert load_matrix("ci", ROOT).gpu_families == {"linux": ("gfx94X-dcgpu",), "windows": ("gfx110X-all",)}
-    assert len(load_matrix("release", ROOT).gpu_families["linux"]) == 16

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.install.dependencies import mirror
-from ci.publish.index import Indexed, write_index
-from ci.verbs import check_indexes
+from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
 from core import files
 from core.cli import Verb, main
@@ -63,9 +62,3 @@ def test_a_store_without_an_index_is_an_error(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "store").mkdir()
     assert door(tmp_path / "store") != 0
     assert "no index that stays" in capsys.readouterr().err
-
-
-def test_what_is_wrong_is_said_by_folder() -> None:
-    assert check_indexes.problems("v2/g", Indexed(files=1, written=("v2/g/index.html",))) == [
-        "v2/g/index.html is not what it should be."
-    ]

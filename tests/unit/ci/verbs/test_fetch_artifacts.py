@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")
 FAMILY = "gfx110X-all"
-Command = "Callable[..., Path]"
 
 
 def put(folder: Path, *names: str) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from core.run.records import FileRecord
     from core.stores import Store
 
-Publish = "Callable[..., FileRecord]"
 VERBS = (Verb("fetch-wheels", "ci.verbs.fetch_wheels", "x"),)
 
 
@@ -249,10 +248,3 @@ def test_only_what_is_for_a_python_is_fetched(tmp_path: Path, monkeypatch: pytes
     where = ("--run-id", "17", "--store", str(tmp_path / "out"), "--output-dir", str(tmp_path / "w"))
     assert main("ci", "x", VERBS, ["fetch-wheels", *where, "--python", "3.12"]) == 0
     assert sorted(path.name.split("-")[1] for path in (tmp_path / "w").glob("torch*.whl")) == ["2.10"]
-
-
-def test_a_run_that_never_was_is_one_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ("--run-id", "404", "--store", str(tmp_path), "--output-dir", str(tmp_path / "w"))
-    assert main("ci", "x", VERBS, ["fetch-wheels", *words]) == MissingInputError.exit_code
-    assert capfd.readouterr().err.count("error: ") == 1
-    assert not (tmp_path / "w").exists()

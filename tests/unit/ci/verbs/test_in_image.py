@@ -3,12 +3,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.verbs import in_image
-from core import errors, process
+from core import errors
 from core.cli import Verb, main
 from core.env import engines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import pytest
@@ -49,21 +48,6 @@ def test_an_archive_that_is_not_there_names_who_makes_it(
     code = main("ci", "", VERBS, [*WORDS, f"--archive={tmp_path / 'image.tar'}"])
     assert code == errors.MissingInputError.exit_code
     assert "nox -s build_image" in capsys.readouterr().err
-
-
-def test_what_cannot_run_containers_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    ran: list[list[str]] = []
-
-    def silence(question: Sequence[str]) -> str:
-        asked.append(question[0])
-        return "is not installed" if question[0] == "docker" else ""
-
-    monkeypatch.setattr(engines, "_silence", silence)
-    monkeypatch.setattr(process, "run", lambda command, **_: ran.append(list(command)))
-    assert main("ci", "", VERBS, WORDS) == 0
-    assert asked == ["docker", "podman"]
-    assert ran[0][:2] == ["podman", "run"]
 
 
 def test_no_session_is_refused() -> None:

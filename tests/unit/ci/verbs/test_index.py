@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,17 @@ from core import files
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.run import records
-from core.run.records import FileRecord, Record
 from core.stores.location import DryRunStore
 from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run import RunOutputs
+    from core.run.outputs import RunOutputs
+    from core.run.records import FileRecord
     from core.stores import Store
+    from tests.unit.ci.conftest import Lab
 
-Publish = Callable[..., FileRecord]
 VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 
@@ -35,46 +35,44 @@ def aged(store: Store, one: FileRecord) -> None:
     os.utime(Path(store.url) / one.key, (1e9, 1e9))
 
 
-def test_pages_list_what_is_recorded_with_digests_and_metadata(
-    store: Store, outputs: RunOutputs, publish: Publish, tmp_path: Path
-) -> None:
-    one = publish(fields=[("Requires-Python", "<3.14,>=3.10")])
-    publish("apex", "1.10.0")
-    indexed = index.write_pages(store, outputs, "g")
-    prefix = outputs.python_prefix("g")
+def test_pages_list_what_is_recorded_with_digests_and_metadata(lab: Lab) -> None:
+    one = lab.publish(fields=[("Requires-Python", "<3.14,>=3.10")])
+    lab.publish("apex", "1.10.0")
+    indexed = index.write_pages(lab.store, lab.outputs, "g")
+    prefix = lab.outputs.python_prefix("g")
     assert indexed.files == 2
     assert set(indexed.written) == {
         f"{prefix}/{path}"
         for path in ("index.html", *(f"simple/{part}index.{kind}" for part in ("", "torch/", "apex/")
                                      for kind in ("html", "json")))
     }  # fmt: skip
-    metadata = tmp_path / "METADATA"
-    metadata.write_bytes(read_metadata(tmp_path / "dist" / one.name).raw)
-    line = next(line for line in page(store, outputs).splitlines() if "torch" in line and "href" in line)
+    metadata = lab.root / "METADATA"
+    metadata.write_bytes(read_metadata(lab.root / "dist" / one.name).raw)
+    line = next(
+        line for line in page(lab.store, lab.outputs).splitlines() if "torch" in line and "href" in line
+    )
     assert f"{one.name.replace('+', '%2B')}#sha256={one.sha256}" in line
     assert f'data-core-metadata="sha256={files.sha256(metadata)}"' in line
     assert 'data-requires-python="&lt;3.14,&gt;=3.10"' in line
-    assert 'href="../../torch-2.10.0%2Brocm7.1' in page(store, outputs, "simple/torch/index.html")
+    assert 'href="../../torch-2.10.0%2Brocm7.1' in page(lab.store, lab.outputs, "simple/torch/index.html")
 
 
-def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(
-    store: Store, outputs: RunOutputs, publish: Publish, record_of: Callable[..., Record], tmp_path: Path
-) -> None:
-    one = publish()
-    sidecar = store.read(f"{one.key}.metadata")
-    store.delete(f"{one.key}.metadata")
-    (tmp_path / "rocm-7.1.tar.gz").write_bytes(b"gz")
-    sdist = distributions.publish(store, outputs, "g", tmp_path / "rocm-7.1.tar.gz")
-    records.write(store, outputs, "g", record_of(sdist, stage="build_rocm"))
-    indexed = index.write_pages(store, outputs, "g")
+def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(lab: Lab) -> None:
+    one = lab.publish()
+    sidecar = lab.store.read(f"{one.key}.metadata")
+    lab.store.delete(f"{one.key}.metadata")
+    (lab.root / "rocm-7.1.tar.gz").write_bytes(b"gz")
+    sdist = distributions.publish(lab.store, lab.outputs, "g", lab.root / "rocm-7.1.tar.gz")
+    records.write(lab.store, lab.outputs, "g", lab.record_of(sdist, stage="build_rocm"))
+    indexed = index.write_pages(lab.store, lab.outputs, "g")
     assert indexed.files == 1
     assert [(held.stored.key, held.why) for held in indexed.held] == [
         (one.key, "its metadata sidecar does not exist yet")
     ]
-    assert "metadata=" not in page(store, outputs)
-    store.put_bytes(f"{one.key}.metadata", sidecar)
-    assert index.write_pages(store, outputs, "g").files == 2
-    assert "metadata=" in page(store, outputs)
+    assert "metadata=" not in page(lab.store, lab.outputs)
+    lab.store.put_bytes(f"{one.key}.metadata", sidecar)
+    assert index.write_pages(lab.store, lab.outputs, "g").files == 2
+    assert "metadata=" in page(lab.store, lab.outputs)
 
 
 def test_zero_wheels_are_an_error(store: Store, outputs: RunOutputs) -> None:
@@ -82,52 +80,36 @@ def test_zero_wheels_are_an_error(store: Store, outputs: RunOutputs) -> None:
         index.write_pages(store, outputs, "g")
 
 
-def test_a_wheel_that_no_record_names_is_refused(
-    store: Store, outputs: RunOutputs, publish: Publish, make_wheel: Callable[..., Path], tmp_path: Path
-) -> None:
-    publish()
-    other = distributions.publish(store, outputs, "g", make_wheel(tmp_path, "apex", "1.10.0"))
-    assert [held.stored.key for held in index.write_pages(store, outputs, "g").held] == [other.key]
-    assert "apex" not in page(store, outputs)
-    aged(store, other)
+def test_a_wheel_that_no_record_of_a_success_names_is_refused(lab: Lab) -> None:
+    lab.publish()
+    other = distributions.publish(lab.store, lab.outputs, "g", lab.make_wheel(lab.root, "apex", "1.10.0"))
+    failed = lab.record_of(other, status="failed", exit_code=8, error="No.")
+    records.write(lab.store, lab.outputs, "g", failed)
+    assert [held.stored.key for held in index.write_pages(lab.store, lab.outputs, "g").held] == [other.key]
+    assert "apex" not in page(lab.store, lab.outputs)
+    aged(lab.store, other)
     with pytest.raises(StoreError, match=f"{re.escape(other.key)} is in .* but no record names it"):
-        index.write_pages(store, outputs, "g")
+        index.write_pages(lab.store, lab.outputs, "g")
 
 
-def test_a_failed_stages_record_names_nothing(
-    store: Store,
-    outputs: RunOutputs,
-    make_wheel: Callable[..., Path],
-    record_of: Callable[..., Record],
-    tmp_path: Path,
-) -> None:
-    one = distributions.publish(store, outputs, "g", make_wheel(tmp_path))
-    records.write(store, outputs, "g", record_of(one, status="failed", exit_code=8, error="No."))
-    aged(store, one)
-    with pytest.raises(StoreError, match="no record names it"):
-        index.write_pages(store, outputs, "g")
+def test_a_dry_run_says_what_would_be_written(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.publish()
+    before = lab.store.list("")
+    index.write_pages(DryRunStore(lab.store), lab.outputs, "g")
+    assert lab.store.list("") == before
+    assert (
+        f"would write {lab.store.url}/{lab.outputs.python_prefix('g')}/index.html" in capsys.readouterr().err
+    )
 
 
-def test_a_dry_run_says_what_would_be_written(
-    store: Store, outputs: RunOutputs, publish: Publish, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish()
-    before = store.list("")
-    index.write_pages(DryRunStore(store), outputs, "g")
-    assert store.list("") == before
-    assert f"would write {store.url}/{outputs.python_prefix('g')}/index.html" in capsys.readouterr().err
-
-
-def test_the_verb_indexes_every_group_or_the_chosen_one(
-    common: Common, store: Store, outputs: RunOutputs, publish: Publish, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish()
-    publish(group="gfx942-gfx1100")
-    words = ["index", "--run-id", common.run_id, "--store", store.url]
+def test_the_verb_indexes_every_group_or_the_chosen_one(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.publish()
+    lab.publish(group="gfx942-gfx1100")
+    words = ["index", "--run-id", lab.common.run_id, "--store", lab.store.url]
     assert main("ci", "", VERBS, [*words, "--gpu-family", "gfx942;gfx1100"]) == 0
-    assert store.find(f"{outputs.python_prefix('g')}/index.html") is None
+    assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is None
     assert main("ci", "", VERBS, words) == 0
     said = capsys.readouterr().err
     assert "index: 1 files, 5 pages written" in said
     assert "index: unchanged, 1 files listed" in said
-    assert store.find(f"{outputs.python_prefix('g')}/index.html") is not None
+    assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is not None

@@ -1,35 +1,20 @@
 from __future__ import annotations
 
-import json
-import sys
 import zipfile
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ci.verbs import lambda_zip
-from core import process
 from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 VERBS = (Verb("lambda-zip", "ci.verbs.lambda_zip", "pack"),)
-# what runs in the place of Lambda: nothing but the zip and boto3
-CALL = """
-import json, sys
-sys.path[:0] = sys.argv[1:3]
-from ci.publish.server import handler
-event = json.loads(sys.argv[3])
-answer = handler(event, None)
-names = ("ci.publish.index.pages", "packaging.version")
-places = {name: getattr(sys.modules[name], "__file__", "") for name in names}
-print(json.dumps({"answer": answer, "places": places}))
-"""
 
 
 @pytest.fixture(name="written")
@@ -37,20 +22,6 @@ def written_fixture(tmp_path: Path) -> Path:
     output = tmp_path / "pages.zip"
     assert main("ci", "", VERBS, ["lambda-zip", "--output", str(output)]) == 0
     return output
-
-
-@pytest.fixture(name="runtime")
-def runtime_fixture(tmp_path: Path) -> Path:
-    """Make the folder that the runtime has: boto3 with what it needs, and nothing else of ours."""
-    folder = tmp_path / "runtime"
-    folder.mkdir()
-    for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six"):
-        spec = find_spec(name)
-        assert spec is not None
-        place = Path(str(spec.origin))
-        place = place.parent if place.name == "__init__.py" else place
-        (folder / place.name).symlink_to(place)
-    return folder
 
 
 def test_the_same_sources_give_the_same_bytes(written: Path, tmp_path: Path) -> None:
@@ -99,24 +70,6 @@ def test_the_template_takes_the_zip_from_where_it_is_written() -> None:
     text = (ROOT / "ci" / "publish" / "server" / "template.yaml").read_text(encoding="utf-8")
     assert f"CodeUri: ../../{OUTPUT.as_posix()}\n" in text
     assert f"Handler: {lambda_zip.HANDLER}.handler\n" in text
-
-
-@pytest.mark.processes
-def test_the_handler_runs_from_the_zip_with_boto3_and_the_standard_library_alone(
-    written: Path, runtime: Path, tmp_path: Path
-) -> None:
-    page = {"bucket": {"name": "b"}, "object": {"key": "1-linux/python/g/index.html"}}
-    told = {
-        "Records": [
-            {"eventSource": "aws:sqs", "messageId": "1", "body": json.dumps({"detail": page})},
-            {"eventSource": "aws:sqs", "messageId": "2", "body": "{"},
-        ]
-    }
-    command: list[str | Path] = [sys.executable, "-I", "-S", "-c", CALL, written, runtime, json.dumps(told)]
-    said = json.loads(process.capture(command, cwd=tmp_path, env={}).stdout)
-    assert said["answer"] == {"batchItemFailures": [{"itemIdentifier": "2"}]}
-    for place in said["places"].values():
-        assert place.startswith(str(written))
 
 
 @pytest.fixture(name="tree")

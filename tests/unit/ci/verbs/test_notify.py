@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -15,11 +14,13 @@ from ci.verbs.notify import Places, Policy, RunResult
 from core import errors
 from core.cli import Verb, main
 from core.run import RunOutputs
+from core.http import answering
+from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
+from tests.folders import Quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 FAILED = RunResult(title="CI", failures=(Failure(name="build_torch"),))
@@ -98,42 +99,25 @@ def test_the_summary_names_every_failure() -> None:
     assert notify.markdown(RunResult(title="CI")).strip() == "### CI: succeeded"
 
 
-class Slack(BaseHTTPRequestHandler):
+class Slack(Quiet, BaseHTTPRequestHandler):
+    got: ClassVar[list[Any]]
+    status: ClassVar[int]
+
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append(json.loads(body))  # type: ignore[attr-defined]
-        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.status)
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
-        pass
 
-
-@pytest.fixture
-def slack() -> Iterator[Any]:
-    server = HTTPServer(("127.0.0.1", 0), Slack)
-    server.got, server.status = [], 200  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def address(server: Any) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}/hook"
-
-
-def test_slack_is_told(slack: Any) -> None:
-    notify.send(FAILED, Places(slack=address(slack)))
-    assert slack.got[0]["text"] == "CI: 1 failed"
-
-
-def test_a_refused_message_is_a_warning(slack: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    slack.status = 404
-    notify.send(FAILED, Places(slack=address(slack)))
-    assert "status 404" in capsys.readouterr().err
+@pytest.mark.parametrize("status", [200, 404])
+def test_slack_is_told_and_a_refused_message_is_a_warning(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Slack.got, Slack.status = [], status
+    with answering(Slack) as address:
+        notify.send(FAILED, Places(slack=f"{address}/hook"))
+    assert [one["text"] for one in Slack.got] == ["CI: 1 failed"]
+    assert ("status 404" in capsys.readouterr().err) is (status == 404)
 
 
 def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from core.run import Platform
     from core.run.records import FileRecord, Record
     from core.stores import Store
+    from tests.unit.ci.conftest import Lab
 
 VERBS = (Verb("report", "ci.verbs.report", "print"),)
 
@@ -44,37 +45,33 @@ def built_fixture(
 
 
 def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
-    common: Common,
-    store: Store,
-    outputs: RunOutputs,
+    lab: Lab,
     built: FileRecord,
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(common.root / "summary.md"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(lab.common.root / "summary.md"))
     assert main("ci", "", VERBS, words) == 0
     said = capsys.readouterr().err
     assert built.sha256[:12] in said
     assert "build_apex g nightly cp312: Two wheels." in said
-    assert f"wheels   {store.url}/{outputs.python_prefix('g')}/\n" in said
+    assert f"wheels   {lab.store.url}/{lab.outputs.python_prefix('g')}/\n" in said
     assert "1 cell (1 failed), 1 file, 2 problems" in said
-    assert built.sha256[:12] in (common.root / "summary.md").read_text()
-    page = store.read(report.page_key(outputs)).decode()
-    assert f"page     {store.url_of(report.page_key(outputs))}\n" in said
+    assert built.sha256[:12] in (lab.common.root / "summary.md").read_text()
+    page = lab.store.read(report.page_key(lab.outputs)).decode()
+    assert f"page     {lab.store.url_of(report.page_key(lab.outputs))}\n" in said
     assert built.sha256 in page
     assert "Two wheels." in page
     assert main("ci", "", VERBS, words) == 0
-    assert store.read(report.page_key(outputs)).decode() == page
+    assert lab.store.read(report.page_key(lab.outputs)).decode() == page
 
 
 @pytest.mark.parametrize("option", ["--text", "--json", "--dry-run"])
-def test_who_only_asks_leaves_nothing(
-    option: str, store: Store, outputs: RunOutputs, built: FileRecord, words: list[str]
-) -> None:
+def test_who_only_asks_leaves_nothing(lab: Lab, option: str, built: FileRecord, words: list[str]) -> None:
     assert built.size > 0
     assert main("ci", "", VERBS, [*words, option]) == 0
-    assert store.find(report.page_key(outputs)) is None
+    assert lab.store.find(report.page_key(lab.outputs)) is None
 
 
 def test_json_says_what_the_page_says(
@@ -121,11 +118,7 @@ def leave_run(store: Store, run_id: str, record: Record, *, failed: bool = False
 
 
 def test_a_run_of_ci_is_held_against_the_last_one_before_that_built_its_cells(
-    store: Store,
-    built: FileRecord,
-    record_of: Callable[..., Record],
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, built: FileRecord, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def against(*more: str) -> str:
         assert main("ci", "", VERBS, [*words, "--json", *more]) == 0
@@ -136,11 +129,11 @@ def test_a_run_of_ci_is_held_against_the_last_one_before_that_built_its_cells(
     assert main("ci", "", VERBS, [*words, "--against", "previous"]) == MissingInputError.exit_code
     assert "None of the last 25 runs" in capsys.readouterr().err
     for run_id in ("9", "10"):
-        leave_run(store, run_id, record_of())
-    leave_run(store, "12", record_of(stage="build_apex"), failed=True)
-    leave_run(store, "13", record_of(cell=Cell(python="cp313", torch_ref="nightly")))
-    leave_run(store, "18", record_of())
-    leave_run(store, "local", record_of())
+        leave_run(lab.store, run_id, lab.record_of())
+    leave_run(lab.store, "12", lab.record_of(stage="build_apex"), failed=True)
+    leave_run(lab.store, "13", lab.record_of(cell=Cell(python="cp313", torch_ref="nightly")))
+    leave_run(lab.store, "18", lab.record_of())
+    leave_run(lab.store, "local", lab.record_of())
     assert against() == against("--against", "previous") == "10"
     assert against("--against", "none") == ""
     assert against("--against", "9") == "9"
@@ -163,30 +156,26 @@ def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
 
 
 def test_the_local_run_is_held_against_none_unless_asked(
-    common: Common, store: Store, record_of: Callable[..., Record], capsys: pytest.CaptureFixture[str]
+    lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave_run(store, "local", record_of())
-    leave_run(store, "9", record_of())
-    words = ["report", "--store", store.url, "--json"]
-    assert common.run_id != "local"
+    leave_run(lab.store, "local", lab.record_of())
+    leave_run(lab.store, "9", lab.record_of())
+    words = ["report", "--store", lab.store.url, "--json"]
+    assert lab.common.run_id != "local"
     for more, run_id in (([], ""), (["--against", "previous"], "9")):
         assert main("ci", "", VERBS, [*words, *more]) == 0
         assert json.loads(capsys.readouterr().out)["against"] == run_id
 
 
 def test_another_platforms_part_of_a_run_is_told_by_this_machine(
-    store: Store,
-    outputs: RunOutputs,
-    record_of: Callable[..., Record],
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other: Platform = "linux" if outputs.platform == "windows" else "windows"
-    there = replace(outputs, platform=other)
-    failed = record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")
-    records.write(store, there, "g", failed)
+    other: Platform = "linux" if lab.outputs.platform == "windows" else "windows"
+    there = replace(lab.outputs, platform=other)
+    failed = lab.record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")
+    records.write(lab.store, there, "g", failed)
     assert main("ci", "", VERBS, words) == MissingInputError.exit_code
     assert main("ci", "", VERBS, [*words, "--platform", other]) == 0
     assert "No compiler." in capsys.readouterr().err
-    assert store.find(report.page_key(there)) is not None
-    assert store.find(report.page_key(outputs)) is None
+    assert lab.store.find(report.page_key(there)) is not None
+    assert lab.store.find(report.page_key(lab.outputs)) is None

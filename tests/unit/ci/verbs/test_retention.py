@@ -158,13 +158,6 @@ def test_files_in_promotion_stay_until_it_ends(staged: Store, monkeypatch: pytes
     assert "rocm-7.2" not in wheels(staged)
 
 
-def test_nothing_goes_before_its_day(staged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = keys(staged)
-    later(monkeypatch, 119)
-    assert door(staged.url, "--yes") == 0
-    assert keys(staged) == before
-
-
 def test_a_dry_run_and_a_forgotten_yes_delete_nothing(
     staged: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,9 +16,9 @@ from core.packages import Offer, sources
 from tests.folders import served
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from core.run.records import FileRecord
+    from tests.unit.ci.conftest import Lab
 
 VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 A = "a" * 64
@@ -64,15 +64,13 @@ def front(*words: str) -> int:
     return main("ci", "x", VERBS, ["setup-venv", ".venv", *words])
 
 
-def test_a_runs_packages_are_pinned_and_installed(
-    publish: Callable[..., FileRecord], tmp_path: Path, calls: list[Any]
-) -> None:
-    publish("torch", "2.10.0+rocm7.1", group="gfx94X-dcgpu-asan")
-    publish("torch", "2.9.0", group="gfx94X-dcgpu-asan", tag="cp311-cp311-linux_x86_64")
-    prefix = tmp_path / "out/17-linux/python/gfx94X-dcgpu-asan"
+def test_a_runs_packages_are_pinned_and_installed(lab: Lab, calls: list[Any]) -> None:
+    lab.publish("torch", "2.10.0+rocm7.1", group="gfx94X-dcgpu-asan")
+    lab.publish("torch", "2.9.0", group="gfx94X-dcgpu-asan", tag="cp311-cp311-linux_x86_64")
+    prefix = lab.root / "out/17-linux/python/gfx94X-dcgpu-asan"
     (wheel,) = prefix.glob("torch-2.10*.whl")
     (prefix / "index.html").write_text(f'<a href="{wheel.name}">')
-    store = ("--store", str(tmp_path / "out"))
+    store = ("--store", str(lab.root / "out"))
     assert (
         front("--packages", "torch numpy", "--from-run-id", "17", *store, "--backend", "pip", "--wait", "0")
         == 0
@@ -86,10 +84,10 @@ def test_a_runs_packages_are_pinned_and_installed(
 
 
 def test_nothing_is_made_before_all_is_found(
-    publish: Callable[..., FileRecord], tmp_path: Path, calls: list[Any], capfd: pytest.CaptureFixture[str]
+    lab: Lab, calls: list[Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    publish("torch", group="g")
-    store = ("--store", str(tmp_path / "out"), "--wait", "0")
+    lab.publish("torch", group="g")
+    store = ("--store", str(lab.root / "out"), "--wait", "0")
     wrong = (
         ("--packages", "torch", "--from-run-id", "18", *store),
         ("--packages", "torchvision", "--from-run-id", "17", *store),
@@ -139,12 +137,10 @@ def test_an_index_may_have_a_folder_and_others_an_index_of_their_own(index: str,
     assert theirs == Sources(index_url="https://deps/")
 
 
-def test_a_dry_run_makes_nothing(
-    publish: Callable[..., FileRecord], tmp_path: Path, calls: list[Any], capfd: pytest.CaptureFixture[str]
-) -> None:
-    one = publish("torch", group="g")
-    (tmp_path / "out/17-linux/python/g/index.html").write_text(f'<a href="{one.name}">')
-    run = ("--packages", "torch", "--from-run-id", "17", "--store", str(tmp_path / "out"))
+def test_a_dry_run_makes_nothing(lab: Lab, calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+    one = lab.publish("torch", group="g")
+    (lab.root / "out/17-linux/python/g/index.html").write_text(f'<a href="{one.name}">')
+    run = ("--packages", "torch", "--from-run-id", "17", "--store", str(lab.root / "out"))
     assert front(*run, "--dry-run") == 0
     assert calls == []
     said = capfd.readouterr().err
@@ -183,9 +179,7 @@ def test_a_flat_page_is_a_source_by_either_name(tmp_path: Path, calls: list[Any]
         assert front("--packages", "torch", *words) == MissingInputError.exit_code
 
 
-def test_a_run_without_a_file_for_the_python_is_said(
-    publish: Callable[..., FileRecord], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    publish("torch", group="g", tag="cp311-cp311-linux_x86_64")
-    assert front("--packages", "torch", "--from-run-id", "17", "--store", str(tmp_path / "out")) == 4
+def test_a_run_without_a_file_for_the_python_is_said(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
+    lab.publish("torch", group="g", tag="cp311-cp311-linux_x86_64")
+    assert front("--packages", "torch", "--from-run-id", "17", "--store", str(lab.root / "out")) == 4
     assert "none is for Python 3.12" in capfd.readouterr().err

@@ -27,6 +27,7 @@ from core.wheel.writer import WheelSpec, write_wheel
 if TYPE_CHECKING:
     from core.run.records import Record
     from core.stores import Store
+    from tests.unit.ci.conftest import Lab
 
 MakeWheel = Callable[..., Path]
 VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)
@@ -45,105 +46,70 @@ def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecor
     return wheels.upload_group(common, source, group)
 
 
-def test_a_folder_is_put_with_records_that_the_index_takes(
-    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
-) -> None:
-    path = make_wheel(tmp_path / "mine")
-    (tmp_path / "mine" / "notes.txt").write_text("not uploaded")
-    (one,) = upload_folder(common, tmp_path / "mine", "g")
-    assert (one.key, one.sha256) == (f"{outputs.python_prefix('g')}/{path.name}", files.sha256(path))
-    (record,) = records.read_all(store, outputs, "g")
+def test_a_folder_is_put_with_records_that_the_index_takes(lab: Lab) -> None:
+    path = lab.make_wheel(lab.root / "mine")
+    (lab.root / "mine" / "notes.txt").write_text("not uploaded")
+    (one,) = upload_folder(lab.common, lab.root / "mine", "g")
+    assert (one.key, one.sha256) == (f"{lab.outputs.python_prefix('g')}/{path.name}", files.sha256(path))
+    (record,) = records.read_all(lab.store, lab.outputs, "g")
     assert (record.files, record.cell.gpu_family) == ((one,), "g")
-    assert index.write_pages(store, outputs, "g").files == 1
+    assert index.write_pages(lab.store, lab.outputs, "g").files == 1
 
 
-def test_a_folder_is_put_once(
-    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
-) -> None:
-    make_wheel(tmp_path / "mine")
-    upload_folder(common, tmp_path / "mine", "g")
-    before = everything(store)
-    upload_folder(common, tmp_path / "mine", "g")
-    assert everything(store) == before
-    assert len(records.read_all(store, outputs, "g")) == 1
-
-
-def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(
-    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
-) -> None:
-    make_wheel(tmp_path / "first")
-    make_wheel(tmp_path / "first", "rocm", "7.1")
-    upload_folder(common, tmp_path / "first", "g")
-    before = everything(store)
-    make_wheel(tmp_path / "second", content="other")
-    make_wheel(tmp_path / "second", "apex", "1.10.0")
+def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(lab: Lab) -> None:
+    lab.make_wheel(lab.root / "first")
+    lab.make_wheel(lab.root / "first", "rocm", "7.1")
+    upload_folder(lab.common, lab.root / "first", "g")
+    before = everything(lab.store)
+    lab.make_wheel(lab.root / "second", content="other")
+    lab.make_wheel(lab.root / "second", "apex", "1.10.0")
     with pytest.raises(StoreError, match=r"torch-.*with other bytes"):
-        upload_folder(common, tmp_path / "second", "g")
-    make_wheel(tmp_path / "second", "rocm", "7.1", content="other")
+        upload_folder(lab.common, lab.root / "second", "g")
+    lab.make_wheel(lab.root / "second", "rocm", "7.1", content="other")
     with pytest.raises(StoreError, match=r"2 keys exist in .*nothing was uploaded:\n.*rocm-7.1.*\n.*torch-"):
-        upload_folder(common, tmp_path / "second", "g")
-    assert everything(store) == before
+        upload_folder(lab.common, lab.root / "second", "g")
+    assert everything(lab.store) == before
 
 
-def test_a_wheel_that_lies_about_itself_stops_the_whole_upload(
-    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
-) -> None:
-    make_wheel(tmp_path / "mine", "apex", "1.10.0")
+def test_a_wheel_that_lies_about_itself_stops_the_whole_upload(lab: Lab) -> None:
+    lab.make_wheel(lab.root / "mine", "apex", "1.10.0")
     metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n"
     spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)
-    write_wheel(tmp_path / "mine", spec, [Member(name="torch.py", source=b"")])
+    write_wheel(lab.root / "mine", spec, [Member(name="torch.py", source=b"")])
     with pytest.raises(WheelError, match=r"torch-1.0-.* says in its METADATA that it is torch 2.0"):
-        upload_folder(common, tmp_path / "mine", "g")
-    assert list(store.list("")) == []
+        upload_folder(lab.common, lab.root / "mine", "g")
+    assert list(lab.store.list("")) == []
 
 
-def test_what_was_uploaded_before_is_left_and_what_is_new_recorded(
-    common: Common, store: Store, outputs: RunOutputs, make_wheel: MakeWheel, tmp_path: Path
-) -> None:
-    make_wheel(tmp_path / "mine")
-    upload_folder(common, tmp_path / "mine", "g")
-    make_wheel(tmp_path / "mine", "apex", "1.10.0")
-    assert len(upload_folder(common, tmp_path / "mine", "g")) == 2
+def test_what_was_uploaded_before_is_left_and_what_is_new_recorded(lab: Lab) -> None:
+    lab.make_wheel(lab.root / "mine")
+    upload_folder(lab.common, lab.root / "mine", "g")
+    lab.make_wheel(lab.root / "mine", "apex", "1.10.0")
+    assert len(upload_folder(lab.common, lab.root / "mine", "g")) == 2
     recorded = [
-        [one.distribution for one in record.files] for record in records.read_all(store, outputs, "g")
+        [one.distribution for one in record.files] for record in records.read_all(lab.store, lab.outputs, "g")
     ]
     assert sorted(recorded) == [["apex"], ["torch"]]
 
 
-def test_the_local_run_may_be_uploaded_over(
-    tmp_path: Path, make_wheel: MakeWheel, record_of: Callable[..., Record]
-) -> None:
-    local = Common(root=tmp_path)
+def test_the_local_run_may_be_uploaded_over(lab: Lab) -> None:
+    local = Common(root=lab.root)
     store, outputs = local.open_store(), local.outputs
-    built = distributions.publish(store, outputs, "g", make_wheel(tmp_path / "built"))
-    records.write(store, outputs, "g", record_of(built, run_id="local"))
-    (one,) = upload_folder(local, make_wheel(tmp_path / "mine", content="x").parent, "g")
+    built = distributions.publish(store, outputs, "g", lab.make_wheel(lab.root / "built"))
+    records.write(store, outputs, "g", lab.record_of(built, run_id="local"))
+    (one,) = upload_folder(local, lab.make_wheel(lab.root / "mine", content="x").parent, "g")
     assert one.sha256 != built.sha256
     assert index.write_pages(store, outputs, "g").files == 1
-    elsewhere = Common(root=tmp_path, store="elsewhere")
+    elsewhere = Common(root=lab.root, store="elsewhere")
     assert [put.sha256 for put in upload_group(elsewhere, store, "g")] == [one.sha256]
 
 
-def test_a_runs_group_is_put_into_another_store_with_its_records(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], tmp_path: Path
-) -> None:
-    publish()
-    publish("apex", "1.10.0")
-    target = Common(root=tmp_path, run_id="17", store="elsewhere")
-    put = upload_group(target, store, "g")
-    assert [one.distribution for one in put] == ["apex", "torch"]
-    assert everything(target.open_store()) == everything(store)
-    assert index.write_pages(target.open_store(), outputs, "g").files == 2
-
-
-def test_a_file_that_differs_from_its_record_is_not_uploaded(
-    store: Store, publish: Callable[..., FileRecord], tmp_path: Path
-) -> None:
-    one = publish()
-    store.put_bytes(one.key, b"other")
-    target = Common(root=tmp_path, run_id="17", store="elsewhere")
+def test_a_file_that_differs_from_its_record_is_not_uploaded(lab: Lab) -> None:
+    one = lab.publish()
+    lab.store.put_bytes(one.key, b"other")
+    target = Common(root=lab.root, run_id="17", store="elsewhere")
     with pytest.raises(StoreError, match="is not the file that its record names"):
-        upload_group(target, store, "g")
+        upload_group(target, lab.store, "g")
     assert list(target.open_store().list("")) == []
 
 
@@ -153,22 +119,18 @@ def test_a_group_without_records_is_an_error(common: Common, store: Store) -> No
 
 
 def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
-    common: Common,
-    store: Store,
-    make_wheel: MakeWheel,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dry = Common(root=common.root, run_id="17", dry_run=True)
-    path = make_wheel(tmp_path / "mine")
+    dry = Common(root=lab.common.root, run_id="17", dry_run=True)
+    path = lab.make_wheel(lab.root / "mine")
     upload_folder(dry, path.parent, "g")
-    assert list(store.list("")) == []
-    assert not (tmp_path / "out").exists()
+    assert list(lab.store.list("")) == []
+    assert not (lab.root / "out").exists()
     said = capsys.readouterr().err
     assert f"/python/g/{path.name}  (" in said
     assert "upload: 1 files would be put in" in said
-    upload_folder(common, path.parent, "g")
-    make_wheel(tmp_path / "mine", content="other")
+    upload_folder(lab.common, path.parent, "g")
+    lab.make_wheel(lab.root / "mine", content="other")
     with pytest.raises(StoreError, match="with other bytes"):
         upload_folder(dry, path.parent, "g")
 
@@ -183,26 +145,22 @@ def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
     ],
 )
 def test_a_folder_needs_the_group_that_it_goes_to(
-    words: list[str], code: int, tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_wheel(tmp_path / "mine")
-    assert main("ci", "", VERBS, ["upload", "--store", str(tmp_path / "s"), *words]) == code
-    groups = {one.key.split("/")[2] for one in DirectoryStore(tmp_path / "s").list("")}
+    monkeypatch.chdir(lab.root)
+    lab.make_wheel(lab.root / "mine")
+    assert main("ci", "", VERBS, ["upload", "--store", str(lab.root / "s"), *words]) == code
+    groups = {one.key.split("/")[2] for one in DirectoryStore(lab.root / "s").list("")}
     assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
 
 
 def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
-    common: Common,
-    store: Store,
-    outputs: RunOutputs,
-    publish: Callable[..., FileRecord],
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(group="cpu")
-    publish(group="gfx110X-all")
-    store.put_bytes(outputs.source_lock_key("nightly"), b"{}")
-    target = Common(root=common.root, run_id="17", store="elsewhere")
+    lab.publish(group="cpu")
+    lab.publish(group="gfx110X-all")
+    lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{}")
+    target = Common(root=lab.common.root, run_id="17", store="elsewhere")
 
     def common_of(_arguments: Any) -> Common:
         return target
@@ -211,18 +169,16 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
     assert main("ci", "", VERBS, ["upload"]) == 0
     there = target.open_store()
     for group in ("cpu", "gfx110X-all"):
-        assert there.find(f"{outputs.python_prefix(group)}/index.html")
+        assert there.find(f"{lab.outputs.python_prefix(group)}/index.html")
     pages = [one for one in everything(there) if "/simple/" in one[0] or one[0].endswith("/index.html")]
-    assert [one for one in everything(there) if one not in pages] == everything(store)
+    assert [one for one in everything(there) if one not in pages] == everything(lab.store)
 
 
-def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(
-    tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    common = Common(run_id="42", root=tmp_path)
-    wheel = make_wheel(tmp_path / "mine")
+def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(lab: Lab) -> None:
+    common = Common(run_id="42", root=lab.root)
+    wheel = lab.make_wheel(lab.root / "mine")
     (one,) = upload_folder(common, wheel.parent, "g")
-    stored = tmp_path / "out" / one.key
+    stored = lab.root / "out" / one.key
     before = stored.read_bytes()
     with wheel.open("ab") as stream:  # as cp and editors do: the same file, other bytes
         stream.write(b"other bytes")
@@ -232,16 +188,18 @@ def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_chan
 
 
 def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure(
-    tmp_path: Path, record_of: Callable[..., Record], capsys: pytest.CaptureFixture[str]
+    lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here, there = Common(root=tmp_path, run_id="17"), Common(root=tmp_path, run_id="17", store="there")
+    here, there = Common(root=lab.root, run_id="17"), Common(root=lab.root, run_id="17", store="there")
     target, outputs = there.open_store(), there.outputs
     source = wheels.Source(store=here.open_store(), outputs=here.outputs)
-    records.write(target, outputs, "g", record_of(stage="test_smoke", status="failed", error="No GPU."))
-    passed = record_of(stage="test_smoke", details={"tests": {"tests": 3}})
+    records.write(target, outputs, "g", lab.record_of(stage="test_smoke", status="failed", error="No GPU."))
+    passed = lab.record_of(stage="test_smoke", details={"tests": {"tests": 3}})
     records.write(source.store, source.outputs, "g", passed)
-    records.write(source.store, source.outputs, "g", record_of(stage="test_torch-1-of-2", status="failed"))
-    records.write(source.store, source.outputs, "g", record_of(stage="build_torch"))
+    records.write(
+        source.store, source.outputs, "g", lab.record_of(stage="test_torch-1-of-2", status="failed")
+    )
+    records.write(source.store, source.outputs, "g", lab.record_of(stage="build_torch"))
     report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
     source.store.put_bytes(report, b"<testsuites/>")
     put = wheels.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
@@ -252,7 +210,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     assert found >= {("test_smoke", "ok"), ("test_torch-1-of-2", "failed")}
     assert not {one for one in found if one[0] == "build_torch" or one == ("test_smoke", "failed")}
     # tested again, as a job is run again: the newer record counts
-    again = record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
+    again = lab.record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
     records.write(source.store, source.outputs, "g", again)
     wheels.upload_run(there, source, ("manifests",), "g", Digests())
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
@@ -306,28 +264,23 @@ def test_what_is_made_from_other_inputs_is_refused(attempt: Callable[..., Sequen
             attempt(2, digest=digest, content="other")
 
 
-def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(
-    common: Common, store: Store, make_wheel: MakeWheel, tmp_path: Path
-) -> None:
-    make_wheel(tmp_path / "mine")
-    make_wheel(tmp_path / "mine", tag="cp312-cp312-win_amd64")
-    words = ["upload", "--input-dir", str(tmp_path / "mine"), "--artifact-group", "g", "--run-id", "17"]
+def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(lab: Lab) -> None:
+    lab.make_wheel(lab.root / "mine")
+    lab.make_wheel(lab.root / "mine", tag="cp312-cp312-win_amd64")
+    words = ["upload", "--input-dir", str(lab.root / "mine"), "--artifact-group", "g", "--run-id", "17"]
     with pytest.raises(WheelError, match=r"win_amd64.*not for linux"):
-        upload_folder(common, tmp_path / "mine", "g")
-    assert list(store.list("")) == []
-    (tmp_path / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
-    assert main("ci", "", VERBS, [*words, "--store", store.url, "--platform", "windows"]) == 0
-    assert {one.key.split("/")[0] for one in store.list("")} == {"17-windows"}
+        upload_folder(lab.common, lab.root / "mine", "g")
+    assert list(lab.store.list("")) == []
+    (lab.root / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
+    assert main("ci", "", VERBS, [*words, "--store", lab.store.url, "--platform", "windows"]) == 0
+    assert {one.key.split("/")[0] for one in lab.store.list("")} == {"17-windows"}
 
 
 def test_a_dry_run_without_the_store_lists_keys_and_pages(
-    make_wheel: MakeWheel,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(upload, "answers", lambda _: False)
-    path = make_wheel(tmp_path / "mine")
+    path = lab.make_wheel(lab.root / "mine")
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
     assert main("ci", "", VERBS, ["upload", "--store", "s3://nobody", "--dry-run", *words]) == 0
     said = capsys.readouterr().err
@@ -342,23 +295,18 @@ def test_a_dry_run_without_the_store_lists_keys_and_pages(
 
 
 def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
-    make_wheel: MakeWheel,
-    tmp_path: Path,
-    store: Store,
-    outputs: RunOutputs,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(index, "left_to_server", lambda _: True)
     monkeypatch.setattr(upload, "_SERVER_SECONDS", 0.0)
-    path = make_wheel(tmp_path / "mine")
+    path = lab.make_wheel(lab.root / "mine")
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
-    argv = ["upload", "--store", store.url, *words]
+    argv = ["upload", "--store", lab.store.url, *words]
     assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
     said = capsys.readouterr().err
     assert "it does not exist; it should list torch-" in said
     assert "package_find_links_url" not in said
-    index.write_pages(store, outputs, "g")
+    index.write_pages(lab.store, lab.outputs, "g")
     assert main("ci", "", VERBS, argv) == 0
     assert "package_find_links_url: file://" in capsys.readouterr().err
 

@@ -15,6 +15,9 @@ from ci.provenance.statements import write_provenance
 from core.cli import Verb, main
 from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import RunOutputs, records
+from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
+from core.run import records
+from core.run.outputs import RunOutputs
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
@@ -172,72 +175,50 @@ def another_schema(run: Run) -> None:
     run.put(run.record_key, json.loads(run.store.read(run.record_key)) | {"schema_version": 2})
 
 
+def alter(*path: str | int, to: str) -> Callable[[Run], None]:
+    return lambda run: altered(run, *path, to=to)
+
+
 COMMIT = ("predicate", "buildDefinition", "resolvedDependencies", 0, "digest", "gitCommit")
-WRONG: dict[str, tuple[Callable[[Run], object], type[FatalError], str]] = {
-    "digest": (backdoor, ProvenanceError, "has another SHA-256 than its record manifests/"),
-    "subject": (
-        lambda run: altered(run, "subject", 0, "name", to="apex-1.whl"),
-        ProvenanceError,
-        "is about another file: apex-1.whl",
-    ),
-    "file of the name": (
-        lambda run: altered(run, "subject", 0, "digest", "sha256", to="0" * 64),
-        ProvenanceError,
-        "the statement  " + "0" * 64,
-    ),
-    "predicate": (
-        lambda run: altered(run, "predicateType", to="https://example.com/v1"),
-        ProvenanceError,
-        "is not provenance but 'https://example.com/v1'",
-    ),
-    "record written again": (
-        lambda run: rerecorded(run, seconds=3),
-        ProvenanceError,
-        "does not follow from the record manifests/",
-    ),
-    "commit": (
-        lambda run: altered(run, *COMMIT, to="f" * 40),
-        ProvenanceError,
-        f"and the record manifests/{GROUP}/",
-    ),
+BEGUN = "build_torch, begun 2026-11-20T22:00:00+00:00, was interrupted."
+SCHEMA = "schema_version: It is a record of version 2, and this version reads 1"
+# what is done to the run, and what the one message says
+FORGED: dict[str, tuple[Callable[[Run], object], str]] = {
+    "digest": (backdoor, "has another SHA-256 than its record manifests/"),
+    "subject": (alter("subject", 0, "name", to="apex-1.whl"), "is about another file: apex-1.whl"),
+    "file": (alter("subject", 0, "digest", "sha256", to="0" * 64), "the statement  " + "0" * 64),
+    "predicate": (alter("predicateType", to="https://x/v1"), "is not provenance but 'https://x/v1'"),
+    "written again": (lambda run: rerecorded(run, seconds=3), "does not follow from the record manifests/"),
+    "commit": (alter(*COMMIT, to="f" * 40), f"and the record manifests/{GROUP}/"),
     "version": (
         lambda run: rerecorded(run, files=(run.file.model_copy(update={"version": "2.11.0"}),)),
-        ProvenanceError,
         f"its version is '{VERSION}', and its record",
     ),
+}
+MISSING: dict[str, tuple[Callable[[Run], object], str]] = {
     "no statement": (
         lambda run: run.store.delete(run.statement_key),
-        MissingInputError,
         "has no statement.\nWrite the run's statements again",
     ),
-    "uploaded": (only_uploaded, MissingInputError, "which is of an upload: nothing says how it was built"),
-    "no record": (
-        lambda run: run.store.delete(run.record_key),
-        MissingInputError,
-        "names torch-2.10.0+rocm7.10.0",
-    ),
-    "interrupted": (
-        lambda run: rerecorded(run, gone=True, **INTERRUPTED),
-        MissingInputError,
-        "build_torch, begun 2026-11-20T22:00:00+00:00, was interrupted.",
-    ),
-    "failed": (failed_for_this_python, MissingInputError, "failed (Two wheels.)"),
-    "schema": (
-        another_schema,
-        DataError,
-        "schema_version: It is a record of version 2, and this version reads 1",
-    ),
+    "uploaded": (only_uploaded, "which is of an upload: nothing says how it was built"),
+    "no record": (lambda run: run.store.delete(run.record_key), "names torch-2.10.0+rocm7.10.0"),
+    "interrupted": (lambda run: rerecorded(run, gone=True, **INTERRUPTED), BEGUN),
+    "failed": (failed_for_this_python, "failed (Two wheels.)"),
+}
+BROKEN: dict[str, tuple[Callable[[Run], object], str]] = {
+    "schema": (another_schema, SCHEMA),
     "cut": (
         lambda run: run.store.put_bytes(run.statement_key, run.store.read(run.statement_key)[:100]),
-        DataError,
         ".intoto.json",
     ),
 }
+ERRORS = ((FORGED, ProvenanceError), (MISSING, MissingInputError), (BROKEN, DataError))
+WRONG = {name: (*row, error) for rows, error in ERRORS for name, row in rows.items()}
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_each_wrong_thing_is_one_message(run: Run, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    change, error, said = WRONG[what]
+    change, said, error = WRONG[what]
     change(run)
     assert verify(run.wheel) == error.exit_code
     told = capsys.readouterr()
