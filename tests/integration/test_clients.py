@@ -18,9 +18,7 @@ from core import files, http, process
 from core.cli import Verb, main
 from core.env import installer
 from core.http import served_store
-from core.run import RunOutputs, records
-from core.run.records import Record
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.integration.recorded_runs import indexed, recorded, rocm_sdist

@@ -13,9 +13,8 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from core.run import RunOutputs
 from core.http import answering
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts

@@ -10,8 +10,6 @@ import pytest
 
 from ci.plan.origins import completed, needs
 from ci.plan.outputs import outputs
-from core.errors import DataError, FatalError, UsageError
-from ci.plan.rocm import completed, needs
 from core.errors import DataError, UsageError
 from core.run import plan
 from core.run.plan import MAX_JOBS, STAGES, Plan, RocmOrigin

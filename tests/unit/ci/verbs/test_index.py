@@ -16,9 +16,7 @@ from core.stores.location import DryRunStore
 from core.wheel import distributions, read_metadata
 
 if TYPE_CHECKING:
-    from core.cli.options import Common
     from core.run import RunOutputs
-    from core.run.outputs import RunOutputs
     from core.run.records import FileRecord
     from core.stores import Store
     from tests.unit.ci.conftest import Lab

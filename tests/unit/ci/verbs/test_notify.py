@@ -13,9 +13,8 @@ from ci.verbs import notify
 from ci.verbs.notify import Places, Policy, RunResult
 from core import errors
 from core.cli import Verb, main
-from core.run import RunOutputs
 from core.http import answering
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
 from tests.folders import Quiet

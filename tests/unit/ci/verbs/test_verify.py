@@ -13,11 +13,8 @@ import pytest
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cli import Verb, main
-from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, WheelError
-from core.run import RunOutputs, records
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
-from core.run import records
-from core.run.outputs import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Cell, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
