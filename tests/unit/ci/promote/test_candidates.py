@@ -88,14 +88,6 @@ def test_a_candidates_wheels_are_released_under_the_releases_version(desk: Desk,
     assert "was already promoted" in desk.said()
 
 
-@pytest.mark.usefixtures("candidate")
-def test_a_candidate_that_was_not_tested_becomes_no_release(desk: Desk) -> None:
-    desk.runs.failed("test_smoke", FAMILIES[0])
-    assert desk.release(*WORDS) == 9
-    assert "test_smoke failed" in desk.said()
-    assert desk.releases.list("") == []
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,13 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf.json_format import ParseError
 
 from ci.provenance import facts, statements
 from ci.provenance.facts import SBOM, made_files, statement_path
 from ci.provenance.statements import sbom, serialized, statement, write_provenance
 from ci.verbs.provenance import report
-from core import parallel
 from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
@@ -39,16 +37,6 @@ def of(run: Any, name: str) -> dict[str, Any]:
 )
 def test_every_statement_is_one(file: Any) -> None:
     validate_statement(serialized(of(samples.run(), file.name)))
-
-
-def test_the_library_would_see_what_is_wrong() -> None:
-    said = of(samples.run(), samples.TORCH.name)
-    with pytest.raises(ParseError):
-        validate_statement(serialized({**said, "subjects": []}))
-    with pytest.raises(ParseError):
-        validate_statement(serialized({**said, "predicate": {**said["predicate"], "builder": {}}}))
-    with pytest.raises(ValueError, match="digest required"):
-        validate_statement(serialized({**said, "subject": [{"name": "x"}]}))
 
 
 def test_it_says_what_was_asked_for_and_who_built() -> None:
@@ -128,11 +116,6 @@ def component(bill: dict[str, Any], ref: str) -> dict[str, Any]:
 def test_it_is_one_by_the_schema() -> None:
     bill = bill_of(samples.run())
     assert problems_of_bill(serialized(bill)) == ""
-    broken = {
-        **bill,
-        "components": [{**bill["components"][0], "hashes": [{"alg": "SHA256", "content": "x"}]}],
-    }
-    assert "hashes" in problems_of_bill(serialized(broken))
 
 
 def test_every_edge_leads_to_a_component() -> None:
@@ -356,20 +339,6 @@ def test_what_is_not_a_record_and_a_record_that_vanishes_are_nothing(
 
     monkeypatch.setattr(DirectoryStore, "list", listed)
     assert len(write_provenance(store, OUTPUTS).made) == 4
-
-
-def test_any_number_of_jobs_may_end_at_once(store: DirectoryStore) -> None:
-    groups = [f"gfx{number}" for number in range(12)]
-
-    def end(group: str) -> None:
-        file = samples.file(f"torch-2+{group}.whl", "torch", f"2+{group}", group=group)
-        records.write(store, OUTPUTS, group, samples.record("build_torch", file))
-        write_provenance(store, OUTPUTS, group)
-
-    parallel.each(end, groups, jobs=len(groups))
-    names = {one["version"] for one in json.loads(store.read(BILL))["components"] if one["name"] == "torch"}
-    assert {f"2+{group}" for group in groups} <= names
-    assert len(store.list(f"{OUTPUTS.prefix}/provenance")) == len(groups)
 
 
 def test_constant_conflicts_end_in_an_error(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

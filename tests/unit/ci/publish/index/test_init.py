@@ -62,15 +62,6 @@ def test_the_number_of_requests_does_not_grow_with_the_files() -> None:
     assert len(counts) == 1
 
 
-def test_nothing_is_written_when_nothing_changed(memory: MemoryStore) -> None:
-    publish(memory, TORCH, APEX)
-    index(memory)
-    memory.calls.clear()
-    indexed = index(memory)
-    assert (indexed.written, indexed.removed, indexed.files) == ((), (), 2)
-    assert {call for call, _ in memory.calls} == {"list", "find", "read"}
-
-
 def test_projects_are_written_before_what_leads_to_them_and_go_after(memory: MemoryStore) -> None:
     publish(memory, TORCH)
     publish(memory, APEX)
