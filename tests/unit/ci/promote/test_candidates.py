@@ -17,8 +17,8 @@ from ci.promote.version_change import final_of
 from core.cli.options import Common
 from core.errors import CheckError, MissingInputError
 from core.wheel import read_metadata
+from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
 from tests.unit.ci.promote.conftest import DATE, decided, decision_in
-from tests.unit.ci.promote.memory_store import MemoryStore, stopped_everywhere
 
 if TYPE_CHECKING:
     from pathlib import Path

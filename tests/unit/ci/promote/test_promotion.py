@@ -13,14 +13,14 @@ from ci.promote.facts import SetRequest, gather
 from ci.promote.promotion import promoted_files
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
-from tests.unit.ci.promote.conftest import decided
-from tests.unit.ci.promote.memory_store import (
+from tests.unit.ci.memory_store import (
     KilledError,
     MemoryStore,
     audit,
     killed_at,
     stopped_everywhere,
 )
+from tests.unit.ci.promote.conftest import decided
 
 if TYPE_CHECKING:
     from ci.promote.promotion import Done
