@@ -14,24 +14,13 @@ if TYPE_CHECKING:
 
 
 def test_names_are_looked_up(run: Any) -> None:
-    found = context(run.common(torch_ref="release/2.10", gpu_family="gfx110X-all"))
-    assert found.ref.name == "release/2.10"
-    assert found.gpu
-    assert "gfx1100" in found.gpu_targets
-    assert found.artifact_group == "gfx110X-all"
-
-
-def test_cpu_has_no_targets(run: Any) -> None:
-    found = context(run.common(torch_ref="sample", gpu_family="cpu"))
-    assert not found.gpu
-    assert found.gpu_targets == ()
-    assert found.artifact_group == "cpu"
-
-
-def test_several_families_share_a_folder_whose_name_a_shell_can_take(run: Any) -> None:
-    found = context(run.common(gpu_family="gfx94X-dcgpu,gfx110X-all"))
-    assert found.artifact_group == "gfx94X-dcgpu-gfx110X-all"
+    found = context(run.common(torch_ref="release/2.10", gpu_family="gfx94X-dcgpu,gfx110X-all"))
+    assert (found.ref.name, found.gpu) == ("release/2.10", True)
     assert {"gfx942", "gfx1100"} <= set(found.gpu_targets)
+    # a shell can take the name
+    assert found.artifact_group == "gfx94X-dcgpu-gfx110X-all"
+    found = context(run.common(gpu_family="cpu"))
+    assert (found.gpu, found.gpu_targets, found.artifact_group) == (False, (), "cpu")
 
 
 def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:

@@ -17,8 +17,8 @@ from ci.promote.version_change import final_of
 from core.cli.options import Common
 from core.errors import CheckError, MissingInputError
 from core.wheel import read_metadata
+from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
 from tests.unit.ci.promote.conftest import DATE, decided, decision_in
-from tests.unit.ci.promote.memory_store import MemoryStore, stopped_everywhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,14 +86,6 @@ def test_a_candidates_wheels_are_released_under_the_releases_version(desk: Desk,
     assert desk.release(*WORDS) == 0
     assert desk.releases.list("") == after
     assert "was already promoted" in desk.said()
-
-
-@pytest.mark.usefixtures("candidate")
-def test_a_candidate_that_was_not_tested_becomes_no_release(desk: Desk) -> None:
-    desk.runs.failed("test_smoke", FAMILIES[0])
-    assert desk.release(*WORDS) == 9
-    assert "test_smoke failed" in desk.said()
-    assert desk.releases.list("") == []
 
 
 @pytest.mark.parametrize(

@@ -136,13 +136,6 @@ def test_a_person_decides_against_tests_by_name_and_reason_only(desk: Desk) -> N
     assert (overridden.python, overridden.overridden) == ("cp311", ("test_smoke failed: It broke.",))
 
 
-def test_nothing_is_promoted_whose_build_failed_whatever_a_person_says(desk: Desk) -> None:
-    desk.staged(GFX94)
-    desk.runs.failed("build_vision", GFX94)
-    assert desk.promote("--override-by", "A. Person", "--override-reason", "Wanted.") == 9
-    assert desk.released_nothing()
-
-
 @pytest.mark.parametrize("override", [False, True])
 @pytest.mark.parametrize("with_record", [False, True])
 def test_an_overwritten_staged_wheel_is_refused(desk: Desk, *, override: bool, with_record: bool) -> None:

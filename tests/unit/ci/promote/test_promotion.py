@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from threading import Barrier, Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,14 +13,14 @@ from ci.promote.facts import SetRequest, gather
 from ci.promote.promotion import promoted_files
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
-from tests.unit.ci.promote.conftest import decided
-from tests.unit.ci.promote.memory_store import (
+from tests.unit.ci.memory_store import (
     KilledError,
     MemoryStore,
     audit,
     killed_at,
     stopped_everywhere,
 )
+from tests.unit.ci.promote.conftest import decided
 
 if TYPE_CHECKING:
     from ci.promote.promotion import Done
@@ -146,27 +145,6 @@ def test_another_promotion_of_the_set_between_any_two_writes_ends_with_one_resul
         assert promotion.unfinished(store) == []
         audit(store)
         assert same_but_for_who(store, undisturbed), number
-
-
-def test_two_promotions_at_once_end_with_one_result(whole: Runs, staged: MemoryStore) -> None:
-    undisturbed = staged.copy_of()
-    promote(undisturbed, whole)
-    start, done = Barrier(4), []
-
-    def run(number: int) -> None:
-        start.wait()
-        done.append(promote(staged, whole, by=f"number {number}"))
-
-    threads = [Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (held,) = decisions(staged)
-    assert [one.decision for one in done] == [held] * 4
-    assert same_but_for_who(staged, undisturbed)
-    assert promotion.unfinished(staged) == []
-    audit(staged)
 
 
 def test_a_wheel_overwritten_during_promotion_is_not_listed(whole: Runs, staged: MemoryStore) -> None:

@@ -14,7 +14,6 @@ from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import is_sample, merged, python_of, read_group
 from core.cli import main
-from core.data import parse_json
 from core.errors import StoreError
 from tests.unit.ci.promote.conftest import VERBS
 
@@ -64,12 +63,6 @@ def test_what_two_jobs_staged_adds_up_in_any_order(one: StagingRecord, other: St
     # run again, neither job has news
     assert merged(both, other) is both
     assert merged(both, both) is both
-
-
-@given(staging())
-def test_a_document_reads_as_it_was_written(record: StagingRecord) -> None:
-    text = documents.serialized(record).decode()
-    assert parse_json(text, StagingRecord, where="record") == record
 
 
 def test_a_name_that_stood_for_other_bytes_is_no_addition() -> None:

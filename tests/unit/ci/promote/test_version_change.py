@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from ci.promote.version_change import (
-    RULES_FILE,
     RocmChange,
-    Rules,
     final_of,
     kept_facts,
     new_version,
     plan_set,
     rules,
 )
-from core.data import load_toml
-from core.errors import DataError, FatalError, MissingInputError, UsageError, WheelError
+from core.errors import FatalError, MissingInputError, UsageError, WheelError
 from pytorch_build.lock.versions import version_suffix, wheel_version
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
@@ -28,7 +25,6 @@ from tests.unit.ci.promote.test_policy import facts, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
 LINUX = "py3-none-linux_x86_64.whl"
@@ -119,12 +115,9 @@ def test_changes_that_are_refused(old: str, new: str, targets: tuple[str, ...], 
 )
 def test_mentions(text: bytes, *, found: bool) -> None:
     assert bool(CHANGE.mention().search(text)) is found
-
-
-def test_mentions_in_either_spelling() -> None:
-    change = RocmChange(old="7.99.0.dev0+sample", new="7.99.1.dev0+sample")
-    for text in (b"7.99.0.dev0+sample", b"2.10.0+devrocm7.99.0.dev0.sample"):
-        assert change.mention().search(text)
+    sample = RocmChange(old="7.99.0.dev0+sample", new="7.99.1.dev0+sample").mention()
+    assert sample.search(b"7.99.0.dev0+sample")
+    assert sample.search(b"2.10.0+devrocm7.99.0.dev0.sample")
 
 
 def test_a_whole_set() -> None:
@@ -172,13 +165,6 @@ def test_every_project_that_we_build_takes_part() -> None:
     for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "rocm-profiler"):
         assert any(place.required and place.holds == "rocm" for place in rules().places_of(name))
     assert any(place.members.endswith(".json") for place in rules().places_of("rocm-sdk-device-gfx942"))
-
-
-def test_unknown_keys_are_refused(tmp_path: Path) -> None:
-    changed = tmp_path / "rewriting.toml"
-    changed.write_text(RULES_FILE.read_text(encoding="utf-8") + '\n[[places]]\nmember = "x"\n')
-    with pytest.raises(DataError, match=r"member: unknown key\. Did you mean 'members'"):
-        load_toml(changed, Rules)
 
 
 def test_facts_without_what_is_left_out() -> None:

@@ -14,7 +14,6 @@ from ci.provenance.facts import (
     made_files,
     names,
     package_url,
-    statement_path,
     times,
 )
 from core.cli.options import ROOT
@@ -149,10 +148,6 @@ def test_every_stage_that_makes_wheels_has_a_build_type_that_the_docs_explain() 
         address, _, anchor = uri.partition("#")
         assert address.endswith("/docs/provenance.md")
         assert anchor in headings
-
-
-def test_a_statement_lies_by_its_files_name() -> None:
-    assert statement_path("cpu", "a+b.whl") == "provenance/cpu/a+b.whl.intoto.json"
 
 
 def test_a_package_url_is_one_that_others_read() -> None:

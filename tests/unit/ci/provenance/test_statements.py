@@ -7,13 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf.json_format import ParseError
 
 from ci.provenance import facts, statements
 from ci.provenance.facts import SBOM, made_files, statement_path
 from ci.provenance.statements import sbom, serialized, statement, write_provenance
 from ci.verbs.provenance import report
-from core import parallel
 from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
@@ -39,16 +37,6 @@ def of(run: Any, name: str) -> dict[str, Any]:
 )
 def test_every_statement_is_one(file: Any) -> None:
     validate_statement(serialized(of(samples.run(), file.name)))
-
-
-def test_the_library_would_see_what_is_wrong() -> None:
-    said = of(samples.run(), samples.TORCH.name)
-    with pytest.raises(ParseError):
-        validate_statement(serialized({**said, "subjects": []}))
-    with pytest.raises(ParseError):
-        validate_statement(serialized({**said, "predicate": {**said["predicate"], "builder": {}}}))
-    with pytest.raises(ValueError, match="digest required"):
-        validate_statement(serialized({**said, "subject": [{"name": "x"}]}))
 
 
 def test_it_says_what_was_asked_for_and_who_built() -> None:
@@ -128,11 +116,6 @@ def component(bill: dict[str, Any], ref: str) -> dict[str, Any]:
 def test_it_is_one_by_the_schema() -> None:
     bill = bill_of(samples.run())
     assert problems_of_bill(serialized(bill)) == ""
-    broken = {
-        **bill,
-        "components": [{**bill["components"][0], "hashes": [{"alg": "SHA256", "content": "x"}]}],
-    }
-    assert "hashes" in problems_of_bill(serialized(broken))
 
 
 def test_every_edge_leads_to_a_component() -> None:
@@ -148,30 +131,24 @@ def test_every_edge_leads_to_a_component() -> None:
     assert f"{PLACE}/{samples.TRITON.name}" in wheel
 
 
-def test_a_wheel_is_named_as_others_name_it() -> None:
-    wheel = component(bill_of(samples.run()), f"{PLACE}/{samples.TORCH.name}")
+def test_components_are_named_as_others_name_them() -> None:
+    bill = bill_of(samples.run())
+    wheel = component(bill, f"{PLACE}/{samples.TORCH.name}")
     assert (wheel["name"], wheel["version"]) == ("torch", samples.TORCH.version)
     assert wheel["hashes"] == [{"alg": "SHA-256", "content": samples.TORCH.sha256}]
     assert wheel["purl"].startswith("pkg:pypi/torch@2.10.0%2Brocm7.10.0?file_name=")
     urls = {one["type"]: one["url"] for one in wheel["externalReferences"]}
     assert urls["attestation"].startswith(f"provenance/{samples.GROUP}/torch-2.10.0%2Brocm")
     assert urls["build-meta"] == f"manifests/{samples.GROUP}/build_torch-release-2.10-cp312.json"
-
-
-def test_licences_are_those_that_wheels_name() -> None:
-    bill = bill_of(samples.run())
-    licenses = {one["name"]: one.get("licenses") for one in bill["components"] if "licenses" in one}
-    assert licenses["rocm-sdk-core"] == [{"expression": "Apache-2.0 WITH LLVM-exception AND MIT"}]
-    assert licenses["torch"] == [{"expression": "BSD-3-Clause"}]
-    assert licenses["triton"] == [{"license": {"name": "MIT License"}}]
-    assert "rocm" not in licenses
-
-
-def test_sources_are_components_at_their_commit() -> None:
-    source = component(bill_of(samples.run()), f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}")
+    source = component(bill, f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}")
     assert source["purl"] == f"pkg:github/rocm/pytorch@{samples.TORCH_COMMIT}"
     assert source["version"] == samples.TORCH_COMMIT
     assert source["externalReferences"] == [{"type": "vcs", "url": samples.ORIGIN}]
+    assert {one["name"]: one["licenses"] for one in bill["components"] if "licenses" in one} == {
+        "rocm-sdk-core": [{"expression": "Apache-2.0 WITH LLVM-exception AND MIT"}],
+        "torch": [{"expression": "BSD-3-Clause"}],
+        "triton": [{"license": {"name": "MIT License"}}],
+    }
 
 
 def test_the_serial_follows_the_content_and_the_time_the_last_stage() -> None:
@@ -262,31 +239,19 @@ def test_a_group_gets_its_own_statements_and_the_bill_stays_whole(store: Directo
     assert "gfx94X-dcgpu" in caught.value.hint
 
 
-def test_what_was_only_uploaded_has_none(empty: DirectoryStore) -> None:
-    upload = samples.record("upload-1", samples.file("own-1.whl", "own", "1"), python="", ref="")
-    records.write(empty, OUTPUTS, GROUP, upload)
-    with pytest.raises(MissingInputError, match="no record of a build: only uploads"):
-        write_provenance(empty, OUTPUTS)
-    fill(empty)
-    assert [one.file.name for one in write_provenance(empty, OUTPUTS).without] == ["own-1.whl"]
-
-
-def test_a_run_without_records_is_an_error(empty: DirectoryStore) -> None:
+def test_a_run_without_builds_is_an_error(empty: DirectoryStore) -> None:
     with pytest.raises(MissingInputError, match="Run 123 has no records in"):
         write_provenance(empty, OUTPUTS)
     records.write(empty, OUTPUTS, GROUP, samples.record("build_torch", status="failed", exit_code=130))
     with pytest.raises(MissingInputError, match="no stage that made files"):
         write_provenance(empty, OUTPUTS)
     assert len(empty.list("")) == 1
-
-
-def test_a_record_of_another_schema_stops_it_before_anything_is_written(store: DirectoryStore) -> None:
-    key = OUTPUTS.record_key(GROUP, "build_apex")
-    store.put_bytes(key, b'{"schema_version": 2, "stage": "build_apex"}')
-    before = content(store)
-    with pytest.raises(DataError, match=r"build_apex\.json: schema_version: It is a record of version 2"):
-        write_provenance(store, OUTPUTS)
-    assert content(store) == before
+    upload = samples.record("upload-1", samples.file("own-1.whl", "own", "1"), python="", ref="")
+    records.write(empty, OUTPUTS, GROUP, upload)
+    with pytest.raises(MissingInputError, match="no record of a build: only uploads"):
+        write_provenance(empty, OUTPUTS)
+    fill(empty)
+    assert [one.file.name for one in write_provenance(empty, OUTPUTS).without] == ["own-1.whl"]
 
 
 @pytest.mark.parametrize(
@@ -356,20 +321,6 @@ def test_what_is_not_a_record_and_a_record_that_vanishes_are_nothing(
 
     monkeypatch.setattr(DirectoryStore, "list", listed)
     assert len(write_provenance(store, OUTPUTS).made) == 4
-
-
-def test_any_number_of_jobs_may_end_at_once(store: DirectoryStore) -> None:
-    groups = [f"gfx{number}" for number in range(12)]
-
-    def end(group: str) -> None:
-        file = samples.file(f"torch-2+{group}.whl", "torch", f"2+{group}", group=group)
-        records.write(store, OUTPUTS, group, samples.record("build_torch", file))
-        write_provenance(store, OUTPUTS, group)
-
-    parallel.each(end, groups, jobs=len(groups))
-    names = {one["version"] for one in json.loads(store.read(BILL))["components"] if one["name"] == "torch"}
-    assert {f"2+{group}" for group in groups} <= names
-    assert len(store.list(f"{OUTPUTS.prefix}/provenance")) == len(groups)
 
 
 def test_constant_conflicts_end_in_an_error(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,14 +100,6 @@ def test_a_record_of_a_later_version_is_shown_in_its_cell(common: Common, built:
     assert (cell.state, cell.reason) == ("unreadable", "build_apex cannot be read")
 
 
-def test_a_lock_that_cannot_be_read_is_told(common: Common, built: Record) -> None:
-    assert built.files
-    common.open_store().put_bytes(common.outputs.source_lock_key("nightly"), b"{}")
-    facts = read_run(common)
-    assert facts.locks == {}
-    assert facts.problems[0].where == common.outputs.source_lock_key("nightly")
-
-
 def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: Record) -> None:
     other = samples.build("torch", GROUP, "release/2.10", "cp312")
     rocm = samples.record("build_rocm", GROUP)
@@ -137,24 +129,21 @@ def test_results_come_from_reports_and_from_what_test_report_filed(common: Commo
     assert read_run(common, tests=False).groups[0].tests == ()
 
 
-def test_results_that_cannot_be_read_are_told(common: Common, built: Record) -> None:
-    assert built.files
-    common.open_store().put_bytes(f"{common.outputs.reports_prefix(GROUP)}/test-report.json", b"[")
-    (group,) = read_run(common).groups
-    assert group.tests == ()
-    assert "not valid JSON" in group.problems[0].what
-
-
-def test_a_run_without_records_is_told(common: Common) -> None:
+def test_what_cannot_be_read_or_is_not_there_is_told(common: Common) -> None:
     with pytest.raises(MissingInputError, match="Run 123 has no records"):
         read_run(common)
-
-
-def test_a_family_that_is_not_there_is_told_with_the_nearest(common: Common, built: Record) -> None:
-    assert built.cell.gpu_family == GROUP
+    store = common.open_store()
+    write(store, common.outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))
     with pytest.raises(MissingInputError, match="has no group 'gfx90'") as caught:
         read_run(replace(common, gpu_family="gfx90"))
     assert GROUP in caught.value.hint
+    store.put_bytes(common.outputs.source_lock_key("nightly"), b"{}")
+    store.put_bytes(f"{common.outputs.reports_prefix(GROUP)}/test-report.json", b"[")
+    facts = read_run(common)
+    assert facts.locks == {}
+    assert facts.problems[0].where == common.outputs.source_lock_key("nightly")
+    assert facts.groups[0].tests == ()
+    assert "not valid JSON" in facts.groups[0].problems[0].what
 
 
 @pytest.mark.parametrize(

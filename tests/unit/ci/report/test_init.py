@@ -122,11 +122,12 @@ def test_wheels_know_their_sources_their_sizes_and_how_they_grew() -> None:
     assert lib.grown == 1000 * 8 // 10 + 1000
     assert (page.against, page.gone) == ("122", ())
     assert page_of(now).wheels[0].grown is None
-
-
-def test_a_wheel_of_the_run_before_that_has_gone_is_named() -> None:
+    # one that has gone is named, and commits come from the lock where a record names none
     page = page_of(facts(*builds("apex")), facts(*builds()))
     assert [name.partition("-")[0] for name in page.gone] == ["apex"]
+    one = samples.build("torch", GROUP, REF, PYTHON).model_copy(update={"details": {}})
+    (wheel,) = page_of(facts(one)).wheels
+    assert (wheel.commit, wheel.folders) == (samples.lock(REF).projects["torch"].commit, ())
 
 
 def test_device_code_is_shown_as_a_part_of_its_wheel() -> None:
@@ -147,13 +148,6 @@ def test_device_code_is_shown_as_a_part_of_its_wheel() -> None:
     assert f"part of torch: </span>{device.name}" in html
     assert f"torch[device-all]=={torch.version}" in html
     assert f"torch[device-all]=={torch.version}" in page.cells[0].requirements
-
-
-def test_commits_come_from_the_lock_where_a_record_names_none() -> None:
-    one = samples.build("torch", GROUP, REF, PYTHON).model_copy(update={"details": {}})
-    (wheel,) = page_of(facts(one)).wheels
-    assert wheel.commit == samples.lock(REF).projects["torch"].commit
-    assert wheel.folders == ()
 
 
 def test_sources_of_two_runs_are_compared() -> None:
@@ -202,9 +196,7 @@ def test_a_failed_build_says_first_how_far_it_came() -> None:
     shown = render(page)
     assert "It failed at command 4100 of 6000 making aten/a.o, aten/b.o." in shown
     assert "build_torch (failed)" in shown
-
-
-def test_where_no_build_failed_no_column_says_so() -> None:
+    # where no build failed no column says so
     table = next(one for one in tables(page_of(facts(*builds()))) if one.title == "the longest builds")
     assert table.columns[-1] == "slowest file"
     assert all(len(row) == len(table.columns) for row in table.rows)
@@ -273,16 +265,15 @@ def test_the_critical_path_is_what_the_end_waited_for() -> None:
     assert [bar.stage for bar in line.bars if not bar.critical] == ["build_audio"]
     assert line.elapsed == 700
     assert line.idle == ()
-
-
-def test_shards_of_a_configuration_wait_as_their_stage_does() -> None:
+    # shards of a configuration wait as their stage does
     line = time_line([timed("test_smoke", 0, 5), timed("test_torch_distributed-2-of-6", 6, 9)])
     assert [step.stage for step in line.path] == ["test_smoke", "test_torch_distributed-2-of-6"]
-
-
-def test_a_stage_that_ran_again_after_those_that_need_it_is_no_part_of_their_path() -> None:
+    # a stage that ran again after those that need it is not part of their path
     line = time_line([timed("build_torch", 50, 10), timed("test_smoke", 20, 100)])
     assert [step.stage for step in line.path] == ["test_smoke"]
+    # a stage without a start is not drawn
+    assert time_line([StageRun(stage="build_torch", state="missing")]).bars == ()
+    assert moment("yesterday") is moment("") is None
 
 
 def test_long_idle_times_are_drawn_short() -> None:
@@ -292,12 +283,6 @@ def test_long_idle_times_are_drawn_short() -> None:
     assert line.length == pytest.approx(210)
     assert line.bars[1].start == pytest.approx(110)
     assert line.bars[0].seconds <= line.idle[0].at <= line.bars[1].start
-
-
-def test_stages_without_a_start_are_not_drawn() -> None:
-    assert time_line([StageRun(stage="build_torch", state="missing")]).bars == ()
-    assert moment("yesterday") is None
-    assert moment("") is None
 
 
 spans = st.tuples(

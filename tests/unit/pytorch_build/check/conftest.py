@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import struct
-import zipfile
 import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 
+from core.archive import Member
 from core.binaries.elf import ElfFacts
-from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name
+from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name, writer
+from core.wheel.writer import WheelSpec, metadata_text
 from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
 
 if TYPE_CHECKING:
@@ -138,24 +138,16 @@ def write_wheel(
 ) -> Path:
     """Write a sound wheel of these files."""
     name = parse_wheel_name(filename)
-    info = "-".join(filename.split("-")[:2]) + ".dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name.distribution}\nVersion: {name.version}\n{licensed}\n"
-    metadata += "".join(f"Provides-Extra: {one}\n" for one in extras)
-    metadata += "".join(f"Requires-Dist: {one}\n" for one in requires)
-    wheel = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: {str(purelib).lower()}\n"
-    wheel += "".join(f"Tag: {tag}\n" for tag in sorted(map(str, name.tags)))
-    members = {**files, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": wheel.encode()}
-    rows = [
-        f"{member},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}"
-        for member, data in members.items()
-    ]
-    path = folder / filename
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for member, data in members.items():
-            archive.writestr(member, data)
-        archive.writestr(f"{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,"]) + "\n")
-    return path
+    distribution, version, tag = filename.removesuffix(".whl").split("-", 2)
+    fields = [("Name", name.distribution), ("Version", version)]
+    fields += [(key, value) for key, _, value in [licensed.partition(": ")] if key]
+    fields += [("Provides-Extra", one) for one in extras] + [("Requires-Dist", one) for one in requires]
+    spec = WheelSpec(
+        distribution=distribution, version=version, tag=tag, metadata=metadata_text(fields), purelib=purelib
+    )
+    return writer.write_wheel(
+        folder, spec, [Member(name=one, source=data) for one, data in files.items()]
+    ).path
 
 
 def make_view(

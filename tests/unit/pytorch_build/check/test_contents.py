@@ -100,10 +100,6 @@ def test_libraries_that_are_none(view: MakeView) -> None:
     ]
 
 
-def test_a_wheel_of_nothing(view: MakeView) -> None:
-    assert found(view(files={"torch-2.dist-info/METADATA": 1}))[0][0] == "warning"
-
-
 def test_folders_of_the_build_machine(view: MakeView) -> None:
     wheel = view(files={"torch/a.cmake": 9}, mentions=[("torch/a.cmake", "/home/me/src")])
     assert found(wheel) == [
@@ -111,24 +107,27 @@ def test_folders_of_the_build_machine(view: MakeView) -> None:
     ]
 
 
+SAMPLE = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
+
+
 @pytest.mark.parametrize(
-    ("size", "severities"),
-    [(999, ["error"]), (1000, []), (5000, []), (5001, ["warning"]), (9001, ["error"])],
+    ("size", "how", "severities"),
+    [
+        (999, {}, ["error"]),
+        (1000, {}, []),
+        (5000, {}, []),
+        (5001, {}, ["warning"]),
+        (9001, {}, ["error"]),
+        # miniatures may be small, and what has no limits of any size
+        (5, {"filename": SAMPLE}, []),
+        (5, {"label": "sample"}, []),
+        (5, {"filename": SAMPLE.replace("sample", "samples")}, ["error"]),
+        (1, {"filename": AUDIO}, []),
+    ],
 )
-def test_sizes(view: MakeView, size: int, severities: list[str]) -> None:
-    assert [one[0] for one in found(view(files={"a.py": 1}, size=size), LIMITS)] == severities
-
-
-def test_miniatures_may_be_small(view: MakeView) -> None:
-    sample = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
-    assert found(view(sample, files={"a.py": 1}, size=5), LIMITS) == []
-    assert found(view(files={"a.py": 1}, size=5), LIMITS, label="sample") == []
-    near = "torch-2.10.0a0+cpu.samples-cp312-cp312-linux_x86_64.whl"
-    assert [one[0] for one in found(view(near, files={"a.py": 1}, size=5), LIMITS)] == ["error"]
-
-
-def test_distributions_without_limits(view: MakeView) -> None:
-    assert found(view(AUDIO, files={"a.py": 1}, size=1), LIMITS) == []
+def test_sizes(view: MakeView, size: int, how: dict[str, str], severities: list[str]) -> None:
+    label = how.pop("label", "")
+    assert [one[0] for one in found(view(**how, files={"a.py": 1}, size=size), LIMITS, label)] == severities
 
 
 def test_a_real_torch_cannot_have_100_kb(view: MakeView) -> None:
@@ -137,7 +136,6 @@ def test_a_real_torch_cannot_have_100_kb(view: MakeView) -> None:
     }
 
 
-PLAIN_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
 DEVICE = ElfFacts(machine="EM_AMDGPU", kind="ET_DYN")
 EXTENSION = "torch/_C.cpython-312-x86_64-linux-gnu.so"
 PORTABLE = "torch-2.10.0a0+cpu-py3-none-any.whl"
@@ -145,72 +143,48 @@ PORTABLE = "torch-2.10.0a0+cpu-py3-none-any.whl"
 
 @pytest.fixture
 def sound(view: Callable[..., WheelView]) -> WheelView:
-    return view(files={EXTENSION: PLAIN_CODE, "torch/x.py": 10}, requires=["rocm[libraries]==7.1"])
+    return view(files={EXTENSION: CODE, "torch/x.py": 10}, requires=["rocm[libraries]==7.1"])
 
 
 def judged(view: WheelView) -> list[tuple[str, str]]:
     return [(one.severity, one.message) for one in contents.check_archive(view)]
 
 
-def test_a_sound_wheel(sound: WheelView) -> None:
-    assert judged(sound) == []
+def test_a_wheels_texts_are_compared_with_its_name(sound: WheelView, view: Callable[..., WheelView]) -> None:
+    def texts(*, metadata: dict[str, Any] | None = None, **info: Any) -> list[tuple[str, str]]:
+        assert sound.metadata is not None
+        assert sound.info is not None
+        changed = replace(sound.metadata, **(metadata or {})), replace(sound.info, **info)
+        return judged(replace(sound, metadata=changed[0], info=changed[1]))
 
-
-def test_without_readable_texts_only_the_rest_is_judged(sound: WheelView) -> None:
-    assert judged(replace(sound, metadata=None, info=None)) == []
-
-
-def test_names_and_versions_that_differ(sound: WheelView) -> None:
-    assert sound.metadata is not None
-    other = replace(sound.metadata, name="pytorch", version=Version("2.10.0"))
-    assert judged(replace(sound, metadata=other)) == [
+    # without readable texts only the rest is judged
+    assert texts() == judged(replace(sound, metadata=None, info=None)) == []
+    assert texts(metadata={"name": "pytorch", "version": Version("2.10.0")}) == [
         ("error", "METADATA is that of pytorch, the file name that of torch."),
         ("error", "METADATA says version 2.10.0, the file name 2.10.0a0+cpu."),
     ]
-
-
-def test_a_wheel_without_a_licence(sound: WheelView) -> None:
-    assert sound.metadata is not None
-    ((severity, message),) = judged(replace(sound, metadata=replace(sound.metadata, license="")))
-    assert severity == "warning"
-    assert "names no licence" in message
+    ((severity, message),) = texts(metadata={"license": ""})
+    assert (severity, "names no licence" in message) == ("warning", True)
+    for tags in (frozenset({"cp311-cp311-linux_x86_64"}), frozenset[str]()):
+        ((severity, message),) = texts(tags=tags)
+        assert (severity, "the file name says cp312-cp312-linux_x86_64" in message) == ("error", True)
+    assert texts(build="3") == [("error", "WHEEL has build tag '3'; the file name ''.")]
+    assert judged(view("torch-2-1-cp312-cp312-linux_x86_64.whl", files={EXTENSION: CODE})) == []
+    assert [one[0] for one in texts(wheel_version="2.0")] == ["error"]
 
 
 def test_requirements_that_installers_or_indexes_refuse(view: Callable[..., WheelView]) -> None:
-    wheel = view(files={EXTENSION: PLAIN_CODE}, requires=["a ==", "b @ https://example.com/b.whl"])
+    wheel = view(files={EXTENSION: CODE}, requires=["a ==", "b @ https://example.com/b.whl"])
     first, second = judged(wheel)
     assert first[0] == second[0] == "error"
     assert "'a ==' cannot be read" in first[1]
     assert "direct reference" in second[1]
 
 
-def test_tags_that_differ(sound: WheelView) -> None:
-    assert sound.info is not None
-    for tags in (frozenset({"cp311-cp311-linux_x86_64"}), frozenset[str]()):
-        ((severity, message),) = judged(replace(sound, info=replace(sound.info, tags=tags)))
-        assert severity == "error"
-        assert "the file name says cp312-cp312-linux_x86_64" in message
-
-
-def test_build_tags_that_differ(sound: WheelView, view: Callable[..., WheelView]) -> None:
-    assert sound.info is not None
-    assert judged(replace(sound, info=replace(sound.info, build="3"))) == [
-        ("error", "WHEEL has build tag '3'; the file name ''.")
-    ]
-    assert judged(view("torch-2-1-cp312-cp312-linux_x86_64.whl", files={EXTENSION: PLAIN_CODE})) == []
-
-
-def test_a_format_of_the_future(sound: WheelView) -> None:
-    assert sound.info is not None
-    assert [one[0] for one in judged(replace(sound, info=replace(sound.info, wheel_version="2.0")))] == [
-        "error"
-    ]
-
-
 def test_compiled_files_and_platforms(view: Callable[..., WheelView]) -> None:
-    assert [one[0] for one in judged(view(PORTABLE, files={"a/b.so": PLAIN_CODE}, purelib=True))] == ["error"]
+    assert [one[0] for one in judged(view(PORTABLE, files={"a/b.so": CODE}, purelib=True))] == ["error"]
     assert [one[0] for one in judged(view(PORTABLE, files={"a/b.dll": 5}, purelib=True))] == ["error"]
-    assert [one[0] for one in judged(view(files={EXTENSION: PLAIN_CODE}, purelib=True))] == ["warning"]
+    assert [one[0] for one in judged(view(files={EXTENSION: CODE}, purelib=True))] == ["warning"]
     assert [one[0] for one in judged(view(files={"a.py": 1}))] == ["warning"]
     assert judged(view(PORTABLE, files={"a.py": 1, "kernel.hsaco": DEVICE}, purelib=True)) == []
 
@@ -233,7 +207,7 @@ def test_extensions_for_another_python(
     filename: str,
     fine: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    messages = [message for _, message in judged(view(filename, files={member: PLAIN_CODE}))]
+    messages = [message for _, message in judged(view(filename, files={member: CODE}))]
     assert (messages == []) is fine
     assert fine or "the wheel for" in messages[0]
 
@@ -254,26 +228,6 @@ def expectations_found(view: WheelView, expectation: Expectation) -> list[str]:
     findings = list(checks.check_expectation(view, expectation))
     assert all(one.severity == "error" for one in findings)
     return [one.message for one in findings]
-
-
-def test_everything_as_promised(view: Callable[..., WheelView]) -> None:
-    wheel = view(ROCM, requires=["rocm[libraries,devel] ==7.99.0.dev0+sample", "triton==3.6.0", "numpy"])
-    requires = ("rocm[libraries]==7.99.0.dev0+sample", "triton==3.6.0")
-    assert expectations_found(wheel, expected(requires=requires)) == []
-
-
-def test_versions_are_compared_as_versions(view: Callable[..., WheelView]) -> None:
-    assert expectations_found(view(ROCM), expected(version="2.10.0a0+devrocm7.99.0.dev0-sample")) == []
-    assert expectations_found(view(ROCM), expected(version="2.10.0a0")) == [
-        "The version is 2.10.0a0+devrocm7.99.0.dev0.sample; 2.10.0a0 is expected."
-    ]
-
-
-def test_another_distribution_or_python(view: Callable[..., WheelView]) -> None:
-    assert expectations_found(view(ROCM), expected(distribution="Torch_Audio", python_tag="cp313")) == [
-        "This is torch; Torch_Audio is expected.",
-        "The wheel is for cp312-cp312; cp313 is expected.",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -320,6 +274,20 @@ def test_python_tags(tag: str, wanted: str, fine: bool) -> None:  # noqa: FBT001
     assert fits(one, wanted) is fine
 
 
+def test_what_is_promised_is_compared_by_meaning(view: Callable[..., WheelView]) -> None:
+    wheel = view(ROCM, requires=["rocm[libraries,devel] ==7.99.0.dev0+sample", "triton==3.6.0", "numpy"])
+    requires = ("rocm[libraries]==7.99.0.dev0+sample", "triton==3.6.0")
+    assert expectations_found(wheel, expected(requires=requires)) == []
+    assert expectations_found(view(ROCM), expected(version="2.10.0a0+devrocm7.99.0.dev0-sample")) == []
+    assert expectations_found(view(ROCM), expected(version="2.10.0a0")) == [
+        "The version is 2.10.0a0+devrocm7.99.0.dev0.sample; 2.10.0a0 is expected."
+    ]
+    assert expectations_found(view(ROCM), expected(distribution="Torch_Audio", python_tag="cp313")) == [
+        "This is torch; Torch_Audio is expected.",
+        "The wheel is for cp312-cp312; cp313 is expected.",
+    ]
+
+
 SUFFIX = "+devrocm7.99.0.dev0.sample"
 
 
@@ -333,6 +301,8 @@ def test_a_run_without_a_lock_is_told_how_to_get_one(run: Any) -> None:
 
 def test_every_component_has_its_version_and_requirements(run: Any) -> None:
     run.put_lock()
+    # torch built alone requires no triton
+    assert expectations(run.context())["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample",)
     run.built("triton")
     expectations_found = expectations(run.context())
     assert set(expectations_found) == {"triton", "torch", "torchaudio", "torchvision", "apex"}
@@ -346,11 +316,6 @@ def test_every_component_has_its_version_and_requirements(run: Any) -> None:
     assert expectations_found["apex"].requires == ()
     assert expectations_found["torch"].local_label == "sample"
     assert "gfx942" in expectations_found["torch"].gpu_targets
-
-
-def test_torch_built_alone_requires_no_triton(run: Any) -> None:
-    run.put_lock()
-    assert expectations(run.context())["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample",)
 
 
 def test_family_cpu_requires_no_rocm(run: Any) -> None:

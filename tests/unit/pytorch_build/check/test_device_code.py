@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -43,6 +43,11 @@ def test_a_library_of_bundles(tmp_path: Path, elf_bytes: Write, plain: Write, co
     assert len(found.bundles) == 2
     assert found.registered == 2
     assert found.targets == {"gfx942", "gfx1100"}
+    file.write_bytes(elf_bytes(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
+    assert file_facts(file) == DeviceFacts(split=True)
+    file.write_bytes(elf_bytes(sections={".hip_fatbin": plain("gfx900")[:300]}))
+    with pytest.raises(BundleError, match="cut off"):
+        file_facts(file)
 
 
 def test_bare_bundles_and_code_objects(
@@ -61,19 +66,6 @@ def test_bare_bundles_and_code_objects(
         (tmp_path / name).write_bytes(data)
         found = file_facts(tmp_path / name)
         assert (found.targets if found else set()) == targets, name
-
-
-def test_device_code_in_archives_of_its_own(tmp_path: Path, elf_bytes: Write) -> None:
-    file = tmp_path / "lib.so"
-    file.write_bytes(elf_bytes(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
-    assert file_facts(file) == DeviceFacts(split=True)
-
-
-def test_damaged_sections(tmp_path: Path, elf_bytes: Write, plain: Write) -> None:
-    file = tmp_path / "lib.so"
-    file.write_bytes(elf_bytes(sections={".hip_fatbin": plain("gfx900")[:300]}))
-    with pytest.raises(BundleError, match="cut off"):
-        file_facts(file)
 
 
 @pytest.mark.parametrize(
@@ -134,40 +126,44 @@ def test_generic_processors_do_not_overlap() -> None:
     assert len(members) == len(set(members))
 
 
-def test_everything_as_promised(view: Callable[..., WheelView]) -> None:
-    assert findings(view(files={"torch/lib/a.so": facts("gfx942", "gfx1100")}), "gfx942", "gfx1100") == []
-
-
-def test_a_missing_target_is_an_error(view: Callable[..., WheelView]) -> None:
-    found = findings(view(files={"torch/lib/a.so": facts("gfx942:xnack+")}), "gfx942", "gfx1100")
-    assert found == [
-        ("error", "", "No device code for gfx942; there is only gfx942:xnack+."),
-        ("error", "", "No device code for gfx1100."),
-    ]
-
-
-def test_a_target_that_one_library_lacks_is_a_note(view: Callable[..., WheelView]) -> None:
-    wheel = view(files={"a.so": facts("gfx942", "gfx1100"), "b.so": facts("gfx942")})
-    assert findings(wheel, "gfx942", "gfx1100") == [
-        ("note", "b.so", "No device code for gfx1100 in this file.")
-    ]
-
-
-def test_extra_targets_are_a_warning(view: Callable[..., WheelView]) -> None:
-    found = findings(view(files={"a.so": facts("gfx942", "gfx900", "gfx906")}), "gfx942")
-    assert found == [("warning", "", "Device code for gfx900, gfx906, which was not requested.")]
-
-
-def test_device_code_in_a_cpu_wheel_is_a_warning(view: Callable[..., WheelView]) -> None:
-    assert [one[0] for one in findings(view(files={"a.so": facts("gfx942")}))] == ["warning"]
-
-
-def test_no_device_code_at_all(view: Callable[..., WheelView]) -> None:
-    assert findings(view(files={"a.py": 1}), "gfx942") == [
-        ("error", "", "There is no device code; gfx942 are expected.")
-    ]
+@pytest.mark.parametrize(
+    ("files", "targets", "expected"),
+    [
+        ({"a.so": facts("gfx942", "gfx1100")}, ("gfx942", "gfx1100"), []),
+        (
+            {"a.so": facts("gfx942:xnack+")},
+            ("gfx942", "gfx1100"),
+            [
+                ("error", "", "No device code for gfx942; there is only gfx942:xnack+."),
+                ("error", "", "No device code for gfx1100."),
+            ],
+        ),
+        (
+            {"a.so": facts("gfx942", "gfx1100"), "b.so": facts("gfx942")},
+            ("gfx942", "gfx1100"),
+            [("note", "b.so", "No device code for gfx1100 in this file.")],
+        ),
+        (
+            {"a.so": facts("gfx942", "gfx900", "gfx906")},
+            ("gfx942",),
+            [("warning", "", "Device code for gfx900, gfx906, which was not requested.")],
+        ),
+        (
+            {"a.so": facts("gfx942")},
+            (),
+            [("warning", "", "Device code for gfx942, which was not requested.")],
+        ),
+        ({"a.py": 1}, ("gfx942",), [("error", "", "There is no device code; gfx942 are expected.")]),
+    ],
+)
+def test_device_code_is_compared_with_what_was_requested(
+    view: Callable[..., WheelView], files: dict[str, Any], targets: tuple[str, ...], expected: list[Any]
+) -> None:
+    assert findings(view(files=files), *targets) == expected
     audio = view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
     assert findings(audio, "gfx942") == []
+    (found,) = device_code.check(view(files={"a.so": DeviceFacts(registered=2)}), None, POLICY)
+    assert (found.severity, found.message) == ("error", "2 bundles are registered, 0 are there.")
 
 
 def test_extras_of_a_split_wheel_lead_to_each_target(view: Callable[..., WheelView]) -> None:
@@ -177,12 +173,6 @@ def test_extras_of_a_split_wheel_lead_to_each_target(view: Callable[..., WheelVi
     assert wheel.metadata is not None
     led = replace(wheel, metadata=replace(wheel.metadata, provides_extra=("device-gfx942",)))
     assert [one[0] for one in findings(led, "gfx942")] == ["note"]
-
-
-def test_bundles_that_are_registered_but_absent(view: Callable[..., WheelView]) -> None:
-    wheel = view(files={"a.so": DeviceFacts(registered=2)})
-    (found,) = device_code.check(wheel, None, POLICY)
-    assert (found.severity, found.message) == ("error", "2 bundles are registered, 0 are there.")
 
 
 def part(view: Callable[..., WheelView], gpu: str, files: dict[str, DeviceFacts]) -> list[tuple[str, str]]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import process
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
 from pytorch_build.check import libraries
@@ -13,7 +12,6 @@ from pytorch_build.check.policy import Policy, Provider, load_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pytorch_build.check import WheelView
 
@@ -85,34 +83,6 @@ def test_the_old_rpath_and_none(elf_bytes: Callable[..., bytes]) -> None:
     assert read(elf_bytes()).rpath == ()
     assert read(elf_bytes(stack=None)).stack == ""
     assert read(elf_bytes(program=True)).program is True
-
-
-@pytest.mark.processes
-def test_what_a_real_linker_writes_is_read(tmp_path: Path) -> None:
-    compiler = process.which("cc") or process.which("c++")
-    assert compiler is not None, "a C compiler is part of the set-up"
-    source = tmp_path / "a.c"
-    source.write_text('#include <stdio.h>\nvoid f(void) { printf("%p", (void *)f); }\n')
-    target = tmp_path / "liba.so.1"
-    flags = [
-        "-shared",
-        "-fPIC",
-        "-g",
-        "-Wl,-soname,liba.so.1",
-        "-Wl,-rpath,$ORIGIN/../lib",
-        "-Wl,-z,execstack",
-    ]
-    process.capture([compiler, *flags, "-o", target, source])
-
-    facts = read(target.read_bytes())
-
-    assert facts.soname == "liba.so.1"
-    assert facts.needed == ("libc.so.6",)
-    assert facts.rpath == ("$ORIGIN/../lib",)
-    assert facts.stack == "RWE"
-    assert facts.debug_bytes > 0
-    assert facts.glibc >= (2, 2)
-    assert facts.program is False
 
 
 def test_a_sound_wheel(view: MakeView) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.errors import InterruptedStageError
 from core.junit import Case
 from core.process import Ended
 from pytorch_build.test import file_run, plugin
@@ -315,28 +313,6 @@ def test_upstreams_runner_neither_stops_nor_retries_and_its_failures_are_told(se
     # one that says nothing has failed
     (setting.tree / "test" / "run_test.py").write_text("print('no such test')\n")
     assert outcomes(run(setting, PASSES, runner="run_test")) == {FILE: "crashed"}
-
-
-@processes
-def test_ctrl_c_ends_the_file_and_all_it_started(setting: Setting) -> None:
-    text = "import os, pathlib, time\ndef test_long():\n"
-    text += "    pathlib.Path('pid').write_text(str(os.getpid()))\n    time.sleep(60)\n"
-    told = setting.tree / "test" / "pid"
-
-    def interrupt() -> None:
-        end = time.monotonic() + 30
-        while not (told.is_file() and told.read_text()) and time.monotonic() < end:
-            time.sleep(0.05)
-        import signal
-
-        signal.raise_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(InterruptedStageError):
-        run(setting, text)
-    thread.join()
-    assert gone(int(told.read_text()))
 
 
 def test_a_test_that_hangs_is_named_from_a_growing_journal(tmp_path: Path) -> None:

@@ -232,11 +232,32 @@ def test_what_a_person_hides_stays_hidden(env: dict[str, str], expected: str) ->
     assert one.env == {"HIP_VISIBLE_DEVICES": expected}
 
 
-def test_rocm_takes_cudas_variable_where_its_own_is_not_set() -> None:
-    (one,) = chosen(env={"CUDA_VISIBLE_DEVICES": "2", "GPU_DEVICE_ORDINAL": "2"})
-    assert one.env == {"HIP_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": None, "GPU_DEVICE_ORDINAL": None}
-    (one,) = chosen(env={"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"})
-    assert one.env == {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": None}
+@pytest.mark.parametrize(
+    ("machine", "env", "policy", "expected"),
+    [
+        # ROCm takes CUDA's variable where its own is not set
+        (
+            MIXED,
+            {"CUDA_VISIBLE_DEVICES": "2", "GPU_DEVICE_ORDINAL": "2"},
+            "unique",
+            {"HIP_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": None, "GPU_DEVICE_ORDINAL": None},
+        ),
+        (
+            MIXED,
+            {"CUDA_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"},
+            "unique",
+            {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": None},
+        ),
+        (H200, {}, "unique", {"CUDA_VISIBLE_DEVICES": "GPU-aa"}),
+        (H200, {}, "all", {"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-ab"}),
+        (H200, {"CUDA_VISIBLE_DEVICES": "1"}, "unique", {"CUDA_VISIBLE_DEVICES": "1"}),
+    ],
+)
+def test_cudas_variable_names_nvidias_gpus(
+    machine: Machine, env: dict[str, str], policy: Any, expected: dict[str, str | None]
+) -> None:
+    (one,) = chosen(machine, env, any_vendor=machine is H200, policy=policy)
+    assert (one.target, one.env) == ("sm_90" if machine is H200 else "gfx942", expected)
 
 
 @pytest.mark.parametrize(
@@ -272,15 +293,6 @@ def test_no_gpu_to_run_on_is_an_error(machine: Machine, env: dict[str, str], fam
 def test_a_variable_that_names_what_is_not_there_is_an_error(env: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         chosen(env=env)
-
-
-def test_nvidias_gpus_are_chosen_by_uuid_where_they_are_asked_for() -> None:
-    (one,) = chosen(H200, any_vendor=True)
-    assert (one.target, one.env) == ("sm_90", {"CUDA_VISIBLE_DEVICES": "GPU-aa"})
-    (one,) = chosen(H200, any_vendor=True, policy="all")
-    assert one.env == {"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-ab"}
-    (one,) = chosen(H200, {"CUDA_VISIBLE_DEVICES": "1"}, any_vendor=True)
-    assert one.env == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 @given(

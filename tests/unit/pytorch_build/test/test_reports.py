@@ -146,6 +146,11 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
     assert (record.status, record.exit_code) == ("failed", CheckError.exit_code)
     assert "1 of 2 failed" in record.error
     assert "t.py::2-0 failed" in record.error
+    # one shard is judged by itself
+    assert why_not([shards("passed", "flaky")]) == ""
+    require_report_passed(half(1))
+    with pytest.raises(CheckError, match="2 tests were to run, and 1 are reported"):
+        require_report_passed(half(1, collected=2))
 
 
 @pytest.mark.parametrize(
@@ -158,13 +163,6 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
 )
 def test_results_that_did_not_pass_say_why(found: Sequence[Report], why: str) -> None:
     assert re.search(why, why_not(merged(found)))
-
-
-def test_one_shard_is_judged_by_itself() -> None:
-    assert why_not([shards("passed", "flaky")]) == ""
-    require_report_passed(half(1))
-    with pytest.raises(CheckError, match="2 tests were to run, and 1 are reported"):
-        require_report_passed(half(1, collected=2))
 
 
 @pytest.mark.parametrize(("run_id", "kept"), [("local", 1), ("17", 4)])
@@ -232,6 +230,14 @@ def test_a_run_that_passed(run: Any) -> None:
         ("test_torch", 2, True),
     ]
     assert reports.groups_of(run.common()) == [GROUP]
+    # configurations are apart
+    origin = replace(SAMPLE, config="inductor")
+    details = put_report(
+        run.store, run.common().outputs, GROUP, Report(origin=origin, document=document("passed"))
+    )
+    write(run, stage_name(origin), details=dict(details), inputs={"config": "inductor"})
+    found = [(one.origin.config, one.passed) for one in gathered(run)]
+    assert sorted(found) == [("", True), ("", True), ("inductor", True)]
 
 
 def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: Any) -> None:
@@ -272,15 +278,6 @@ def test_the_merged_report_is_not_counted_again(run: Any) -> None:
     write(run, "test_torch", "failed", error="no report of shard 2/2", details={MERGED: 2})
     (tested,) = gathered(run)
     assert (tested.passed, len(tested.cases), tested.shards) == (True, 2, 2)
-
-
-def test_configurations_are_apart(run: Any) -> None:
-    for config in ("default", "inductor"):
-        origin = replace(SAMPLE, config=config)
-        report = Report(origin=origin, document=document("passed"))
-        details = put_report(run.store, run.common().outputs, GROUP, report)
-        write(run, stage_name(origin), details=dict(details), inputs={"config": config})
-    assert [(one.origin.config, one.passed) for one in gathered(run)] == [("", True), ("inductor", True)]
 
 
 def test_a_folder_of_any_reports(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_shards_are_merged() -> None:
     assert tested.shards == 2
     assert [one.test for one, _ in tested.failing] == ["a.py::y"]
     assert not tested.passed
+    # a file in two shards adds up, and one that failed as a whole is not a test
+    whole = {"t.py": Suite(seconds=2, properties={WHOLE: "2"})}
+    first = report(case("t.py::A::x"), shard="1/2", suites=whole)
+    (tested,) = merged([first, report(case("t.py::B::y"), shard="2/2", suites=whole)])
+    assert (tested.passed, tested.seconds) == (True, 4)
+    (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1", collected=1)])
+    assert (tested.passed, tested.problems) == (False, ())
+    # cells are kept apart
+    other = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
+    cells = merged([report(case(outcome="failed")), report(case(), origin=other)])
+    assert [(one.origin, one.passed) for one in cells] == [(other, True), (TORCH, False)]
 
 
 @pytest.mark.parametrize(
@@ -92,15 +103,6 @@ def test_what_is_no_pass_is_told(reports: Sequence[Report], problem: str) -> Non
     assert any(problem in said for said in tested.problems)
 
 
-def test_a_file_in_two_shards_adds_up_and_one_that_failed_as_a_whole_is_not_a_test() -> None:
-    whole = {"t.py": Suite(seconds=2, properties={WHOLE: "2"})}
-    first = report(case("t.py::A::x"), shard="1/2", suites=whole)
-    (tested,) = merged([first, report(case("t.py::B::y"), shard="2/2", suites=whole)])
-    assert (tested.passed, tested.seconds) == (True, 4)
-    (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1", collected=1)])
-    assert (tested.passed, tested.problems) == (False, ())
-
-
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
     second = report(case(outcome="passed"), timestamp="2026-01-01T00:00:02", where="a.xml")
     first = report(case(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", where="b.xml")
@@ -109,7 +111,7 @@ def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
     assert tested.passed
 
 
-def test_an_empty_shard_is_right_where_others_ran_everything() -> None:
+def test_what_a_report_says_of_its_shard_survives_being_written() -> None:
     def again(one: Report) -> Report:
         return report_of(read(junit.write(document_of(one))), Origin())
 
@@ -118,24 +120,13 @@ def test_an_empty_shard_is_right_where_others_ran_everything() -> None:
     assert tested.passed
     (tested,) = merged([again(report(shard="1/2", collected=0)), empty])
     assert tested.problems == ("no test ran",)
-
-
-def test_what_a_report_is_about_survives_being_written() -> None:
-    one = report(case(), shard="2/6", plan="abc", collected=1, where="w")
-    again = report_of(read(junit.write(document_of(one))), Origin(folder="x"), where="w")
-    assert (again.origin, again.shard, again.plan, again.collected) == (TORCH, one.shard, "abc", 1)
-
-
-def test_a_report_that_names_no_possible_shard_is_not_believed() -> None:
+    one = report(case(), shard="2/6", plan="abc", collected=1)
+    read_back = again(one)
+    assert read_back.origin == TORCH
+    assert (read_back.shard, read_back.plan, read_back.collected) == (one.shard, "abc", 1)
     said = Document(cases=(case(),), properties={"shard": "7/6"})
     (tested,) = merged([report_of(said, TORCH)])
     assert tested.problems == ("it names '7/6' as its shard",)
-
-
-def test_cells_are_kept_apart() -> None:
-    other = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
-    tested = merged([report(case(outcome="failed")), report(case(), origin=other)])
-    assert [(one.origin, one.passed) for one in tested] == [(other, True), (TORCH, False)]
 
 
 RESULTS = st.dictionaries(

@@ -16,7 +16,6 @@ from pytorch_build.test.skip_review import (
     diff,
     evidence,
     explained,
-    in_file,
     listing,
     pruned,
     review,
@@ -90,8 +89,7 @@ def test_a_test_is_explained_by_what_takes_it_what_would_elsewhere_and_what_near
         "  mine.near nearly takes it: test/b.py::TestA::test_x: the file differs: it names test/b.py",
     ]
 
-
-def test_skip_comes_before_xfail_in_an_explanation_too() -> None:
+    # skip comes before xfail
     decisions = decided(rule("a", patterns=["::test_x"], action="xfail"), rule("b", patterns=["::test_x"]))
     assert explained("a.py::test_x", decisions)[0] == "a.py::test_x: skipped, by mine.b"
     assert explained("a.py::test_y", decisions) == ["a.py::test_y: runs, no rule applies to it"]
@@ -160,13 +158,6 @@ def test_rules_of_elsewhere_are_not_judged_but_expire_all_the_same() -> None:
     assert (found.stale, found.judged) == ((), 1)
 
 
-def test_entries_name_files() -> None:
-    assert in_file("test/a.py::test_x", "test/a.py")
-    assert in_file("test/*.py::TestA::*", "test/a.py")
-    assert not in_file("test/*.py::TestA::*", "test/sub/a.py")
-    assert not in_file("TestA::*", "test/a.py")
-
-
 FILE_NAME = Path("mine.toml")
 FILE = """\
 # Rules of ours.
@@ -200,23 +191,16 @@ def test_a_rule_goes_with_its_comment_and_the_others_keep_theirs() -> None:
     assert text.startswith("# Rules of ours.\n\n[rules.second]  # its header\n")
     assert "# stays\n\n# of the third\n" in text
     assert set(tomllib.loads(text)["rules"]) == {"second", "third"}
-
-
-def test_the_last_rule_goes_and_the_comment_before_it_stays() -> None:
     text = pruned(FILE, {"third"}, {}, where=FILE_NAME)
     assert text.endswith('too."\n\n# stays\n')
     assert "of the third" not in text
-
-
-def test_single_tests_go_with_their_line() -> None:
+    # single tests go with their line
     gone = {"first": ["test/a.py::test_y", 'test/a.py::test_z["]']}
     text = pruned(FILE, (), gone, where=FILE_NAME)
     assert "since May" not in text
     assert tomllib.loads(text)["rules"]["first"]["tests"] == ["test/a.py::test_x"]
     assert diff(FILE, text, "mine.toml").count("\n-") == 2
-
-
-def test_nothing_to_prune_leaves_every_byte_and_no_rule_left_is_no_file() -> None:
+    # nothing to prune leaves every byte, and no rule left is no file
     assert pruned(FILE, (), {}, where=FILE_NAME) == FILE
     assert diff(FILE, FILE, "mine.toml") == ""
     assert pruned(FILE, {"first", "second", "third"}, {}, where=FILE_NAME) == ""

@@ -53,14 +53,6 @@ def test_the_embedded_rules_take_what_they_mean_and_no_more(test: str, name: str
     assert [rule.name for rule in skip_rules.load() if rule.takes(test)] == ([name] if name else [])
 
 
-def test_a_rule_is_named_by_file_and_table(file: Callable[..., Path], tmp_path: Path) -> None:
-    file(RULE)
-    (rule,) = skip_rules.load(folder=tmp_path)
-    assert (rule.name, rule.table.action, rule.table.expires) == ("mine.one", "skip", None)
-    assert rule.takes("test/a.py::test_x")
-    assert not rule.takes("test/a.py::test_x2")
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -69,16 +61,11 @@ def test_a_rule_is_named_by_file_and_table(file: Callable[..., Path], tmp_path: 
             'gpu = ["gfx94X-dgpu"]',
             "rules.one.gpu[0]: Unknown GPU family 'gfx94X-dgpu'. Did you mean 'gfx94X-dcgpu'?",
         ),
-        ("gpu = []", "rules.one.gpu: "),
-        ('os = ["linus"]', "rules.one.os[0]: "),
         ('python = "3.11"', "rules.one.python: '3.11' is not a version specifier"),
         ('torch = ">=2.x"', "rules.one.torch: '>=2.x' is not a version specifier"),
         ('issue = "2070"', "rules.one.issue: '2070' is not a link"),
-        ('expires = "soon"', "rules.one.expires: "),
-        ('action = "ignore"', "rules.one.action: "),
         ("retries = 2", "rules.one: 'retries' is for action"),
         ('action = "retry"', "rules.one: a test that is retried must not be forgotten"),
-        ('action = "retry"\nissue = "a/b#1"\nretries = 6', "rules.one.retries: "),
         ('patterns = ["test_x"]', "rules.one.patterns[0]: 'test_x' could be anywhere: write ::test_x"),
         ('patterns = ["TestA::*", "TestA::*"]', "rules.one: 'TestA::*' is there twice."),
         ('config = ["inductors"]', "rules.one.config[0]: "),
@@ -169,9 +156,13 @@ def test_each_condition_holds_or_says_why_not(table: dict[str, Any], said: str) 
     assert unmet(rule(**table), HERE) == ((said,) if said else ())
 
 
-def test_all_conditions_must_hold_and_each_that_does_not_is_told() -> None:
-    assert len(unmet(rule(gpu=["gfx950"], os=["windows"], python="<3"), HERE)) == 3
-    assert len(unmet(rule(gpu=["any"], os=["windows"], python=">3"), HERE)) == 1
+@pytest.mark.parametrize("torch", ["2.11.0a0+git12", "2.11.0.dev20261101+rocm7.1", "2.11.0rc2", "2.11.0"])
+def test_what_comes_before_a_release_counts_as_the_release(torch: str) -> None:
+    here = replace(HERE, torch=torch)
+    assert unmet(rule(torch="<2.11"), here)
+    assert unmet(rule(torch=">=2.11,<2.12"), here) == ()
+    # each condition that does not hold is told
+    assert len(unmet(rule(gpu=["gfx950"], os=["windows"], python="<3"), here)) == 3
 
 
 @pytest.mark.parametrize(
@@ -193,21 +184,10 @@ def test_conditions_elsewhere(table: dict[str, Any], here: dict[str, Any], said:
     assert list(unmet(rule(**table), replace(HERE, **here))) == said
 
 
-@pytest.mark.parametrize("torch", ["2.11.0a0+git12", "2.11.0.dev20261101+rocm7.1", "2.11.0rc2", "2.11.0"])
-def test_what_comes_before_a_release_counts_as_the_release(torch: str) -> None:
-    before, at = rule(torch="<2.11"), rule(torch=">=2.11,<2.12")
-    here = replace(HERE, torch=torch)
-    assert unmet(before, here)
-    assert unmet(at, here) == ()
-
-
-def test_the_last_day_is_a_day_on_which_the_rule_holds() -> None:
-    rules = [rule(expires=TODAY)]
-    assert not decide(rules, HERE, TODAY)[0].expired
-    assert decide(rules, HERE, TODAY + dt.timedelta(days=1))[0].expired
-
-
 def test_an_expired_rule_that_applies_is_an_error() -> None:
+    # on the last day it holds
+    assert not decide([rule(expires=TODAY)], HERE, TODAY)[0].expired
+    assert decide([rule(expires=TODAY)], HERE, TODAY + dt.timedelta(days=1))[0].expired
     old = rule("old", expires=dt.date(2026, 1, 31))
     with pytest.raises(DataError, match=r"mine\.toml: mine\.old expired on 2026-01-31: It fails\."):
         planned([rule(), old], HERE, TODAY)

@@ -93,24 +93,20 @@ def test_the_locks_commit_is_checked_out_bare_and_beside_the_builds_tree(
     assert found.version == "2.10.0a0"
 
 
-def test_a_persons_tree_is_taken_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is not there"):
-        own_tree(tmp_path / "none")
-    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="", commit="")
-    (tmp_path / "version.txt").write_text("2.9.1\n")
-    assert own_tree(tmp_path).version == "2.9.1"
-
-
 @pytest.mark.processes
 def test_a_repository_is_known_by_its_commit_and_a_hipified_one_by_upstreams(tmp_path: Path) -> None:
     def git(*words: str) -> str:
         own = ("-c", "user.name=x", "-c", "user.email=x@example.com")
         return process.capture(["git", *own, *words], cwd=tmp_path).stdout.strip()
 
+    with pytest.raises(SourceError, match="does not exist"):
+        own_tree(tmp_path / "none")
+    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="", commit="")
+    (tmp_path / "version.txt").write_text("2.9.1\n")
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "upstream")
     upstream = git("rev-parse", "HEAD")
-    assert own_tree(tmp_path).commit == upstream
+    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="2.9.1", commit=upstream)
     git("tag", "THEROCK_UPSTREAM_DIFFBASE")
     git("commit", "-q", "--allow-empty", "-m", "DO NOT SUBMIT: HIPIFY")
     assert own_tree(tmp_path).commit == upstream

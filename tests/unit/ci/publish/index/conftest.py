@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ci.publish import index
-from tests.unit.ci.publish.index.memory_store import MemoryStore
+from tests.unit.ci.memory_store import MemoryStore
 
 
 @pytest.fixture(autouse=True)
@@ -13,4 +13,4 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(name="memory")
 def memory_fixture() -> MemoryStore:
-    return MemoryStore()
+    return MemoryStore(folder_pages=False)

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from core import parallel
 from core.errors import ConflictError, DataError, StoreError, WheelError
 from core.stores.directory import DirectoryStore
-from tests.unit.ci.publish.index.memory_store import (
-    MANIFESTS,
-    PREFIX,
-    MemoryStore,
-    anew,
-    index,
-    publish,
-    wheel_name,
-)
+from tests.unit.ci.memory_store import MemoryStore
+from tests.unit.ci.publish.index.indexed import MANIFESTS, PREFIX, anew, index, pages, publish, wheel_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,13 +39,13 @@ def test_one_more_wheel_touches_its_project_the_flat_page_and_what_is_remembered
     read = [key for call, key in memory.calls if call == "read"]
     assert read == [state_key(), f"{MANIFESTS}/{NEWER}.json"]
     assert len([call for call, _ in memory.calls if call != "list"]) == len(read) + len(put) + 2
-    assert memory.pages() == anew(memory)
+    assert pages(memory) == anew(memory)
 
 
 def test_the_number_of_requests_does_not_grow_with_the_files() -> None:
     counts = set()
     for many in (3, 60):
-        store = MemoryStore()
+        store = MemoryStore(folder_pages=False)
         publish(store, *(wheel_name(f"p{number % 3}", f"{number}.0") for number in range(many)))
         index(store)
         publish(store, wheel_name("p1", "1000.0"))
@@ -60,15 +53,6 @@ def test_the_number_of_requests_does_not_grow_with_the_files() -> None:
         index(store)
         counts.add(len(store.calls))
     assert len(counts) == 1
-
-
-def test_nothing_is_written_when_nothing_changed(memory: MemoryStore) -> None:
-    publish(memory, TORCH, APEX)
-    index(memory)
-    memory.calls.clear()
-    indexed = index(memory)
-    assert (indexed.written, indexed.removed, indexed.files) == ((), (), 2)
-    assert {call for call, _ in memory.calls} == {"list", "find", "read"}
 
 
 def test_projects_are_written_before_what_leads_to_them_and_go_after(memory: MemoryStore) -> None:
@@ -107,12 +91,12 @@ def test_a_wheel_is_held_back_until_sidecar_and_record_are_there(memory: MemoryS
     ]
     memory.objects[record] = whole[record]
     assert [one.why for one in index(memory).held] == ["its metadata sidecar does not exist yet"]
-    assert b"apex" not in memory.pages()["index.html"]
+    assert b"apex" not in pages(memory)["index.html"]
     memory.objects[sidecar] = whole[sidecar]
     memory.calls.clear()
     assert index(memory).held == ()
     assert ("read", record) not in memory.calls, "what a record said is remembered"
-    assert memory.pages() == anew(memory)
+    assert pages(memory) == anew(memory)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +115,11 @@ def test_a_wheel_is_held_back_until_sidecar_and_record_are_there(memory: MemoryS
 def test_a_damaged_memory_is_made_anew(memory: MemoryStore, damage: Callable[[bytes], bytes]) -> None:
     publish(memory, TORCH, APEX)
     index(memory)
-    good = memory.pages()
+    good = pages(memory)
     memory.put_bytes(state_key(), damage(good["simple/index-state.txt"]))
     publish(memory, NEWER)
     assert index(memory).files == 3
-    assert memory.pages() == anew(memory)
+    assert pages(memory) == anew(memory)
 
 
 @pytest.mark.parametrize("path", ["index.html", "simple/index.json", "simple/torch/index.html"])
@@ -145,13 +129,13 @@ def test_a_page_that_was_lost_or_overwritten_is_written_again(
 ) -> None:
     publish(memory, TORCH, APEX)
     index(memory)
-    good = memory.pages()
+    good = pages(memory)
     if gone:
         memory.delete(f"{PREFIX}/{path}")
     else:
         memory.put_bytes(f"{PREFIX}/{path}", b"an older page")
     assert index(memory).written == (f"{PREFIX}/{path}",)
-    assert memory.pages() == good
+    assert pages(memory) == good
 
 
 STEPS = st.lists(
@@ -188,34 +172,34 @@ def take(store: Any, step: str, wheel: str) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(STEPS)
 def test_what_is_indexed_step_by_step_is_what_is_indexed_at_once(steps: list[tuple[str, str, str]]) -> None:
-    store = MemoryStore()
+    store = MemoryStore(folder_pages=False)
     for step, project, version in steps:
         if step == "index":
             index(store)
         else:
             take(store, step, wheel_name(project, version))
     index(store)
-    pages, fresh = store.pages(), anew(store)
-    for one in (pages, fresh):
+    found, fresh = pages(store), anew(store)
+    for one in (found, fresh):
         one.pop("simple/index-state.txt", None)
     if any(key.endswith(".whl") for key in store.objects):
         if b".whl" in fresh.get("index.html", b""):
-            assert pages == fresh
+            assert found == fresh
         else:
-            assert all(b".whl" not in page for page in pages.values())
+            assert all(b".whl" not in page for page in found.values())
 
 
 def test_a_replaced_file_is_refused_by_its_etag_though_its_size_is_the_same(memory: MemoryStore) -> None:
     publish(memory, TORCH)
     index(memory)
-    before = memory.pages()
+    before = pages(memory)
     memory.put_bytes(f"{PREFIX}/{TORCH}", TORCH.swapcase().encode())
     with pytest.raises(StoreError, match="differs from its record"):
         index(memory)
-    assert memory.pages() == before
+    assert pages(memory) == before
     indexed = index(memory, strict=False)
     assert [one.why.partition(" in ")[2] for one in indexed.held] == ["memory differs from its record."]
-    assert b".whl" not in memory.pages()["index.html"]
+    assert b".whl" not in pages(memory)["index.html"]
 
 
 def test_an_absent_file_is_left_out_where_it_may_be(memory: MemoryStore) -> None:
@@ -227,7 +211,7 @@ def test_an_absent_file_is_left_out_where_it_may_be(memory: MemoryStore) -> None
     assert index(memory, strict=False).files == 1
     memory.objects[f"{PREFIX}/{APEX}"] = data
     assert index(memory, strict=False).files == 2
-    assert memory.pages() == anew(memory)
+    assert pages(memory) == anew(memory)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +222,7 @@ def test_a_name_that_is_none_is_refused_with_nothing_written(memory: MemoryStore
     memory.put_bytes(f"{PREFIX}/{name}", b"")
     with pytest.raises(WheelError, match="is not"):
         index(memory)
-    assert memory.pages() == {}
+    assert pages(memory) == {}
     assert index(memory, strict=False).files == 1
 
 
@@ -248,7 +232,7 @@ def test_reasons_for_yanks_that_are_none_are_refused(memory: MemoryStore, said: 
     memory.put_bytes(f"{PREFIX}/yanked.json", said)
     with pytest.raises(DataError, match="does not say what is yanked"):
         index(memory)
-    assert memory.pages() == {}
+    assert pages(memory) == {}
 
 
 def test_a_record_that_is_none_is_refused(memory: MemoryStore) -> None:
@@ -265,16 +249,16 @@ def test_a_record_that_is_none_is_refused(memory: MemoryStore) -> None:
 
 
 def test_a_server_that_refuses_a_condition_that_holds_is_written_without_it() -> None:
-    store = MemoryStore(stern=True)
+    store = MemoryStore(stern=True, folder_pages=False)
     for wheel in (TORCH, NEWER):
         publish(store, wheel)
         index(store)
-    assert store.pages() == anew(store)
+    assert pages(store) == anew(store)
 
 
 def test_an_older_listing_that_is_written_last_is_mended() -> None:
     """One writer lists, stops; another lists more and writes; the first goes on, conditions ignored."""
-    store = MemoryStore(careless=True)
+    store = MemoryStore(ignores_conditions=True, folder_pages=False)
     publish(store, TORCH)
 
     def late(call: str, _key: str) -> None:
@@ -285,8 +269,8 @@ def test_an_older_listing_that_is_written_last_is_mended() -> None:
 
     store.before = late
     index(store)
-    assert store.pages() == anew(store)
-    assert NEWER.encode() in store.pages()["index.html"]
+    assert pages(store) == anew(store)
+    assert NEWER.encode() in pages(store)["index.html"]
 
 
 class Killed(BaseException):
@@ -296,7 +280,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("careless", [False, True])
 def test_a_writer_that_is_killed_at_any_request_leaves_what_the_next_one_completes(*, careless: bool) -> None:
     for last in range(200):
-        store = MemoryStore(careless=careless)
+        store = MemoryStore(ignores_conditions=careless, folder_pages=False)
         publish(store, TORCH, APEX)
         index(store)
         for key in (f"{MANIFESTS}/{TORCH}.json", f"{PREFIX}/{APEX}"):
@@ -314,11 +298,11 @@ def test_a_writer_that_is_killed_at_any_request_leaves_what_the_next_one_complet
             index(store)
         except Killed:
             store.before = lambda _call, _key: None
-            for name, page in store.pages().items():
+            for name, page in pages(store).items():
                 if name.endswith(".html") and name != "simple/index.html":
                     assert b"triton" not in page or f"{PREFIX}/triton-3.0-py3-none-any.whl" in store.objects
             index(store)
-            assert store.pages() == anew(store)
+            assert pages(store) == anew(store)
         else:
             assert last > 10
             return
@@ -333,7 +317,11 @@ def both_upload_and_index(store: Any, number: int) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "memory", "careless"])
 def test_thirty_two_jobs_at_once_end_with_a_complete_page(tmp_path: Path, kind: str) -> None:
-    store: Any = DirectoryStore(tmp_path) if kind == "directory" else MemoryStore(careless=kind == "careless")
+    store: Any = (
+        DirectoryStore(tmp_path)
+        if kind == "directory"
+        else MemoryStore(ignores_conditions=kind == "careless", folder_pages=False)
+    )
     if kind != "directory":
         chance = random.Random(7)  # noqa: S311 - the same each time
         pause = threading.Event()
@@ -359,8 +347,7 @@ def test_others_who_always_come_first_are_an_error_in_the_end(memory: MemoryStor
 
     def first(call: str, key: str) -> None:
         if call == "put":
-            memory.clock += 1
-            memory.objects[key] = (b"x", str(memory.clock), memory.clock)
+            memory.objects[key] = str(len(memory.calls)).encode()
 
     memory.before = first
     with pytest.raises(StoreError, match="written by others 100 times") as caught:
@@ -369,15 +356,14 @@ def test_others_who_always_come_first_are_an_error_in_the_end(memory: MemoryStor
 
 
 def test_a_bucket_gets_the_page_of_a_folder_under_its_own_name_too() -> None:
-    store = MemoryStore()
-    store.folders = True
+    store = MemoryStore(folder_pages=True)
     publish(store, TORCH)
     publish(store, APEX)
     index(store)
     folders = {f"{PREFIX}/simple/{name}" for name in ("", "torch/", "apex/")}
     assert {key for key in store.objects if key.endswith("/")} == folders
     for folder in folders:
-        assert store.objects[folder][0] == store.objects[f"{folder}index.html"][0]
+        assert store.objects[folder] == store.objects[f"{folder}index.html"]
     assert index(store).written == ()
     store.objects.pop(f"{PREFIX}/simple/torch/")
     assert index(store).written == (f"{PREFIX}/simple/torch/",)

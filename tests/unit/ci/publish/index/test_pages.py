@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from ci.publish.index.pages import Entry, in_order, page_format, quoted, read_name, render
+from ci.publish.index.pages import Entry, in_order, quoted, read_name, render
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -202,11 +202,6 @@ def test_any_name_is_text_in_a_page_and_one_segment_of_an_address(filename: str)
     assert text.replace("\r", "\n") == filename.replace("\0", " ").replace("\r", "\n")
     assert unquote(href.partition("#")[0]) == filename
     assert not set("/+:?\\ <>\"'") & set(quoted(filename))
-
-
-def test_pages_of_another_form_are_told_apart() -> None:
-    assert page_format() == page_format()
-    assert len(page_format()) == 12
 
 
 PARTS = st.text("abzAZ019._+!-<é ", max_size=8)

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -24,6 +21,7 @@ from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Sequence
 
     from types_boto3_s3 import S3Client
@@ -224,65 +222,6 @@ def test_whatever_the_order_of_events_the_pages_end_as_the_files(
 def bucket_fixture(aws: S3Client) -> Store:
     aws.create_bucket(Bucket="run-outputs")
     return open_bucket("s3://run-outputs")
-
-
-class Queue:
-    """Delivers what was sent in any order, in batches, and some of it twice."""
-
-    def __init__(self, order: random.Random) -> None:
-        self.order, self.lock = order, threading.Lock()
-        self.waiting: list[str] = []
-
-    def send(self, key: str) -> None:
-        with self.lock:
-            self.waiting += [key] * self.order.choice([1, 1, 2])
-
-    def receive(self) -> list[str]:
-        with self.lock:
-            self.order.shuffle(self.waiting)
-            most = self.order.randint(1, 12)
-            taken, self.waiting = self.waiting[:most], self.waiting[most:]
-        return taken
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_32_jobs_at_once_end_with_a_complete_page(
-    bucket: Store, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """32 jobs upload while functions get their events in batches: in any order, and some twice."""
-    monkeypatch.setattr(server, "_store", lambda _: bucket)
-    order = random.Random(seed)  # noqa: S311 - a test's order
-    names = [f"{project}-1.{job}-py3-none-any.whl" for job in range(16) for project in ("torch", "rocm")]
-    queue = Queue(order)
-    ended = threading.Event()
-
-    def job(name: str) -> None:
-        for key in (put(bucket, name, name.encode()), put_sidecar(bucket, name)):
-            queue.send(key)
-
-    def function() -> None:
-        while not (last := ended.is_set()) or queue.waiting:
-            keys = queue.receive()
-            if keys:
-                assert server.handler(event(*keys), None) == {"batchItemFailures": []}
-            elif not last:
-                ended.wait(0.01)
-
-    with ThreadPoolExecutor(6) as functions:
-        running = [functions.submit(function) for _ in range(6)]
-        with ThreadPoolExecutor(len(names)) as jobs:
-            uploads = [jobs.submit(job, name) for name in names]
-        ended.set()
-    for one in (*uploads, *running):
-        one.result()
-    texts = page_texts(bucket)
-    for name in names:
-        link = f"{name}#sha256={hashlib.sha256(name.encode()).hexdigest()}".encode()
-        assert link in texts[f"{PREFIX}/index.html"]
-        assert link in texts[f"{PREFIX}/simple/{name.split('-')[0]}/index.html"]
-    once = bucket.list(PREFIX)
-    assert server.handler(event(f"{PREFIX}/{names[0]}"), None) == {"batchItemFailures": []}
-    assert bucket.list(PREFIX) == once
 
 
 def test_the_handler_takes_its_folders_from_the_environment(

@@ -28,10 +28,18 @@ class KilledError(BaseException):
 
 @dataclass
 class MemoryStore:
-    """Objects in a dictionary; conditions hold unless `ignores_conditions`."""
+    """Objects in a dictionary.
+
+    Conditions hold unless `ignores_conditions`; `stern` refuses each that names an etag. `before` is called
+    with every request and its key, `on_write` and `after_write` with the number of each write and its key.
+    """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     ignores_conditions: bool = False
+    stern: bool = False
+    folder_pages: bool = True
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    before: Callable[[str, str], object] = lambda _call, _key: None
     lock: threading.RLock = field(default_factory=threading.RLock)
     writes: int = 0
     on_write: Callable[[int, str], object] = lambda _number, _key: None
@@ -44,7 +52,7 @@ class MemoryStore:
         return key
 
     def keeps_folder_pages(self, prefix: str) -> bool:  # noqa: ARG002 - everywhere
-        return True
+        return self.folder_pages
 
     def copy_of(self, **changes: object) -> MemoryStore:
         """Return a store with the same objects, and no past."""
@@ -54,11 +62,11 @@ class MemoryStore:
         return other
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
-        self._live()
+        self._asked("list", prefix)
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         with self.lock:
             keys = sorted(key for key in self.objects if key.startswith(folder))
-        return [self._stored(key) for key in keys if recursive or "/" not in key.removeprefix(folder)]
+            return [self._stored(key) for key in keys if recursive or "/" not in key.removeprefix(folder)]
 
     def folders(self, prefix: str) -> Sequence[str]:
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
@@ -66,7 +74,7 @@ class MemoryStore:
         return sorted({name.partition("/")[0] for name in below if "/" in name})
 
     def find(self, key: str) -> Stored | None:
-        self._live()
+        self._asked("find", key)
         with self.lock:
             return self._stored(key) if key in self.objects else None
 
@@ -74,7 +82,7 @@ class MemoryStore:
         return hashlib.sha256(self.read(key)).hexdigest()
 
     def read(self, key: str) -> bytes:
-        self._live()
+        self._asked("read", key)
         with self.lock:
             if key not in self.objects:
                 raise MissingInputError(f"{key} is not there.")
@@ -112,7 +120,7 @@ class MemoryStore:
         absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> Outcome:
         # the condition is compared with what is there when the write arrives, not when it set off
-        number = self._begun(key)
+        number = self._begun("put", key)
         with self.lock:
             self._live()
             present = self.objects.get(key)
@@ -121,7 +129,8 @@ class MemoryStore:
             if present is not None and not replace:
                 raise refuse_other_bytes(key, self.url)
             etag = self._stored(key).etag if present is not None else ""
-            if if_match is not None and etag != if_match and not self.ignores_conditions:
+            lost = if_match is not None and etag != if_match
+            if (lost and not self.ignores_conditions) or (self.stern and if_match):
                 raise ConflictError(f"{key} was written by somebody else.")
             self.objects[key] = data
         self.after_write(number, key)
@@ -132,15 +141,20 @@ class MemoryStore:
         return self.put_bytes(key, source.read(source_key), replace=replace)
 
     def delete(self, key: str) -> None:
-        number = self._begun(key)
+        number = self._begun("delete", key)
         with self.lock:
             self._live()
             self.objects.pop(key, None)
         self.after_write(number, key)
 
-    def _begun(self, key: str) -> int:
+    def _asked(self, call: str, key: str) -> None:
+        self._live()
+        self.before(call, key)
+        self.calls.append((call, key))
+
+    def _begun(self, call: str, key: str) -> int:
+        self._asked(call, key)
         with self.lock:
-            self._live()
             self.writes += 1
             number = self.writes
         self.on_write(number, key)

@@ -1,0 +1,49 @@
+"""Files in a store in memory whose bytes nobody needs, and their pages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ci.publish import index as indexing
+from ci.publish.index import Indexed, Records, write_index
+from tests.unit.ci.memory_store import MemoryStore
+
+PREFIX, MANIFESTS = "run/python/g", "run/manifests/g"
+
+
+def pages(store: MemoryStore) -> dict[str, bytes]:
+    """Return every page, by path."""
+    found = {key: data for key, data in store.objects.items() if indexing.is_page(key)}
+    return {key.removeprefix(f"{PREFIX}/"): data for key, data in found.items()}
+
+
+def wheel_name(project: str, version: str) -> str:
+    return f"{project}-{version}-py3-none-any.whl"
+
+
+def publish(store: Any, *wheels: str, record: str = "", content: str = "") -> None:
+    """Put wheels, then their sidecars, then the record that names them."""
+    files = []
+    for wheel in wheels:
+        key, data, metadata = f"{PREFIX}/{wheel}", f"{wheel}{content}".encode(), f"Name: {wheel}\n".encode()
+        store.put_bytes(key, data)
+        store.put_bytes(f"{key}.metadata", metadata)
+        facts = {"key": key, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        facts["metadata_sha256"] = hashlib.sha256(metadata).hexdigest()
+        files.append({**facts, "requires_python": ">=3.11"})
+    document = {"schema_version": 1, "status": "ok", "files": files}
+    store.put_bytes(f"{MANIFESTS}/{record or wheels[0]}.json", json.dumps(document).encode())
+
+
+def index(store: Any, **how: Any) -> Indexed:
+    return write_index(store, PREFIX, Records(store=store, prefix=MANIFESTS), title="g", **how)
+
+
+def anew(store: MemoryStore) -> dict[str, bytes]:
+    """Return the pages that an index of the same files writes which remembers nothing."""
+    files = {key: data for key, data in store.objects.items() if not indexing.is_page(key)}
+    other = MemoryStore(objects=files, folder_pages=False)
+    index(other)
+    return pages(other)
