@@ -126,17 +126,12 @@ def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Repository:
 
 def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
     assert list(module.submodules(tree)) == []
+    module.update_submodules(Repository(path=tree.path.parent / "inner"), depth=1, jobs=2)  # has none
     module.update_submodules(tree, depth=1, jobs=2)
     outer = tree.path / "outer"
     assert [one.path for one in module.submodules(tree)] == [outer / "lib/inner", outer]
     assert [one.path for one in module.direct_submodules(tree)] == [outer]
     assert (outer / "lib/inner/i").read_text() == "1"
-
-
-def test_a_tree_without_submodules_needs_nothing(tmp_path: Path, commit_files: Commit) -> None:
-    commit_files(tmp_path, {"a": ""})
-    module.update_submodules(Repository(path=tmp_path), depth=1, jobs=2)
-    assert module.listed(Repository(path=tmp_path)) == []
 
 
 @pytest.mark.usefixtures("old_server")

@@ -83,20 +83,16 @@ def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple
     tree, commit = own
     clean = developers(run, tree, gpu_family="cpu")
     assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "hipify": False}
+    # its version is its own, with the run's suffix
+    assert clean.version == "2.11.0a0+cpu.sample"
+    assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
+    assert f"git{commit[:8]}" in developers(run, tree, gpu_family="cpu", release_type="dev").version
     (tree / "setup.py").write_text("# mine\n")
     edited = developers(run, tree)
     assert len(edited.inputs["diff"]) == 64
     assert edited.inputs["hipify"]
     (tree / "new.py").write_text("")
     assert developers(run, tree).inputs["diff"] != edited.inputs["diff"]
-
-
-def test_its_version_is_its_own_with_the_runs_suffix(run: Any, own: tuple[Path, str]) -> None:
-    tree, commit = own
-    assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
-    assert developers(run, tree, gpu_family="cpu").version == "2.11.0a0+cpu.sample"
-    dev = developers(run, tree, gpu_family="cpu", release_type="dev").version
-    assert f"git{commit[:8]}" in dev
 
 
 def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
