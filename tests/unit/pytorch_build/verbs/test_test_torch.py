@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,12 @@ def test_an_environment_without_the_tests_tools_is_refused_at_once(
     assert "lacks pytest-timeout, which the tests run with" in answer.said
     assert "lacks pytest-timeout, pytest-xdist" in front(*SAMPLE, "--no-install", "--workers", "2").said
     assert done == []
+    # what is installed is tested each time
+    monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: replace(bare, lacks=()))
+    assert front(*SAMPLE, "--no-install").code == 0
+    ((bench, _, inputs),) = done
+    assert inputs == {"files": {}, "installed": False}
+    assert bench.context.common.force
 
 
 def put_torch(run: Any) -> Any:
@@ -99,14 +106,6 @@ def test_named_sources_take_the_place_of_the_run(
     assert done[-1][2]["source"] == str(links)
     assert "torch==2.10.0 --hash" in done[0][0][-1].files[0].read_text()
     assert (asked[0].requirements, asked[0].constraints) == (("numpy",), ("pytest==1",))
-
-
-def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: list[Any]) -> None:
-    run.put_lock()
-    assert front(*SAMPLE, "--no-install").code == 0
-    ((bench, _, inputs),) = done
-    assert inputs == {"files": {}, "installed": False}
-    assert bench.context.common.force
 
 
 @pytest.mark.usefixtures("done")
