@@ -221,8 +221,10 @@ def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
 def test_values_of_variables_stand_in_no_command_line() -> None:
     passed = ("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID", "HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy")
     # the last are files of this machine, which are not there inside
-    kept = ("HOME", "LD_PRELOAD", "GITHUB_STEP_SUMMARY", "RUNNER_TEMP", "AWS_WEB_IDENTITY_TOKEN_FILE")
-    kept += ("AWS_CA_BUNDLE", "PIP_CERT", "PIP_CACHE_DIR", "UV_CACHE_DIR")
+    kept = (
+        *("HOME", "LD_PRELOAD", "GITHUB_STEP_SUMMARY", "RUNNER_TEMP", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        *("AWS_CA_BUNDLE", "PIP_CERT", "PIP_CACHE_DIR", "UV_CACHE_DIR"),
+    )
     names = passed_on(dict.fromkeys((*kept, *passed), "hush-hush"))
     assert names == passed
     words = command(container(variables=names), [])
