@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import common_from, environment
 from core.errors import UsageError
-from core.families import CPU
+from core.families import CPU, gpu_targets
 from core.run.job_files import job_files
 from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
@@ -170,6 +170,4 @@ def any_context(common: Common) -> Context:
             raise
         console.say("GPU family: none given and no GPU here; versions without ROCm are locked")
         name = CPU
-    from core.families import gpu_targets
-
     return Context(common=common, ref=ref, gpu_family=name, gpu_targets=gpu_targets(name))

@@ -141,7 +141,7 @@ def test_a_build_has_a_server_of_its_own_which_is_gone_afterwards(
 
 @processes
 def test_a_storage_that_is_not_there_is_replaced_by_a_local_cache(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with shop.used("absent", "read-only") as server:
         assert server.storage == Storage(access="read-only")
@@ -154,23 +154,13 @@ def test_a_storage_that_is_not_there_is_replaced_by_a_local_cache(
     assert not {"SCCACHE_BUCKET", "SCCACHE_REGION"} & second.keys()
     assert second["SCCACHE_LOCAL_RW_MODE"] == "READ_ONLY"
 
-
-@processes
-def test_unusable_aws_settings_are_no_reason_to_build_nothing(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fails(*_: Any) -> S3Access:
         raise StoreError("There is no profile 'mine'.")
 
     monkeypatch.setattr(cache_use, "s3_access", fails)
     with shop.used("bucket") as server:
         assert server.lost == "There is no profile 'mine'."
-
-
-@processes
-def test_a_server_that_cannot_even_be_local_is_left_out(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # what cannot even be local is left out
     with shop.used(SCCACHE_DIR="broken") as server:
         assert server is None
     said = capsys.readouterr().err

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import process
 from core.errors import DataError, MissingInputError
 from pytorch_build.build import site
 from pytorch_build.build.site import TreeFacts
@@ -12,18 +11,13 @@ from pytorch_build.build.site import TreeFacts
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def write(path: Path, text: str = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+    from tests.conftest import Commit, Git, Write
 
 
-def test_a_tree_like_torchs(tmp_path: Path) -> None:
+def test_a_tree_like_torchs(tmp_path: Path, write_files: Write) -> None:
     build_system = '[build-system]\nrequires = ["numpy", "cmake>=3.27"]\nbuild-backend = "a.b"\n'
-    write(tmp_path / "pyproject.toml", build_system)
-    write(tmp_path / "requirements.txt")
-    write(tmp_path / "setup.py", 'version = os.getenv("PYTORCH_BUILD_VERSION")')
+    setup = 'version = os.getenv("PYTORCH_BUILD_VERSION")'
+    write_files(tmp_path, {"pyproject.toml": build_system, "requirements.txt": "", "setup.py": setup})
     assert site.tree_facts(tmp_path) == TreeFacts(
         files=frozenset({"pyproject.toml", "requirements.txt", "setup.py"}),
         build_backend="a.b",
@@ -31,11 +25,10 @@ def test_a_tree_like_torchs(tmp_path: Path) -> None:
     )
 
 
-def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
-    write(tmp_path / "python" / "setup.py", "def get_git_commit_hash(): ...")
-    write(tmp_path / "python" / "requirements.txt")
-    write(tmp_path / "cmake" / "llvm-hash.txt", "0123abcd\n")
-    write(tmp_path / "build_env.json", '{"TRITON_WHEEL_VERSION_SUFFIX": ""}')
+def test_a_tree_like_older_tritons(tmp_path: Path, write_files: Write) -> None:
+    texts = {"python/setup.py": "def get_git_commit_hash(): ...", "python/requirements.txt": ""}
+    write_files(tmp_path, {**texts, "cmake/llvm-hash.txt": "0123abcd\n"})
+    (tmp_path / "build_env.json").write_text('{"TRITON_WHEEL_VERSION_SUFFIX": ""}')
     found = site.tree_facts(tmp_path)
     assert found.files == {"python/setup.py", "python/requirements.txt"}
     assert found.build_env == {"TRITON_WHEEL_VERSION_SUFFIX": ""}
@@ -58,24 +51,16 @@ def test_a_tree_like_older_tritons(tmp_path: Path) -> None:
     ],
 )
 def test_broken_files_are_named(tmp_path: Path, name: str, text: str) -> None:
-    write(tmp_path / name, text)
+    (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=name):
         site.tree_facts(tmp_path)
 
 
 @pytest.mark.processes
-def test_what_tritons_setup_adds_to_the_version(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return process.capture(["git", *who, *arguments], cwd=tmp_path).stdout.strip()
-
-    write(tmp_path / "setup.py", "def get_git_commit_hash(): ...")
-    git("init", "--quiet", "--initial-branch=main")
-    git("add", ".")
-    git("commit", "--quiet", "--no-gpg-sign", "-m", "start")
-    expected = "+git" + git("rev-parse", "HEAD")[:8]
-    assert site.tree_facts(tmp_path).git_suffix == expected
-    git("checkout", "--quiet", "--detach")
-    assert site.tree_facts(tmp_path).git_suffix == expected
-    git("checkout", "--quiet", "-B", "release-locked")
+def test_what_tritons_setup_adds_to_the_version(tmp_path: Path, git: Git, commit_files: Commit) -> None:
+    commit = commit_files(tmp_path, {"setup.py": "def get_git_commit_hash(): ..."})
+    assert site.tree_facts(tmp_path).git_suffix == f"+git{commit[:8]}"
+    git(tmp_path, "checkout", "--quiet", "--detach")
+    assert site.tree_facts(tmp_path).git_suffix == f"+git{commit[:8]}"
+    git(tmp_path, "checkout", "--quiet", "-B", "release-locked")
     assert site.tree_facts(tmp_path).git_suffix == ""

@@ -294,7 +294,9 @@ def log_of(run: Any) -> str:
     return found.read_text()
 
 
-def test_a_build_is_prepared_built_split_imported_and_checked(build: Build, run: Any, shop: Workshop) -> None:
+def test_a_build_is_prepared_built_split_imported_and_checked(
+    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = shop.make(build)
     assert [path.name for path in made.files] == [
         f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl",
@@ -308,26 +310,12 @@ def test_a_build_is_prepared_built_split_imported_and_checked(build: Build, run:
     assert shop.done == ["requirements", "built", *after, *checked, "left"]
     assert shop.calls[1].files[0].read_text() == "rocm==7.1.0 --hash=sha256:aa\n"
     assert log_of(run) == "compiling\n"
-
-
-def test_family_cpu_has_no_rocm_that_could_be_left_out(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # family cpu has no ROCm that could be left out
     monkeypatch.setattr(stage, "ask", lambda *_, **__: pytest.fail("there is none"))
+    shop.done.clear()
     shop.make(replace(build, context=run.context("cpu"), rocm=None, dependencies=()))
-    assert len(shop.calls) == 1
-    assert shop.site is not None
-    assert shop.site.rocm is None
+    assert (len(shop.calls), shop.site and shop.site.rocm) == (1, None)
     assert shop.done == ["requirements", "built", "imported", "checked torch", "left"]
-
-
-@pytest.mark.parametrize("change", [with_choice(max_jobs="3"), with_env(MAX_JOBS="3")])
-def test_the_users_number_of_jobs_is_kept(
-    build: Build, shop: Workshop, change: Callable[[Build], Build]
-) -> None:
-    shop.make(change(build))
-    assert shop.site is not None
-    assert shop.site.max_jobs == 3
 
 
 @pytest.mark.parametrize(
@@ -406,8 +394,11 @@ def test_findings_and_problems_end_a_build(build: Build, shop: Workshop, monkeyp
     assert shop.calls == ()
 
 
-def test_a_wheel_is_dated_by_the_user_or_by_its_commit(build: Build, shop: Workshop) -> None:
-    shop.make(build)
-    assert shop.env["SOURCE_DATE_EPOCH"] == "1700000000"
+def test_what_the_user_chose_is_kept(build: Build, shop: Workshop) -> None:
+    for change in (with_choice(max_jobs="3"), with_env(MAX_JOBS="3")):
+        shop.make(change(build))
+        assert shop.site is not None
+        assert shop.site.max_jobs == 3
+    assert shop.env["SOURCE_DATE_EPOCH"] == "1700000000", "the date of its commit"
     shop.make(with_env(SOURCE_DATE_EPOCH="17")(build))
     assert shop.env["SOURCE_DATE_EPOCH"] == "17"

@@ -221,12 +221,12 @@ def test_sample_origins_and_mirrors_lead_to_repositories(world: World) -> None:
         repositories={"torch": world.root / "torch"},
         mirrors={"https://example.invalid/": f"{world.root}/"},
     )
-    labelled = replace(ref, local_label="sample")
+    labelled, lock = replace(ref, local_label="sample"), world.resolve(ref, origins=origins)
     for rocm_version, suffix in (("7.99.0.dev0+sample", "devrocm7.99.0.dev0"), ("7.10.0", "rocm7.10.0")):
         # the label stays when a user tries another ROCm version
-        lock = world.resolve(labelled, origins=origins, rocm_version=rocm_version)
-        assert lock.version("torch", gpu=True) == f"2.10.0a0+{suffix}.sample"
-        assert lock.version("torch", gpu=False) == "2.10.0a0+cpu.sample"
+        other = world.resolve(labelled, origins=origins, rocm_version=rocm_version)
+        assert other.version("torch", gpu=True) == f"2.10.0a0+{suffix}.sample"
+        assert other.version("torch", gpu=False) == "2.10.0a0+cpu.sample"
         # the lock names the origins, not where they were reached
         assert lock.project("torch").origin == "sample:torch"
         assert lock.project("triton").origin == "https://example.invalid/triton"

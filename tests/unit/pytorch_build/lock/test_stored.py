@@ -93,20 +93,16 @@ def test_another_rocm_version_replaces_that_of_the_local_run_only(world: World) 
     other = source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
     assert other.rocm_version == "7.11.0"
     assert commits(other) == commits(first)
-    source_lock(world.context(run_id="77"), ROCM)
-    with pytest.raises(MissingInputError, match=r"run 77 does not serve mine on gfx942 with ROCm 7\.11\.0"):
-        source_lock(world.context(run_id="77"), RocmOptions(source=SourceOptions(version="7.11.0")))
-
-
-@pytest.mark.processes
-def test_a_component_asked_for_by_name_is_added_and_stays(world: World) -> None:
-    first = source_lock(world.context(), ROCM)
+    # a component asked for by name is added and stays
     world.commit("torch", {"new.py": ""})
     more = source_lock(with_components(world.context(), "vision"), ROCM)
     assert commits(more) == {**commits(first), "vision": world.vision}
     assert source_lock(world.context(), ROCM) == more
     again = source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
     assert commits(again) == commits(more)
+    source_lock(world.context(run_id="77"), ROCM)
+    with pytest.raises(MissingInputError, match=r"run 77 does not serve mine on gfx942 with ROCm 7\.11\.0"):
+        source_lock(world.context(run_id="77"), RocmOptions(source=SourceOptions(version="7.11.0")))
 
 
 @pytest.mark.processes

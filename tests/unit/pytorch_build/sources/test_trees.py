@@ -83,20 +83,16 @@ def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple
     tree, commit = own
     clean = developers(run, tree, gpu_family="cpu")
     assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "hipify": False}
+    # its version is its own, with the run's suffix
+    assert clean.version == "2.11.0a0+cpu.sample"
+    assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
+    assert f"git{commit[:8]}" in developers(run, tree, gpu_family="cpu", release_type="dev").version
     (tree / "setup.py").write_text("# mine\n")
     edited = developers(run, tree)
     assert len(edited.inputs["diff"]) == 64
     assert edited.inputs["hipify"]
     (tree / "new.py").write_text("")
     assert developers(run, tree).inputs["diff"] != edited.inputs["diff"]
-
-
-def test_its_version_is_its_own_with_the_runs_suffix(run: Any, own: tuple[Path, str]) -> None:
-    tree, commit = own
-    assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
-    assert developers(run, tree, gpu_family="cpu").version == "2.11.0a0+cpu.sample"
-    dev = developers(run, tree, gpu_family="cpu", release_type="dev").version
-    assert f"git{commit[:8]}" in dev
 
 
 def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
@@ -215,20 +211,9 @@ def test_only_changes_are_copied(tree: Path, tmp_path: Path, write_files: Write)
     assert (held["build/object.o"], held["pkg/generated.py"]) == ("built\n", "built\n")
 
 
-def test_files_and_folders_may_change_places(tree: Path, tmp_path: Path, write_files: Write) -> None:
-    work = tmp_path / "work"
-    mirror(tree, work)
-    shutil.rmtree(tree / "pkg")
-    write_files(tree, {"pkg": "now a file\n", "setup.cfg/x": "now a folder\n"})
-    mirror(tree, work)
-    assert texts(work)["pkg"] == "now a file\n"
-    (tree / "pkg").unlink()
-    write_files(tree, {"pkg/c.py": "c\n"})
-    mirror(tree, work)
-    assert texts(work)["pkg/c.py"] == "c\n"
-
-
-def test_a_copy_that_was_damaged_is_repaired(tree: Path, tmp_path: Path) -> None:
+def test_a_copy_that_was_damaged_is_repaired(
+    tree: Path, tmp_path: Path, write_files: Write, commit_files: Commit, git: Git
+) -> None:
     work = tmp_path / "work"
     mirror(tree, work)
     (work / "pkg/a.py").unlink()
@@ -236,14 +221,16 @@ def test_a_copy_that_was_damaged_is_repaired(tree: Path, tmp_path: Path) -> None
     (work / ".git/pytorch-build-mirror.json").write_text("{")
     assert mirror(tree, work).changed == len(texts(work))
     assert texts(work)["pkg/a.py"] == "a = 1\n"
-
-
-def test_a_copy_follows_the_trees_commit(tree: Path, tmp_path: Path, commit_files: Commit, git: Git) -> None:
-    work = tmp_path / "work"
+    # files and folders may change places
+    shutil.rmtree(tree / "pkg")
+    write_files(tree, {"pkg": "now a file\n", "setup.cfg/x": "now a folder\n"})
     mirror(tree, work)
-    commit = commit_files(tree, {"pkg/a.py": "a = 3\n"})
-    assert mirror(tree, work).commit == commit
-    assert git(work, "rev-parse", "HEAD") == commit
+    assert texts(work)["pkg"] == "now a file\n"
+    (tree / "pkg").unlink()
+    # and the copy follows the tree's commit
+    commit = commit_files(tree, {"pkg/c.py": "c\n"})
+    assert mirror(tree, work).commit == commit == git(work, "rev-parse", "HEAD")
+    assert texts(work)["pkg/c.py"] == "c\n"
     assert git(work, "status", "--porcelain", "--ignore-submodules=all") == ""
 
 

@@ -175,16 +175,14 @@ def choices(*words: str, platform: str = "linux") -> BuildChoices:
     return verb.build_choices_from(parser.parse_args(["torch", *words]), platform=platform)
 
 
-def test_own_trees_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_options_of_a_build(platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert choices() == CHOICES
     names = {"triton": "triton", "torch": "pytorch", "audio": "pytorch-audio", "vision": "pytorch-vision"}
     for project, name in (*names.items(), ("apex", "apex")):
-        assert dict(choices(f"--{name}-dir", "mine").own_trees) == {project: tmp_path / "mine"}
-
-
-@pytest.mark.parametrize("platform", ["linux", "windows"])
-def test_flash_attention_is_the_platforms_own(platform: str) -> None:
+        assert dict(choices(f"--{name}-dir", "mine").own_trees) == {project: tmp_path / "mine"}, "absolute"
+    # flash attention is the platform's own
     other = "windows" if platform == "linux" else "linux"
     enable, disable = (f"--{word}enable-pytorch-flash-attention-{platform}" for word in ("", "no-"))
     assert choices(enable, platform=platform).flash_attention is True

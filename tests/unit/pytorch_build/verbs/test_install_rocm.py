@@ -6,6 +6,7 @@ import pytest
 
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
+from tests.unit.pytorch_build.conftest import ROCM
 
 if TYPE_CHECKING:
     from rocm_packaging.origin import RocmSource
@@ -28,8 +29,8 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) ->
 
 
 def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, installed: list[Any]) -> None:
-    run.rocm()
-    run.record("more", run.publish(run.wheel("rocm-profiler", "7.99.0.dev0+sample", "py3-none-linux_x86_64")))
+    files = run.rocm()
+    run.record("more", run.publish(run.wheel("rocm-profiler", ROCM, "py3-none-linux_x86_64")))
     answer = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
     assert answer.code == 0, answer.said
     (calls, options), question = installed
@@ -38,25 +39,19 @@ def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, inst
     assert calls[1].sources.no_index
     assert options["force"]
     assert question == {
-        "version": "7.99.0.dev0+sample",
+        "version": ROCM,
         "layout": "unsplit",
         "family": "gfx94X-dcgpu",
         "targets": ("gfx942",),
     }
     for word in ("version", "root", "cmake", "gfx942"):
         assert word in answer.said
-
-
-def test_other_digests_are_another_environment(front: Any, run: Any, installed: list[Any]) -> None:
-    files = run.rocm()
+    # other digests are another environment
+    name = "rocm-sdk-core"
+    other = run.publish(run.wheel(name, ROCM, "py3-none-manylinux_2_28_x86_64"))
+    run.record(f"build_rocm-{ROCM}", *(one for one in files if one.distribution != name), other)
     front("install-rocm", *SAMPLE)
-    other = run.publish(run.wheel("rocm-sdk-core", "7.99.0.dev0+sample", "py3-none-manylinux_2_28_x86_64"))
-    run.record(
-        "build_rocm-7.99.0.dev0+sample", *(one for one in files if one.distribution != "rocm-sdk-core"), other
-    )
-    front("install-rocm", *SAMPLE)
-    first, second = (options["digest"] for _, options in installed[::2])
-    assert first != second
+    assert installed[2][1]["digest"] != options["digest"]
 
 
 @pytest.mark.usefixtures("installed")

@@ -238,10 +238,10 @@ def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
     run.put_lock()
     names = [f"{kind}-device-{gpu}" for kind in KINDS[:2] for gpu in ("gfx942", "gfx1100")]
     torch = run.built("torch", gpu_family=group)
-    put = [
-        run.publish(run.wheel(one, ROCM if one.startswith("rocm") else torch.version), group=group)
-        for one in (*LIBRARIES, *names)
+    wheels = [
+        run.wheel(one, ROCM if one.startswith("rocm") else torch.version) for one in (*LIBRARIES, *names)
     ]
+    put = [run.publish(wheel, group=group) for wheel in wheels]
     cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": "gfx942;gfx1100"}
     run.record("build_torch", torch, *put, group=group, **cell)
     put_page(run, torch, *put, group=group)
