@@ -13,6 +13,7 @@ from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
 from core.run import records
+from core.run.outputs import artifact_groups, group_name
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -179,3 +180,24 @@ def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(lab: Lab)
     with pytest.raises(StoreError, match="differs from its record"):
         required_by(lab.store, one)
     assert required_by(lab.store, OFFERS[1]) == ()
+
+
+def test_the_groups_of_a_run_are_those_with_wheels(lab: Lab) -> None:
+    with pytest.raises(MissingInputError, match="Run 17 has no wheels in"):
+        artifact_groups(lab.store, lab.outputs, "")
+    lab.publish(group="gfx110X-all")
+    lab.publish(group="cpu")
+    lab.store.put_bytes(f"{lab.outputs.manifests_prefix('gfx1151')}/build_torch.json", b"{}")
+    assert artifact_groups(lab.store, lab.outputs, "") == ["cpu", "gfx110X-all"]
+    assert artifact_groups(lab.store, lab.outputs, "cpu") == ["cpu"]
+    with pytest.raises(MissingInputError, match="no group 'gfx110x-all'") as caught:
+        artifact_groups(lab.store, lab.outputs, "gfx110x-all")
+    assert "gfx110X-all" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("family", "group"),
+    [("cpu", "cpu"), ("gfx942;gfx1100", "gfx942-gfx1100"), ("gfx942, gfx1100", "gfx942-gfx1100"), ("", "")],
+)
+def test_a_list_of_families_shares_a_folder(family: str, group: str) -> None:
+    assert group_name(family) == group

@@ -172,6 +172,10 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
         assert there.find(f"{lab.outputs.python_prefix(group)}/index.html")
     pages = [one for one in everything(there) if "/simple/" in one[0] or one[0].endswith("/index.html")]
     assert [one for one in everything(there) if one not in pages] == everything(lab.store)
+    # what stages of a run took their commits from never changes
+    lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{ }")
+    assert main("ci", "", VERBS, ["upload"]) == StoreError.exit_code
+    assert there.read(lab.outputs.source_lock_key("nightly")) == b"{}"
 
 
 def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_change(lab: Lab) -> None:
