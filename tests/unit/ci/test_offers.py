@@ -12,8 +12,7 @@ from packaging.version import Version
 from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
-from core.run import records
-from core.run.outputs import artifact_groups, group_name
+from core.run import artifact_groups, group_name, records
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
