@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.data import Dated, Model, key_path, load_toml, parse_json, validated
+from core.data import Dated, Model, load_toml, parse_json
 from core.errors import DataError, MissingInputError
 
 if TYPE_CHECKING:
@@ -60,11 +60,6 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     assert "(it is 'deep')" in caught.value.message
 
 
-def test_missing_key_is_named() -> None:
-    with pytest.raises(DataError, match=r"here: refs: this key is missing"):
-        validated({}, File, where="here")
-
-
 def test_syntax_error_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not valid TOML.*line 2"):
         load_toml(written(tmp_path, "[refs]\nmine = \n"), File)
@@ -87,10 +82,6 @@ def test_json_problems_are_data_errors() -> None:
         parse_json("{", File, where="lock.json")
     with pytest.raises(DataError, match=r"lock\.json: refs: this key is missing"):
         parse_json("{}", File, where="lock.json")
-
-
-def test_key_paths_quote_what_toml_would_quote() -> None:
-    assert key_path(("refs", "release/2.9", "tags", 3, "ref")) == 'refs."release/2.9".tags[3].ref'
 
 
 def test_data_grows_too_old_after_its_days() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import ArtifactError, MissingInputError
-from rocm_packaging.artifacts import build_info, families_of, merged, resolve_link, scan
+from rocm_packaging.artifacts import build_info, families_of, merged, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,11 +101,6 @@ def test_links_out_of_the_tree_are_refused(tmp_path: Path, target: str) -> None:
     (folder / "a/stage/link").symlink_to(target)
     with pytest.raises(ArtifactError, match="outside of ROCm's tree"):
         merged(scan(tmp_path))
-
-
-def test_links_resolve_by_their_folder() -> None:
-    assert resolve_link("bin/clang", "../lib/llvm/bin/clang") == "lib/llvm/bin/clang"
-    assert resolve_link("llvm", "lib/llvm") == "lib/llvm"
 
 
 def base(root: Path, manifest: object, info: object) -> None:

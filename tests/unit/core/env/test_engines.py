@@ -34,7 +34,7 @@ BUILD = Build(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_command_that_builds(engine: Engine) -> None:
+def test_the_commands_that_build_and_push(engine: Engine) -> None:
     assert build_command(engine, BUILD) == (
         *(engine, "build", "--file", "/c/docker/Dockerfile"),
         *("--tag", "ci:nightly-20251121", "--tag", "ci:latest"),
@@ -42,15 +42,7 @@ def test_the_command_that_builds(engine: Engine) -> None:
         *("--build-arg", "ROCM_VERSION=6.4", "--build-arg", "EMPTY=", "/c"),
     )
     assert build_command(engine, replace(BUILD, no_cache=True))[-2:] == ("--no-cache", "/c")
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_tag_is_pushed(engine: Engine) -> None:
-    assert push_commands(engine, BUILD) == (
-        (engine, "push", "r.invalid/o/ci:nightly-20251121"),
-        (engine, "push", "r.invalid/o/ci:latest"),
-    )
-    assert push_commands(engine, replace(BUILD, pushed=())) == ()
+    assert push_commands(engine, BUILD) == tuple((engine, "push", name) for name in BUILD.pushed)
 
 
 def test_the_commands_that_save() -> None:
