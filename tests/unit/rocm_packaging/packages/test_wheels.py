@@ -62,16 +62,19 @@ def test_the_family_is_the_default_without_anything_else_and_that_is_said_aloud(
 def test_the_variable_then_what_is_installed_then_the_gpu_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = loaded()
-    monkeypatch.setattr(module, "discover_current_target_family", lambda: "gfx110X-all")
-    assert module.determine_target_family() == "gfx110X-all"
-    monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx94X-dcgpu"])
-    assert module.determine_target_family() == "gfx94X-dcgpu"
+    def decided(*installed: str) -> str:
+        module = loaded()
+        monkeypatch.setattr(module, "installed_target_families", lambda: list(installed))
+        monkeypatch.setattr(module, "discover_current_target_family", lambda: "gfx110X-all")
+        return str(module.determine_target_family())
+
+    assert decided() == "gfx110X-all"
+    assert decided("gfx94X-dcgpu") == "gfx94X-dcgpu"
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx1100")
-    assert module.determine_target_family() == "gfx1100"
+    assert decided("gfx94X-dcgpu") == "gfx1100"
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx900-dgpu")
     with pytest.raises(ValueError, match="ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available in the dist"):
-        module.determine_target_family()
+        decided()
 
 
 def test_the_smallest_family_of_a_target_comes_first() -> None:
