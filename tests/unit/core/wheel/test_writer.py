@@ -113,17 +113,20 @@ def test_epoch_is_the_time_of_every_member(tmp_path: Path) -> None:
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
-@pytest.mark.parametrize("name", ["../a", "/a", "a\\b", "a//b", "a/./b", "a/"])
-def test_names_that_leave_the_archive_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(WheelError, match="plain relative path"):
-        write_wheel(tmp_path, SPEC, [Member(name=name, source=b"")])
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("names", "words"), [("aa", "a twice"), ("", "no files")])
-def test_names_given_twice_and_none_are_refused(tmp_path: Path, names: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        *(([name], "plain relative path") for name in ("../a", "/a", "a\\b", "a//b", "a/./b", "a/")),
+        (["a", "a"], "a twice"),
+        ([], "no files"),
+    ],
+)
+def test_names_that_are_unsafe_or_given_twice_and_none_are_refused(
+    tmp_path: Path, names: list[str], words: str
+) -> None:
     with pytest.raises(WheelError, match=words):
         write_wheel(tmp_path, SPEC, [Member(name=name, source=b"") for name in names])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_source_leaves_no_wheel(tmp_path: Path) -> None:

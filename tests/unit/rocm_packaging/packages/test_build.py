@@ -338,20 +338,22 @@ def test_device_packages_own_nothing_of_the_libraries(split_artifacts: Path) -> 
     } in said["links"]
 
 
-def test_files_of_two_packages_in_one_place_are_refused_by_both_names(split_artifacts: Path) -> None:
-    write(split_artifacts, "fft_lib_gfx942", **{"lib/plan.db": "a"})
-    write(split_artifacts, "fft_lib_gfx1100", **{"lib/plan.db": "a"})
-    with pytest.raises(
-        ArtifactError, match=r"fft_lib_gfx942.*fft_lib_gfx1100|fft_lib_gfx1100.*fft_lib_gfx942"
-    ):
+@pytest.mark.parametrize(
+    ("names", "path", "said"),
+    [
+        (("fft_lib_gfx942", "fft_lib_gfx1100"), "lib/plan.db", r"fft_lib_gfx942.*fft_lib_gfx1100"),
+        # variants of one target
+        (("blas_lib_gfx942:xnack+",), ".kpack/blas_lib_gfx942.kpack", r"blas_lib_gfx942:xnack\+"),
+    ],
+)
+def test_files_of_two_packages_in_one_place_are_refused_by_both_names(
+    split_artifacts: Path, names: tuple[str, ...], path: str, said: str
+) -> None:
+    for name in names:
+        write(split_artifacts, name, **{path: "other"})
+    with pytest.raises(ArtifactError, match=said):
         build(request(split_artifacts))
     assert not (split_artifacts.parent / "out").exists()
-
-
-def test_variants_of_one_target_may_not_contradict_each_other(split_artifacts: Path) -> None:
-    write(split_artifacts, "blas_lib_gfx942:xnack+", **{".kpack/blas_lib_gfx942.kpack": "other"})
-    with pytest.raises(ArtifactError, match=r"blas_lib_gfx942:xnack\+"):
-        build(request(split_artifacts))
 
 
 def test_a_target_that_was_built_and_has_no_artifacts_is_missed(split_artifacts: Path) -> None:
