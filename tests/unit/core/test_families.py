@@ -30,11 +30,6 @@ def kfd(folder: Path, *versions: int) -> Path:
     return folder
 
 
-def test_twenty_eight_targets_are_families_of_their_own() -> None:
-    single = [name for name, family in families.families().items() if family.targets == (name,)]
-    assert len(single) == 28
-
-
 @pytest.mark.parametrize(
     ("name", "targets"),
     [

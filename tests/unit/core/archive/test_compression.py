@@ -41,18 +41,6 @@ def test_a_made_member_is_made_when_its_turn_comes_and_goes_afterwards(tmp_path:
     assert not path.exists()
 
 
-def test_what_fails_to_be_made_says_so_and_gives_its_memory_back() -> None:
-    def make() -> Path:
-        raise BuildError("patchelf did not like it.")
-
-    members = [Member(name=f"m{number}", source=Made(size=40, make=make)) for number in range(9)]
-    with Workers(jobs=2, memory=100) as workers:
-        with pytest.raises(BuildError, match="did not like"):
-            archived(members, workers=workers)
-        archived([Member(name="a", source=b"1" * 90)], workers=workers)
-        assert workers.take(100, wait=False), "memory of the failed archive is still held"
-
-
 def test_memory_is_held_to_its_bound(tmp_path: Path) -> None:
     held, most, lock = 0, 0, threading.Lock()
 
