@@ -50,9 +50,9 @@ def test_every_library_that_torch_preloads_is_there_and_known() -> None:
 def test_every_artifact_belongs_to_a_package() -> None:
     data = packages()
     common = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
-    unsplit, split = (*LIBRARIES, *DATA_FILES), data_files(split=True)
-    assert {one.artifact[0] for one in unsplit} <= common | set(data.unsplit.libraries.artifacts)
-    assert {one.artifact[0] for one in split} <= common | set(data.split.libraries.artifacts)
+    unsplit = {*(one.artifact[0] for one in LIBRARIES), *(one.artifact[0] for one in DATA_FILES)}
+    assert unsplit <= common | set(data.unsplit.libraries.artifacts)
+    assert {one.artifact[0] for one in data_files(split=True)} <= common | set(data.split.libraries.artifacts)
 
 
 def test_every_template_exists() -> None:
