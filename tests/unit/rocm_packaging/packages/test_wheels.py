@@ -118,6 +118,7 @@ def test_every_script_has_its_function() -> None:
     for name in programs:
         getattr(module, wheels.function_of(name))()
     assert calls == [(f"bin/{name}", program.expand) for name, program in programs.items()]
+    assert wheels.function_of("amdclang++") == "amdclangxx"
     assert not programs["offload-arch"].expand
     assert programs["hipcc"].expand
 
