@@ -133,6 +133,7 @@ def link() -> zipfile.ZipInfo:
     [
         ("demo/__init__.py", zipfile.ZIP_DEFLATED, "in the archive 2 times"),
         (link(), zipfile.ZIP_DEFLATED, "a symbolic link"),
+        ("demo/folder/", zipfile.ZIP_DEFLATED, "The folder demo/folder/ has data"),
         ("demo/x", zipfile.ZIP_LZMA, "compressed by method 14"),
     ],
 )
