@@ -25,9 +25,6 @@ LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 DOORS = ("rocm_packaging", "pytorch_build", "ci")
 # what runs elsewhere: in a target environment, or as part of what is packaged
 FOREIGN = ("rocm_packaging/templates/", "rocm_packaging/sample/templates/", "pytorch_build/sample/templates/")
-MAY_START = {"core/process.py", "noxfile.py", "pytorch_build/test/smoke/"}
-MAY_PRINT = {"core/console.py"}
-MAY_READ_ENVIRONMENT = {"core/cli/options.py", "core/process.py", "core/console.py", "noxfile.py"}
 MAX_FUNCTION = 60
 # written in parts, so that this file holds none of them
 SECRETS_OF_THE_PLACE = [
@@ -109,33 +106,35 @@ def test_imports_go_one_way(layer: str) -> None:
     assert upwards == set()
 
 
-def test_only_the_process_door_starts_processes() -> None:
-    starters = {"subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.execv", "os.fork"}
+@pytest.mark.parametrize(
+    ("what", "doors"),
+    [
+        (
+            {"subprocess", "multiprocessing", "pty", "os.system", "os.popen", "os.execv", "os.fork"},
+            {"core/process.py", "noxfile.py", "pytorch_build/test/smoke/"},
+        ),
+        ({"print", "sys.stdout.write", "sys.stderr.write", "pprint.pprint"}, {"core/console.py"}),
+        (
+            {"os.environ", "os.getenv", "os.putenv"},
+            {
+                *("core/cli/options.py", "core/process.py", "core/console.py", "noxfile.py"),
+                "pytorch_build/test/smoke/",
+            },
+        ),
+    ],
+    ids=["processes", "printing", "environment"],
+)
+def test_processes_output_and_the_environment_have_their_doors(what: set[str], doors: set[str]) -> None:
     found = {
         relative(path)
         for path in modules()
-        if not within(path, MAY_START) and (starters & imports(path) or starters & set(names(path)))
-    }
-    assert found == set()
-
-
-def test_only_the_console_prints() -> None:
-    printers = {"print", "sys.stdout.write", "sys.stderr.write", "pprint.pprint"}
-    found = {
-        relative(path) for path in modules() if not within(path, MAY_PRINT) and printers & set(names(path))
+        if not within(path, doors) and (what & imports(path) or what & set(names(path)))
     }
     assert found == set()
 
 
 def test_nobody_edits_the_import_path() -> None:
     found = {relative(path) for path in modules() if "sys.path" in names(path) or "site" in imports(path)}
-    assert found == set()
-
-
-def test_the_environment_is_read_at_the_edge() -> None:
-    edge = MAY_READ_ENVIRONMENT | {"pytorch_build/test/smoke/"}
-    readers = {"os.environ", "os.getenv", "os.putenv"}
-    found = {relative(path) for path in modules() if not within(path, edge) and readers & set(names(path))}
     assert found == set()
 
 

@@ -102,17 +102,6 @@ def test_lines_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("f\n", "a\nb\nc\nwarning: d\nerror: e\n")
 
 
-@pytest.mark.usefixtures("github")
-def test_github_gets_annotations_of_one_escaped_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("A_TOKEN", "50%-sure")
-    console.error("torch%2Brocm of 50%-sure\nsecond line")
-    console.warn("careful\r\n")
-    said = capsys.readouterr().err
-    assert said == "::error::torch%252Brocm of ***%0Asecond line\n::warning::careful%0D%0A\n"
-
-
 @pytest.mark.usefixtures("took_65_seconds")
 def test_a_group_ends_with_its_duration_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     with console.group("checkout"):
@@ -188,10 +177,15 @@ def test_a_summary_is_appended_for_github_and_goes_nowhere_else(
 
 
 @pytest.mark.usefixtures("github")
-def test_an_annotation_names_its_place_and_cannot_be_another(capsys: pytest.CaptureFixture[str]) -> None:
-    console.error("50%\r\n::set-env::x", title="a,b:c", file="d%,\n::error::e.py", line=3)
+def test_an_annotation_is_one_line_that_names_its_place_and_cannot_be_another(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "50%-sure")
+    console.error("2%2B of 50%-sure\r\n::set-env::x", title="a,b:c", file="d%,\n::error::e.py", line=3)
+    console.warn("careful\r\n")
     assert capsys.readouterr().err == (
-        "::error title=a%2Cb%3Ac,file=d%25%2C%0A%3A%3Aerror%3A%3Ae.py,line=3::50%25%0D%0A::set-env::x\n"
+        "::error title=a%2Cb%3Ac,file=d%25%2C%0A%3A%3Aerror%3A%3Ae.py,line=3::"
+        "2%252B of ***%0D%0A::set-env::x\n::warning::careful%0D%0A\n"
     )
 
 

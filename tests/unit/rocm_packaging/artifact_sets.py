@@ -32,18 +32,12 @@ def write(root: Path, name: str, **files: str) -> None:
         (stage / path).write_text(content, encoding="utf-8")
 
 
-def write_base(root: Path, *targets: str, split: bool) -> None:
-    """Write the artifact that says of the others which ROCm they are, and for which gfx targets.
-
-    Args:
-        root: The set's folder.
-        targets: gfx targets.
-        split: Device code lies in artifacts of its own.
-    """
+def write_base(root: Path, *targets: str, split: bool, **facts: str) -> None:
+    """Write the artifact that says of the others which ROCm they are, and for which gfx targets."""
     write(root, "base_lib_generic")
     overlay = root / "base_lib_generic" / "base" / "aux-overlay" / "stage" / "share" / "therock"
     overlay.mkdir(parents=True)
-    manifest = {"flags": {"KPACK_SPLIT_ARTIFACTS": split}, "rocm_version": VERSION}
+    manifest = {"flags": {"KPACK_SPLIT_ARTIFACTS": split}, "rocm_version": VERSION, **facts}
     (overlay / "therock_manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     info = {"dist_amdgpu_targets": ";".join(targets)}
     (overlay / "dist_info.json").write_text(json.dumps(info), encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import ArtifactError, MissingInputError
-from rocm_packaging.artifacts import build_info, families_of, merged, resolve_link, scan
+from rocm_packaging.artifacts import build_info, families_of, merged, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,12 +81,6 @@ def test_merged_takes_prefixes_off_and_keeps_links(tmp_path: Path) -> None:
     }
 
 
-def test_the_same_file_twice_is_one(tmp_path: Path) -> None:
-    artifact(tmp_path, "a_lib_generic", {"a/stage/x": "same"})
-    artifact(tmp_path, "b_lib_generic", {"a/stage/x": "same"})
-    assert list(merged(scan(tmp_path))) == ["x"]
-
-
 @pytest.mark.parametrize("other", ["diff", "longer than that"])
 def test_different_files_of_one_path_are_refused(tmp_path: Path, other: str) -> None:
     artifact(tmp_path, "a_lib_generic", {"a/stage/x": "same"})
@@ -103,11 +97,6 @@ def test_links_out_of_the_tree_are_refused(tmp_path: Path, target: str) -> None:
         merged(scan(tmp_path))
 
 
-def test_links_resolve_by_their_folder() -> None:
-    assert resolve_link("bin/clang", "../lib/llvm/bin/clang") == "lib/llvm/bin/clang"
-    assert resolve_link("llvm", "lib/llvm") == "lib/llvm"
-
-
 def base(root: Path, manifest: object, info: object) -> None:
     prefix = "base/aux-overlay/stage"
     artifact(
@@ -119,16 +108,6 @@ def base(root: Path, manifest: object, info: object) -> None:
         },
         prefix + "\n",
     )
-
-
-def test_build_info(tmp_path: Path) -> None:
-    base(
-        tmp_path,
-        {"flags": {"KPACK_SPLIT_ARTIFACTS": True}, "rocm_version": "10.1.0"},
-        {"dist_amdgpu_targets": "gfx942;gfx1100"},
-    )
-    info = build_info(scan(tmp_path))
-    assert (info.split, info.targets, info.version) == (True, ("gfx942", "gfx1100"), "10.1.0")
 
 
 def test_build_info_needs_the_base_artifact(tmp_path: Path) -> None:

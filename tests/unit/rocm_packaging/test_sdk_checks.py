@@ -183,22 +183,19 @@ def test_the_tree_holds_the_packages_own_files(sdk: Sdk) -> None:
     }
 
 
-def test_an_empty_package_is_no_mirror(sdk: Sdk) -> None:
-    devel = sdk.module("devel")
-    (sdk.site / "_rocm_sdk_devel").mkdir()
-    found = sdk.run(devel._mirrored, sdk.site / "_rocm_sdk_devel", sdk.site / "_rocm_sdk_core")
+def test_an_empty_package_and_one_without_hard_links_are_no_mirrors(
+    sdk: Sdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devel, folders = sdk.module("devel"), (sdk.site / "_rocm_sdk_devel", sdk.site / "_rocm_sdk_core")
+    folders[0].mkdir()
+    found = sdk.run(devel._mirrored, *folders)
     assert (found.outcome, "holds no files" in found.text) == ("failed", True)
-
-
-def test_without_hard_links_the_mirror_is_skipped(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    devel = sdk.module("devel")
-    (sdk.site / "_rocm_sdk_devel").mkdir()
 
     def refuse(*_: object) -> None:
         raise OSError("not supported")
 
     monkeypatch.setattr(os, "link", refuse)
-    found = sdk.run(devel._mirrored, sdk.site / "_rocm_sdk_devel", sdk.site / "_rocm_sdk_core")
+    found = sdk.run(devel._mirrored, *folders)
     assert (found.outcome, found.text.partition(",")[0]) == ("skipped", "this file system has no hard links")
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core import files, junit, process
+from core import files, process
 from core.cli.options import Common, add_common
 from core.env import installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
-from core.junit import Document
 from core.packages import sources
 from core.packages.sources import PackageSource
 from rocm_packaging import selftest
@@ -363,21 +362,15 @@ def test_every_result_is_read_with_its_reason() -> None:
 def test_a_class_that_cannot_be_set_up_has_failed() -> None:
     passed, failed = parse_unittest(output(CoreTest("test_a"), BrokenTest("test_never")))
     assert passed.outcome == "passed"
-    assert (failed.test[-12:], failed.outcome, failed.text) == (
-        "::setUpClass",
-        "failed",
-        "ValueError: no folder",
-    )
+    assert failed.test.endswith("::setUpClass")
+    assert (failed.outcome, failed.text) == ("failed", "ValueError: no folder")
 
 
 def test_an_unexpected_success_has_failed() -> None:
     said = "test_x (m.core_test.T.test_x) ... unexpected success\n\n" + "-" * 70 + "\nRan 1 test in 0.0s\n"
     (case,) = parse_unittest(said)
-    assert (case.test, case.outcome, case.text) == (
-        "rocm_sdk.core::test_x",
-        "failed",
-        "... unexpected success",
-    )
+    assert (case.test, case.outcome) == ("rocm_sdk.core::test_x", "failed")
+    assert case.text == "... unexpected success"
 
 
 @pytest.mark.parametrize("lines", range(3, 30, 4))
@@ -399,11 +392,3 @@ def test_skipped_tests_are_counted_or_not(ran: int) -> None:
     assert len(parse_unittest(said)) == 8
     with pytest.raises(CheckError, match="report that 6 ran, and list 8"):
         parse_unittest(said.replace(f"Ran {ran}", "Ran 6"))
-
-
-def test_it_becomes_a_report_like_our_own() -> None:
-    cases = parse_unittest(output(*core()))
-    again = selftest.read(junit.write(Document(cases=cases, properties={"rocm": "<7.1>"})))
-    assert results(again.cases) == {"passed": 4, "failed": 3, "skipped": 1}
-    assert [case.text for case in again.cases] == [case.text for case in cases]
-    assert again.properties == {"rocm": "<7.1>"}

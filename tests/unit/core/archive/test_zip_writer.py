@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive import Member
+from core.archive import Member, zip_writer
 from core.archive.zip_reader import span_of
 from core.archive.zip_writer import HashingStream, ZipWriter
 from core.errors import WheelError
@@ -27,3 +27,33 @@ def test_an_archive_that_is_cut_off_meanwhile_is_named(tmp_path: Path) -> None:
         stream.truncate(span.start + 1)
         with pytest.raises(WheelError, match=r"original\.whl is cut off within b/data"):
             ZipWriter(HashingStream(io.BytesIO())).copy(path, stream, info, span, name="b/data", sha256=b"")
+
+
+def test_archives_beyond_four_gigabytes_are_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The limits shrink instead of the file growing: readers go by the markers, not by the sizes.
+    monkeypatch.setattr(zip_writer, "_U16", 1)
+    content = [Member(name=f"m{number}", source=b"x" * number) for number in range(5)]
+    path = tmp_path / "z.zip"
+    with path.open("wb") as raw:
+        stream = zip_writer.HashingStream(raw)
+        archive = zip_writer.ZipWriter(stream)
+        archive.add(content)
+        archive.finish()
+    data = path.read_bytes()
+    assert b"PK\6\6" in data
+    assert b"PK\6\7" in data
+    # Python reads the zip64 end record wherever it finds one.
+    with zipfile.ZipFile(path) as read:
+        assert len(read.namelist()) == 5
+        assert read.testzip() is None
+
+
+def test_central_entries_name_only_the_values_that_overflow() -> None:
+    big = 1 << 33
+    assert zip_writer._central_extra(1, 1, 1) == (b"", False)
+    extra, needed = zip_writer._central_extra(1, 1, big)
+    assert needed
+    assert len(extra) == 4 + 8
+    extra, needed = zip_writer._central_extra(big, 1, big)
+    assert needed
+    assert len(extra) == 4 + 24

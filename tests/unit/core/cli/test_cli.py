@@ -74,7 +74,14 @@ def test_help_lists_the_verbs_and_imports_none(
     [
         (("biuld",), "python -m pytorch_build has no verb 'biuld'.\nDid you mean 'build'?"),
         (("build",), "the following arguments are required: project"),
-        (("build", "torch", "--nope"), "unrecognized arguments: --nope"),
+        (
+            ("build", "torch", "--zzz"),
+            "arguments: --zzz\nSee: python -m pytorch_build build --help",
+        ),
+        (
+            ("build", "torch", "--gpu-famly=cpu"),
+            "Did you mean '--gpu-family'? See: python -m",
+        ),
         (("build", "torch", "--clean"), "unrecognized arguments: --clean"),  # abbreviations change meaning
         (("build", "torch", "--torch-ref=a", "--torch-ref=b"), "cannot be 'b' too"),
     ],
@@ -118,18 +125,3 @@ def test_debug_shows_where_an_error_came_from(build: Build, problem: Exception) 
     build.problem = problem
     with pytest.raises(type(problem)):
         call("build", "torch", "--debug")
-
-
-@pytest.mark.usefixtures("build")
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--gpu-famly=cpu", "Did you mean '--gpu-family'? See: python -m pytorch_build build --help"),
-        ("--zzz", "unrecognized arguments: --zzz\nSee: python -m pytorch_build build --help"),
-    ],
-)
-def test_a_misspelt_option_is_told_the_nearest(
-    option: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("build", "torch", option) == 2
-    assert said in capsys.readouterr().err

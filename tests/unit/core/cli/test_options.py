@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli.options import ROOT, Common, add_common, add_store_names, common_from, environment
+from core.cli.options import ROOT, Common, add_common, add_store_names, common_from
 from core.errors import UsageError
 from core.run import this_platform
 from core.stores.directory import DirectoryStore
@@ -84,28 +84,6 @@ def test_what_a_stage_works_on_follows_from_its_options(tmp_path: Path) -> None:
     assert (ROOT / "noxfile.py").is_file()
 
 
-def test_the_environment_is_given_as_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAX_JOBS", "3")
-    given = environment()
-    monkeypatch.setenv("MAX_JOBS", "4")
-    assert given["MAX_JOBS"] == "3"
-
-
-@pytest.mark.parametrize(
-    ("words", "store"),
-    [
-        (("--store", "elsewhere"), "elsewhere"),
-        (("--output-dir", "elsewhere"), "elsewhere"),
-        (("--store", "s3://b"), "s3://b"),
-        (("--bucket", "b"), "s3://b"),
-        (("--store", "a", "--store", "b"), "b"),
-    ],
-)
-def test_a_store_has_several_names(words: Sequence[str], store: str) -> None:
-    found = parsed("--run-id", "17", *words)
-    assert (found.store, found.read_store, found.external_repo) == (store, "", "")
-
-
 MAIN, SHARED = "s3://therock-ci-artifacts", "s3://therock-ci-artifacts-external"
 
 
@@ -123,6 +101,12 @@ DOWN = {"GITHUB_REPOSITORY": "down/stream"}
         ({}, "--run-id=17 --store=auto", (MAIN, "", "")),
         ({}, "--run-id=17 --release-type=nightly", ("out", "s3://therock-nightly-artifacts", "")),
         ({}, "--run-id=17 --release-type=release", ("out", "", "")),
+        # a store has several names, and the last one counts
+        ({}, "--run-id=17 --store elsewhere", ("elsewhere", "", "")),
+        ({}, "--run-id=17 --output-dir elsewhere", ("elsewhere", "", "")),
+        ({}, "--run-id=17 --store s3://b", ("s3://b", "", "")),
+        ({}, "--run-id=17 --bucket b", ("s3://b", "", "")),
+        ({}, "--run-id=17 --store a --store b", ("b", "", "")),
         # another repository's runs lie in its own folder
         (DOWN, "", ("out", "", "")),
         (DOWN, "--run-id=17", ("out", SHARED, "down-stream/")),

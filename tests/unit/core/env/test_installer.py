@@ -243,22 +243,16 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_an_environment_is_emptied_filled_and_marked(target: Interpreter, done: list[str]) -> None:
-    with prepared(target, CALLS, digest="d1", cache_dir=Path("/cache")):
+@pytest.mark.parametrize(("backend", "maker"), [("uv", "venv --no-config"), ("pip", "-m virtualenv")])
+def test_an_environment_is_emptied_filled_and_marked(
+    target: Interpreter, done: list[str], backend: Any, maker: str
+) -> None:
+    with prepared(target, CALLS, digest="d1", backend=backend, cache_dir=Path("/cache")):
         assert json.loads((target.prefix / MARKER).read_text()) == {"digest": "d1"}
     assert done == [
-        f"venv --no-config --quiet --clear --python /usr/bin/python3.12 {target.prefix}",
-        "uv installs a==1 with /cache",
-        "uv installs b==2 with /cache",
-    ]
-
-
-def test_pips_environments_are_made_by_virtualenv(target: Interpreter, done: list[str]) -> None:
-    with prepared(target, CALLS[:1], digest="d1", backend="pip"):
-        pass
-    assert done == [
-        f"-m virtualenv --quiet --clear --python /usr/bin/python3.12 {target.prefix}",
-        "pip installs a==1 with None",
+        f"{maker} --quiet --clear --python /usr/bin/python3.12 {target.prefix}",
+        f"{backend} installs a==1 with /cache",
+        f"{backend} installs b==2 with /cache",
     ]
 
 

@@ -46,17 +46,6 @@ def test_what_is_written_reads_back(store: DirectoryStore) -> None:
     assert records.serialize(written).endswith(b"}\n")
 
 
-def test_a_failure_stands_beside_the_last_success_until_the_next(store: DirectoryStore) -> None:
-    good = record()
-    bad = record(status="failed", exit_code=8, error="No wheel.")
-    records.write(store, OUTPUTS, GROUP, good)
-    records.write(store, OUTPUTS, GROUP, bad)
-    assert records.read(store, OUTPUTS, GROUP, good.name) == good
-    assert records.read_all(store, OUTPUTS, GROUP) == [bad, good]
-    records.write(store, OUTPUTS, GROUP, good)
-    assert records.read_all(store, OUTPUTS, GROUP) == [good]
-
-
 def test_all_records_of_a_group_are_read_by_name(store: DirectoryStore) -> None:
     for stage in ("build_vision", "build_audio"):
         records.write(store, OUTPUTS, GROUP, record(stage))

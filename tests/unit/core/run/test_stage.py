@@ -11,7 +11,7 @@ from core.cli.options import Common
 from core.errors import BuildError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
-from core.run.stage import Made, Stage, perform
+from core.run.stage import Made, Stage, builder_from, perform
 
 MakeWheel = Callable[..., Path]
 INPUTS = {"commit": "abc", "rocm": "7.1"}
@@ -76,46 +76,47 @@ def test_what_was_made_is_put_recorded_and_shown(
     assert made.files[0].sha256[:12] in said
 
 
+JOB = {
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "down/stream",
+    "GITHUB_WORKFLOW_REF": "down/stream/.github/workflows/ci.yml@refs/heads/main",
+    "GITHUB_RUN_ID": "17",
+    "GITHUB_RUN_ATTEMPT": "2",
+    "GITHUB_SHA": "1" * 40,
+}
+
+
 def test_a_job_of_github_is_recorded(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workflow = "ROCm/TheRock/.github/workflows/ci.yml@refs/heads/main"
-    said = {
-        "GITHUB_SERVER_URL": "https://github.com",
-        "GITHUB_REPOSITORY": "ROCm/TheRock",
-        "GITHUB_WORKFLOW_REF": workflow,
-        "GITHUB_RUN_ID": "17",
-        "GITHUB_RUN_ATTEMPT": "2",
-        "GITHUB_SHA": "1" * 40,
-    }
     monkeypatch.delenv("ACT", raising=False)
-    for name, value in said.items():
+    for name, value in JOB.items():
         monkeypatch.setenv(name, value)
     made = perform(stage(tmp_path), INPUTS, Work(wheel))
     assert made is not None
     assert made.details == {
         "hits": 3,
         "builder": {
-            "id": f"https://github.com/{workflow}",
-            "invocation": "https://github.com/ROCm/TheRock/actions/runs/17/attempts/2",
-            "source": "https://github.com/ROCm/TheRock",
+            "id": "https://github.com/down/stream/.github/workflows/ci.yml@refs/heads/main",
+            "invocation": "https://github.com/down/stream/actions/runs/17/attempts/2",
+            "source": "https://github.com/down/stream",
             "commit": "1" * 40,
         },
     }
 
 
-def test_the_same_inputs_are_not_worked_on_again(
+@pytest.mark.parametrize("env", [{}, JOB | {"ACT": "true"}, JOB | {"GITHUB_WORKFLOW_REF": ""}])
+def test_another_machine_claims_to_be_no_workflow(env: dict[str, str]) -> None:
+    assert builder_from(env) == {}
+
+
+def test_only_other_inputs_force_and_lost_or_changed_files_are_worked_on_again(
     tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = Work(wheel)
-    first = perform(stage(tmp_path), INPUTS, work)
-    assert perform(stage(tmp_path), dict(reversed(INPUTS.items())), work) == first
-    assert work.done == 1
-    assert "build_torch: unchanged, nothing to do" in capsys.readouterr().err
-
-
-def test_other_inputs_force_and_lost_or_changed_files_are(tmp_path: Path, wheel: Path) -> None:
     work, one, other = Work(wheel), stage(tmp_path), {**INPUTS, "commit": "def"}
     first = perform(one, INPUTS, work)
     assert first is not None
+    assert perform(stage(tmp_path), dict(reversed(INPUTS.items())), work) == first
+    assert work.done == 1
+    assert "build_torch: unchanged, nothing to do" in capsys.readouterr().err
     stored = tmp_path / "out" / first.files[0].key
     perform(one, other, work)
     perform(stage(tmp_path, force=True), other, work)

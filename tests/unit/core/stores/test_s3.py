@@ -20,7 +20,7 @@ from core.errors import ConflictError, ServiceError, StoreError
 from core.stores import s3_client, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from core.stores.s3_client import AMAZON, PROBE, Conditions, conditions_of, shared_connection
+from core.stores.s3_client import PROBE, Conditions, conditions_of
 from core.stores.s3_transfer import MAX_PARTS, MIB, PART, part_size
 
 if TYPE_CHECKING:
@@ -409,12 +409,6 @@ def test_what_a_server_supports_is_found_out_once_and_without_a_trace(
     assert "Contents" not in s3.list_objects_v2(Bucket="bucket")
     monkeypatch.setattr(store.connection.client, "put_object", None)
     assert conditions_of(store.connection, "bucket", "other/") is found
-
-
-@pytest.mark.usefixtures("s3")
-def test_what_amazons_service_supports_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_connection().client, "put_object", None)
-    assert conditions_of(shared_connection(), "bucket", "") is AMAZON
 
 
 class Breaking(io.BytesIO):

@@ -67,14 +67,6 @@ def test_only_the_local_run_takes_other_bytes(
     assert store.digest(one.key.replace("local", "17")) == files.sha256(first)
 
 
-def test_withdrawing_takes_the_sidecar_too(
-    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    one = distributions.publish(store, LOCAL, "g", make_wheel(tmp_path))
-    distributions.withdraw(store, one.key)
-    assert list(store.list("")) == []
-
-
 def test_a_group_is_listed_by_name_and_version_and_nothing_else(
     store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
 ) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import base64
 import csv
 import gzip
 import hashlib
@@ -24,6 +23,7 @@ from core.wheel import editor
 from core.wheel.editor import TEXT_LIMIT, Additions, edit_sdist, edit_wheel
 from core.wheel.record import verify_record
 from core.wheel.writer import write_sdist
+from tests.wheel_files import record_line, write_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ BINARY = hashlib.shake_256(b"binary").digest(200_000)
 CONTENT = {
     "demo/__init__.py": b"__version__ = '1.0rc1'\n",
     "demo/data.bin": b"\0" + BINARY,
-    "demo/tool.sh": b"#!/bin/sh\nexit 0\n",
+    "demo/tool.sh": b"#!/bin/sh\necho 1.0rc1\n",
     "demo/empty.py": b"",
     f"{OLD}.data/purelib/more.bin": b"\0more" * 99,
     f"{OLD}.data/scripts/run": b"#!python\n",
@@ -46,32 +46,8 @@ CONTENT = {
 }
 
 
-def row(name: str, data: bytes, algorithm: str = "sha256") -> str:
-    digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()
-    return f"{name},{algorithm}={digest},{len(data)}\n"
-
-
-def write(
-    folder: Path,
-    content: Mapping[str, bytes] = CONTENT,
-    *,
-    record: str = "",
-    compression: int = zipfile.ZIP_DEFLATED,
-    when: tuple[int, int, int, int, int, int] = (2026, 3, 4, 5, 6, 8),
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / NAME
-    made = (
-        record or "".join(row(name, data) for name, data in content.items()) + f"{OLD}.dist-info/RECORD,,\n"
-    )
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, data in [*content.items(), (f"{OLD}.dist-info/RECORD", made.encode())]:
-            info = zipfile.ZipInfo(name, when)
-            info.compress_type = compression
-            info.external_attr = (stat.S_IFREG | (0o775 if name.endswith((".sh", "/run")) else 0o664)) << 16
-            with archive.open(info, "w") as stream:
-                stream.write(data)
-    return path
+def write(folder: Path, content: Mapping[str, bytes] = CONTENT, **options: Any) -> Path:
+    return write_members(folder / NAME, content, **options)
 
 
 def finalize(_member: str, content: bytes) -> bytes:
@@ -110,7 +86,7 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
     assert done.file.path == tmp_path / "new" / f"{NEW}-py3-none-any.whl"
     assert done.file.sha256 == hashlib.sha256(done.file.path.read_bytes()).hexdigest()
     assert done.file.size == done.file.path.stat().st_size
-    assert done.changed == (f"{NEW}.dist-info/METADATA", "demo/__init__.py")
+    assert done.changed == (f"{NEW}.dist-info/METADATA", "demo/__init__.py", "demo/tool.sh")
     assert verify_record(done.file.path) == ()
     found = contents(done.file.path)
     record = found.pop(f"{NEW}.dist-info/RECORD")
@@ -125,34 +101,25 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
         f"{NEW}.dist-info/RECORD",
     ]
     assert source.read_bytes() == before
+    with zipfile.ZipFile(done.file.path) as archive:
+        modes = {info.filename: stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()}
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.namelist()[-1] == f"{NEW}.dist-info/RECORD"
+    assert {name for name, mode in modes.items() if mode == 0o755} == {
+        "demo/tool.sh",
+        f"{NEW}.data/scripts/run",
+    }
+    assert set(modes.values()) == {0o755, 0o644}
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
 def test_members_are_copied_as_they_are_compressed(tmp_path: Path, method: int) -> None:
-    source = write(tmp_path, compression=method)
+    source = write(tmp_path, method=method)
     new = finalized(source)
     with zipfile.ZipFile(new) as archive:
         assert archive.getinfo("demo/data.bin").compress_type == method
     for name in ("demo/data.bin", f"{OLD}.data/purelib/more.bin", f"{OLD}.dist-info/WHEEL"):
         assert packed(new, name.replace(OLD, NEW)) == packed(source, name)
-
-
-def test_modes_times_and_the_last_member(tmp_path: Path) -> None:
-    new = finalized(write(tmp_path))
-    with zipfile.ZipFile(new) as archive:
-        modes = {info.filename: stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()}
-        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert archive.namelist()[-1] == f"{NEW}.dist-info/RECORD"
-    runnable = {name for name, mode in modes.items() if mode & 0o111}
-    assert runnable == {"demo/tool.sh", f"{NEW}.data/scripts/run"}
-    assert set(modes.values()) == {0o755, 0o644}
-
-
-def test_an_edited_file_stays_executable(tmp_path: Path) -> None:
-    done = edit_wheel(write(tmp_path), tmp_path / "new", version="1.0", edit=lambda _, data: data + b"\n")
-    assert "demo/tool.sh" in done.changed
-    with zipfile.ZipFile(done.file.path) as archive:
-        assert stat.S_IMODE(archive.getinfo("demo/tool.sh").external_attr >> 16) == 0o755
 
 
 def test_equal_wheels_give_equal_bytes(tmp_path: Path) -> None:
@@ -173,16 +140,18 @@ def test_signatures_of_the_old_record_are_left_out(tmp_path: Path) -> None:
 
 
 def test_digests_and_sizes_are_taken_over(tmp_path: Path) -> None:
-    rows = "".join(row(name, data, "sha512").rsplit(",", 1)[0] + ",\n" for name, data in CONTENT.items())
+    rows = "".join(
+        record_line(name, data, "sha512").rsplit(",", 1)[0] + ",\n" for name, data in CONTENT.items()
+    )
     new = finalized(write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n"))
     rows = contents(new)[f"{NEW}.dist-info/RECORD"].decode()
-    assert row("demo/data.bin", CONTENT["demo/data.bin"], "sha512") in rows
-    assert row("demo/__init__.py", b"__version__ = '1.0'\n") in rows
+    assert record_line("demo/data.bin", CONTENT["demo/data.bin"], "sha512") in rows
+    assert record_line("demo/__init__.py", b"__version__ = '1.0'\n") in rows
 
 
 def test_who_lies_in_record_lies_in_the_new_one_too(tmp_path: Path) -> None:
     rows = "".join(
-        row(name, b"other" if name == "demo/data.bin" else data) for name, data in CONTENT.items()
+        record_line(name, b"other" if name == "demo/data.bin" else data) for name, data in CONTENT.items()
     ).replace(",5\n", f",{len(CONTENT['demo/data.bin'])}\n")
     source = write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n")
     new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
@@ -210,7 +179,7 @@ def test_only_texts_are_read(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_follow_the_size(tmp_path: Path) -> None:
-    source = write(tmp_path, {**CONTENT, "demo/large.bin": bytes(48 << 20)}, compression=zipfile.ZIP_STORED)
+    source = write(tmp_path, {**CONTENT, "demo/large.bin": bytes(48 << 20)}, method=zipfile.ZIP_STORED)
     tracemalloc.start()
     try:
         edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize)
@@ -218,13 +187,6 @@ def test_memory_does_not_follow_the_size(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
-
-
-def test_what_record_or_the_directory_betrays_is_refused(tmp_path: Path) -> None:
-    hostile = write(tmp_path, {**CONTENT, "../escape.py": b"x = 1\n"})
-    with pytest.raises(WheelError, match="leaves its folder"):
-        edit_wheel(hostile, tmp_path / "new", version="1.0", edit=same)
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_small_text_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
@@ -238,26 +200,26 @@ def test_a_small_text_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
         edit_wheel(source, tmp_path / "new", version="1.0", edit=same)
 
 
-def test_nothing_is_left_where_an_edit_or_the_disk_fails(tmp_path: Path) -> None:
-    def refuse(member: str, content: bytes) -> bytes:
-        raise WheelError(f"{member} has {len(content)} bytes.")
-
-    with pytest.raises(WheelError, match=r"demo/__init__\.py has 23 bytes"):
-        edit_wheel(write(tmp_path), tmp_path / "new", version="1.0", edit=refuse)
-    assert not (tmp_path / "new").exists()
+def refuse(member: str, content: bytes) -> bytes:
+    raise WheelError(f"{member} has {len(content)} bytes.")
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("1.0rc1", "already"), ("1.0.0-rc.1", "already"), ("new", "not a version")]
+    ("more", "version", "edit", "said"),
+    [
+        ({"../escape.py": b"x = 1\n"}, "1.0", same, "leaves its folder"),
+        ({}, "1.0", refuse, r"demo/__init__\.py has 23 bytes"),
+        ({}, "1.0rc1", same, "already"),
+        ({}, "1.0.0-rc.1", same, "already"),
+        ({}, "new", same, "not a version"),
+    ],
 )
-def test_versions_that_are_none_or_not_new(tmp_path: Path, version: str, said: str) -> None:
+def test_nothing_is_left_of_what_is_refused(
+    tmp_path: Path, more: dict[str, bytes], version: str, edit: Any, said: str
+) -> None:
     with pytest.raises(WheelError, match=said):
-        edit_wheel(write(tmp_path), tmp_path / "new", version=version, edit=same)
-
-
-def test_a_wheel_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError):
-        edit_wheel(tmp_path / NAME, tmp_path / "new", version="1.0", edit=same)
+        edit_wheel(write(tmp_path, {**CONTENT, **more}), tmp_path / "new", version=version, edit=edit)
+    assert not (tmp_path / "new").exists()
 
 
 WORD = st.text(string.ascii_lowercase + "é+ ,\"'", min_size=1, max_size=9).filter(
@@ -281,7 +243,9 @@ def test_there_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> None:
         place = Path(folder)
         text = io.StringIO()
         for name, data in content.items():
-            csv.writer(text, lineterminator="\n").writerow((name, *row("x", data).strip().split(",")[1:]))
+            csv.writer(text, lineterminator="\n").writerow(
+                (name, *record_line("x", data).strip().split(",")[1:])
+            )
         source = write(place, content, record=f"{text.getvalue()}{OLD}.dist-info/RECORD,,\n")
         there = edit_wheel(source, place / "there", version="2.0", edit=same)
         back = edit_wheel(there.file.path, place / "back", version="1.0rc1", edit=same)
@@ -296,16 +260,7 @@ def donor(folder: Path) -> Path:
     info = "donor-2.0.dist-info"
     data[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: donor\nVersion: 2.0\n"
     data[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    record = "".join(row(name, one) for name, one in data.items()) + f"{info}/RECORD,,\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "donor-2.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, one in {**data, f"{info}/RECORD": record.encode()}.items():
-            entry = zipfile.ZipInfo(name)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (stat.S_IFREG | (0o755 if name.endswith("tool") else 0o644)) << 16
-            archive.writestr(entry, one)
-    return path
+    return write_members(folder / "donor-2.0-py3-none-any.whl", data, level=1)
 
 
 def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: Path) -> None:
@@ -340,28 +295,26 @@ def test_additions_give_the_same_bytes_every_time(tmp_path: Path) -> None:
     assert first.file.path.read_bytes() == second.file.path.read_bytes()
 
 
-def test_a_member_that_the_other_wheel_lacks_leaves_nothing_behind(tmp_path: Path) -> None:
-    more = Additions(borrowed={donor(tmp_path): {"_lib/absent.so": "demo/absent.so"}})
-    with pytest.raises(WheelError, match=r"donor-2\.0.* holds no _lib/absent\.so"):
+@pytest.mark.parametrize(
+    ("borrowed", "said"),
+    [
+        ({"_lib/absent.so": "demo/absent.so"}, r"donor-2\.0.* holds no _lib/absent\.so"),
+        ({"_lib/a.so": "demo/data.bin"}, r"demo/data\.bin twice"),
+    ],
+)
+def test_what_cannot_be_added_leaves_nothing_behind(
+    tmp_path: Path, borrowed: dict[str, str], said: str
+) -> None:
+    more = Additions(borrowed={donor(tmp_path): borrowed})
+    with pytest.raises(WheelError, match=said):
         edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0", edit=same, additions=more)
     assert not (tmp_path / "new").exists()
 
 
-def test_an_addition_under_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
-    more = Additions(borrowed={donor(tmp_path): {"_lib/a.so": "demo/data.bin"}})
-    with pytest.raises(WheelError, match=r"demo/data\.bin twice"):
-        edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0", edit=same, additions=more)
-
-
 def test_a_platform_changes_the_name_and_the_tags_of_wheel(tmp_path: Path) -> None:
     platform = "manylinux_2_28_x86_64.manylinux_2_31_x86_64"
-    made = edit_wheel(
-        write(tmp_path / "old"),
-        tmp_path / "new",
-        version="1.0rc1",
-        edit=same,
-        additions=Additions(platform=platform),
-    )
+    more = Additions(platform=platform)
+    made = edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0rc1", edit=same, additions=more)
     assert made.file.path.name == f"{OLD}-py3-none-{platform}.whl"
     assert verify_record(made.file.path) == ()
     with zipfile.ZipFile(made.file.path) as archive:
@@ -481,6 +434,8 @@ def test_metadata_that_is_no_utf8(tmp_path: Path) -> None:
         edit_sdist(written(tmp_path), tmp_path / "new", version="1.0", edit=lambda _, data: data + b"\xff")
 
 
-def test_one_that_is_not_there(tmp_path: Path) -> None:
+def test_what_is_not_there_is_a_missing_input(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError):
+        edit_wheel(tmp_path / NAME, tmp_path / "new", version="1.0", edit=same)
     with pytest.raises(MissingInputError):
         edit_sdist(tmp_path / SDIST, tmp_path / "new", version="1.0", edit=finalize)

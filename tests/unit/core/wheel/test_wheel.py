@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import re
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -54,30 +54,9 @@ def test_a_wheel_name_says_what_packaging_says(name: str, version: str, build: s
     assert parsed.filename == filename
 
 
-@given(NAMES, versions())
-def test_an_sdist_name_gives_back_its_parts(name: str, version: str) -> None:
-    parsed = parse_sdist_name(f"{name}-{version}.tar.gz")
-
-    assert parsed.distribution == canonicalize_name(name)
-    assert parsed.version == Version(version)
-
-
-@given(st.text(max_size=40))
-def test_any_other_text_is_a_wheel_error_naming_it(text: str) -> None:
-    filename = f"{text}.zip"
-    with pytest.raises(WheelError) as caught:
-        parse_wheel_name(filename)
-    assert filename in caught.value.message
-
-
-def test_a_compressed_tag_set_is_expanded() -> None:
-    parsed = parse_wheel_name("a-1-py2.py3-none-any.whl")
-    assert parsed.tags == {Tag("py2", "none", "any"), Tag("py3", "none", "any")}
-
-
 @pytest.mark.parametrize("name", ["torch-2.10.whl", "torch-2..1-py3-none-any.whl", "torch.whl", ""])
 def test_names_that_are_none(name: str) -> None:
-    with pytest.raises(WheelError, match="not a wheel's file name"):
+    with pytest.raises(WheelError, match=f"^{re.escape(name)} is not a wheel's file name"):
         parse_wheel_name(name)
     with pytest.raises(WheelError, match="not an sdist's file name"):
         parse_sdist_name(name)
@@ -193,11 +172,7 @@ def test_a_wheel_file_that_says_too_little(tmp_path: Path) -> None:
 
 
 def wheel(folder: Path, members: Mapping[str, int]) -> Path:
-    path = folder / "a-1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, size in members.items():
-            archive.writestr(name, b"" if name.endswith("/") else bytes(size))
-    return path
+    return write_wheel(folder, {name: bytes(size) for name, size in members.items()}, "a-1-py3-none-any.whl")
 
 
 def test_members_are_added_up_by_folder_two_deep(tmp_path: Path) -> None:
@@ -224,10 +199,3 @@ def test_a_record_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
     assert found[REST][0] == 10
     assert sum(numbers[1] for numbers in found.values()) == sum(members.values())
     assert max(map(len, found)) <= 200
-
-
-def test_what_is_no_wheel_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "a.whl"
-    path.write_text("no")
-    with pytest.raises(WheelError, match=r"a\.whl is not a readable zip file"):
-        folder_sizes(path)

@@ -18,7 +18,6 @@ from rocm_packaging.packages.layouts import LicenseData, packages
 from rocm_packaging.packages.payload import (
     PayloadFile,
     devel_only,
-    follow,
     joined,
     licenses_of,
     path_pattern,
@@ -45,12 +44,15 @@ def library(soname: str) -> ElfFacts:
 PROGRAM = ElfFacts(soname="", is_rpath=False, dynamic=True, program=True)
 
 
-def test_a_library_is_written_once_under_its_soname() -> None:
-    found = entries({"lib/x.so": "x.so.1", "lib/x.so.1": "x.so.1.2"}, "lib/x.so.1.2")
-    payload = plan(found, {"lib/x.so.1.2": library("x.so.1")})
-    assert list(payload.files) == ["lib/x.so.1"]
-    assert payload.files["lib/x.so.1"].entry.source == Path("/a/lib/x.so.1.2")
-    assert payload.aliases == {"lib/x.so": "x.so.1", "lib/x.so.1.2": "x.so.1"}
+@pytest.mark.parametrize(("name", "globs"), [("x", ()), ("librocprof-sys", packages().profiler.include)])
+def test_a_library_is_written_once_under_its_soname(name: str, globs: tuple[str, ...]) -> None:
+    found = entries(
+        {f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1": f"{name}.so.1.2"}, f"lib/{name}.so.1.2"
+    )
+    payload = plan(found, {f"lib/{name}.so.1.2": library(f"{name}.so.1")}, include=globs)
+    assert list(payload.files) == [f"lib/{name}.so.1"]
+    assert payload.files[f"lib/{name}.so.1"].entry.source == Path(f"/a/lib/{name}.so.1.2")
+    assert payload.aliases == {f"lib/{name}.so": f"{name}.so.1", f"lib/{name}.so.1.2": f"{name}.so.1"}
 
 
 def test_a_library_stays_where_no_file_is_named_like_its_soname() -> None:
@@ -91,10 +93,6 @@ def test_excluded_paths() -> None:
     found = entries({}, "lib/cmake/hip/a.cmake", "cmake/b", "lib/cmakex/c", "share/x.txt", "share/xy.txt")
     payload = plan(found, {}, exclude=("**/cmake/**", "share/?.txt"))
     assert list(payload.files) == ["lib/cmakex/c", "share/xy.txt"]
-
-
-def test_follow_gives_up_on_circles() -> None:
-    assert follow(entries({"a": "b", "b": "a"}), "a") is None
 
 
 def test_devel_holds_what_the_runtime_does_not() -> None:

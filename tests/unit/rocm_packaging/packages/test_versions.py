@@ -118,14 +118,3 @@ def test_a_whole_version_of_the_artifacts_stands() -> None:
     assert versions.of_artifacts("7.99.0.dev0+sample", "release", day=DAY) == "7.99.0.dev0+sample"
     with pytest.raises(UsageError, match="name no ROCm version"):
         versions.of_artifacts("", "ci", day=DAY)
-
-
-def test_versions_sort_by_how_finished_they_are() -> None:
-    made = [
-        versions.compute("10.1.0", "dev", commit="abc1234", day=DAY),
-        versions.compute("10.1.0", "nightly", day=DAY),
-        versions.compute("10.1.0", "nightly", day=date(2026, 8, 23)),
-        versions.compute("10.1.0", "prerelease", candidate=1, day=DAY),
-        versions.compute("10.1.0", "release", day=DAY),
-    ]
-    assert sorted(made, key=Version) == made

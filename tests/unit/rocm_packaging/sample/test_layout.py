@@ -49,10 +49,10 @@ def test_every_library_that_torch_preloads_is_there_and_known() -> None:
 
 def test_every_artifact_belongs_to_a_package() -> None:
     data = packages()
-    libraries = data.unsplit.libraries.artifacts
-    known = {*data.core.artifacts, *data.profiler.artifacts, *libraries, *data.devel.artifacts}
-    assert {library.artifact[0] for library in LIBRARIES} <= known
-    assert {file.artifact[0] for file in DATA_FILES} <= known
+    common = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
+    unsplit = {*(one.artifact[0] for one in LIBRARIES), *(one.artifact[0] for one in DATA_FILES)}
+    assert unsplit <= common | set(data.unsplit.libraries.artifacts)
+    assert {one.artifact[0] for one in data_files(split=True)} <= common | set(data.split.libraries.artifacts)
 
 
 def test_every_template_exists() -> None:
@@ -145,16 +145,9 @@ def test_device_code_needs_the_device_libraries(
 def test_the_split_variant_keeps_each_target_apart() -> None:
     files = data_files(split=True)
     assert set(DATA_FILES) < set(files)
-    data = packages()
     device = [file for file in files if file.artifact[2].startswith("gfx")]
     assert {file.artifact[2] for file in device} == {
         target for targets in FAMILY_TARGETS.values() for target in targets
     }
-    assert {file.artifact[0] for file in device} <= set(data.split.device.artifacts)
+    assert {file.artifact[0] for file in device} <= set(packages().split.device.artifacts)
     assert all(file.artifact[2] in file.path for file in device)
-    assert {file.artifact[0] for file in files} <= {
-        *data.core.artifacts,
-        *data.profiler.artifacts,
-        *data.split.libraries.artifacts,
-        *data.devel.artifacts,
-    }

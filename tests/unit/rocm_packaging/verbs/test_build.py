@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from core.run.records import Record
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuiltPackages
 from rocm_packaging.verbs import build as verb
+from tests.unit.rocm_packaging.artifact_sets import write_base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,16 +29,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
-    overlay = tmp_path / "base_lib_generic" / "base/aux-overlay/stage/share/therock"
-    overlay.mkdir(parents=True)
-    (tmp_path / "base_lib_generic" / "artifact_manifest.txt").write_text("base/aux-overlay/stage\n", "utf-8")
-    manifest = {
-        "flags": {"KPACK_SPLIT_ARTIFACTS": False},
-        "rocm_version": "10.1.0",
-        "the_rock_commit": "a" * 40,
-    }
-    (overlay / "therock_manifest.json").write_text(json.dumps(manifest), "utf-8")
-    (overlay / "dist_info.json").write_text("{}", "utf-8")
+    write_base(tmp_path, split=False, rocm_version="10.1.0", the_rock_commit="a" * 40)
     return tmp_path
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,6 +9,9 @@ from rocm_packaging.packages import layouts, wheels
 from rocm_packaging.packages.layouts import packages
 from rocm_packaging.packages.plan import Distribution
 from tests.unit.rocm_packaging.artifact_sets import executed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DISTRIBUTION = Distribution(
     version="10.1.0",
@@ -55,30 +59,22 @@ def test_the_family_is_the_default_without_anything_else_and_that_is_said_aloud(
     assert loaded(distribution=one).determine_target_family() == "gfx1100"
 
 
-def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx110X-all")
-    assert loaded().determine_target_family() == "gfx110X-all"
+def test_the_variable_then_what_is_installed_then_the_gpu_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decided(*installed: str) -> str:
+        module = loaded()
+        monkeypatch.setattr(module, "installed_target_families", lambda: list(installed))
+        monkeypatch.setattr(module, "discover_current_target_family", lambda: "gfx110X-all")
+        return str(module.determine_target_family())
 
-
-def test_an_unavailable_family_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decided() == "gfx110X-all"
+    assert decided("gfx94X-dcgpu") == "gfx94X-dcgpu"
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx1100")
+    assert decided("gfx94X-dcgpu") == "gfx1100"
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx900-dgpu")
-    with pytest.raises(
-        ValueError,
-        match="Requested ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available in the distribution",
-    ):
-        loaded().determine_target_family()
-
-
-def test_what_is_installed_decides_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = loaded()
-    monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx110X-all"])
-    assert module.determine_target_family() == "gfx110X-all"
-
-
-def test_the_machine_decides_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = loaded()
-    monkeypatch.setattr(module, "discover_current_target_family", lambda: "gfx110X-all")
-    assert module.determine_target_family() == "gfx110X-all"
+    with pytest.raises(ValueError, match="ROCM_SDK_TARGET_FAMILY=gfx900-dgpu is not available in the dist"):
+        decided()
 
 
 def test_the_smallest_family_of_a_target_comes_first() -> None:
@@ -122,11 +118,37 @@ def test_every_script_has_its_function() -> None:
     for name in programs:
         getattr(module, wheels.function_of(name))()
     assert calls == [(f"bin/{name}", program.expand) for name, program in programs.items()]
+    assert wheels.function_of("amdclang++") == "amdclangxx"
     assert not programs["offload-arch"].expand
     assert programs["hipcc"].expand
 
 
-def test_function_names_differ() -> None:
-    names = [wheels.function_of(name) for name in packages().programs]
-    assert len(set(names)) == len(names)
-    assert all(name.isidentifier() for name in names)
+def of_two_families(*, split: bool) -> ModuleType:
+    two = {"gfx1100": ("gfx1100",), "gfx942": ("gfx942",)}
+    made = Distribution(
+        version="10.1.0", platform="linux", families=two, libraries=(), split=split, linux=tuple(two)
+    )
+    return loaded(distribution=made)
+
+
+def test_extras_are_of_packages_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx942")
+    assert of_two_families(split=False).get_extras() == {
+        "libraries": ["rocm-sdk-libraries-gfx942==10.1.0"],
+        "devel": ["rocm-sdk-devel==10.1.0"],
+    }
+    assert set(of_two_families(split=True).get_extras()) == {
+        *("libraries", "devel", "device", "device-all", "device-gfx1100", "device-gfx942")
+    }
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("order", [("gfx942", "gfx1100"), ("gfx1100", "gfx942")])
+def test_the_first_gpu_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
+) -> None:
+    program = tmp_path / "offload-arch"
+    program.write_text("#!/bin/sh\n" + "".join(f"echo {target}\n" for target in order), encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert of_two_families(split=True).determine_target_family() == order[0]
