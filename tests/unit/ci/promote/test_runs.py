@@ -172,15 +172,6 @@ def test_a_runs_wheels_are_staged_with_sidecars_pages_and_a_record_of_their_orig
     assert "6 files are in" in desk.said()
 
 
-def test_staging_again_changes_nothing(desk: Desk) -> None:
-    desk.runs.whole(FAMILY)
-    desk.stage()
-    before = desk.bucket.list("")
-    assert desk.stage() == 0
-    assert desk.bucket.list("") == before
-    assert "stage: unchanged, 4 files" in desk.said()
-
-
 def test_groups_kinds_and_packages_are_chosen_and_add_up(desk: Desk) -> None:
     desk.runs.whole(FAMILY)
     desk.runs.whole("gfx1151")

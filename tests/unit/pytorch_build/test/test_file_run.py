@@ -380,13 +380,6 @@ def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Cas
     return of_file(FILE, ended, sessions, "the end", may_be_empty=empty)
 
 
-def test_a_failure_has_the_journals_line_and_text() -> None:
-    heard = result("y", "failed", "AssertionError: no").model_copy(update={"text": "traceback"})
-    passed, failed = put(1, [session(result("x"), heard, exit_status=1)])
-    assert (passed.test, passed.outcome, passed.text, passed.file) == (f"{FILE}::x", "passed", "", FILE)
-    assert (failed.outcome, failed.line, failed.text) == ("failed", "AssertionError: no", "traceback")
-
-
 @pytest.mark.parametrize(
     ("ended", "output", "outcome", "line"),
     [
