@@ -91,17 +91,6 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path, make_wheel: Call
     assert f'data-core-metadata="sha256={files.sha256(tmp_path / f"{path.name}.metadata")}"' in page
 
 
-def test_a_dry_run_says_which_pages_would_change_and_writes_nothing(
-    tmp_path: Path, make_wheel: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = make_wheel(tmp_path, "torch", "2.9.0")
-    assert call(tmp_path, "--dry-run") == 0
-    assert sorted(tmp_path.rglob("*")) == [path]
-    said = capsys.readouterr().err
-    assert f"would write {tmp_path}/simple/torch/index.json" in said
-    assert "1 files, 5 pages would change" in said
-
-
 def test_a_name_that_lies_about_its_metadata_is_refused(
     tmp_path: Path, make_wheel: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
