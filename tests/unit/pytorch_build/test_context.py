@@ -46,22 +46,16 @@ def test_defaults_are_printed(
     said = capsys.readouterr().err
     assert "torch ref: nightly (the default)" in said
     assert "GPU family: gfx94X-dcgpu (this machine's)" in said
-
-
-def test_the_samples_own_family_needs_no_gpu(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "detect", lambda: pytest.fail("nobody has to look for a GPU"))
-    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
-    assert "default of sample" in capsys.readouterr().err
-
-
-def test_without_a_gpu_the_message_lists_what_can_be_given(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # without a GPU the message lists what can be given
     monkeypatch.setattr(module, "detect", lambda: ())
     with pytest.raises(UsageError) as caught:
         context(run.common(torch_ref=""))
     for word in ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"):
         assert word in str(caught.value)
+    # the sample's own family needs none
+    monkeypatch.setattr(module, "detect", lambda: pytest.fail("nobody has to look for a GPU"))
+    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
+    assert "default of sample" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from core.archive import Member
 from core.cli import Verb, main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
-from core.wheel.writer import WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +26,9 @@ def call(folder: Path, *words: str) -> int:
     return main("ci", "", VERBS, ["index", "--directory", str(folder), *words])
 
 
-def make_sdist(folder: Path, name: str, version: str, *, says: str = "", requires: str = ">=3.11") -> Path:
-    path = folder / f"{name}-{version}.tar.gz"
-    text = f"Metadata-Version: 2.1\nName: {says or name}\nVersion: {version}\nRequires-Python: {requires}\n"
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo(f"{name}-{version}/PKG-INFO")
-        member.size = len(text)
-        archive.addfile(member, io.BytesIO(text.encode()))
-    return path
+def make_sdist(folder: Path, name: str, version: str, *, says: str = "") -> Path:
+    fields = [("Name", says or name), ("Version", version), ("Requires-Python", ">=3.11")]
+    return write_sdist(folder, name, version, [], metadata=metadata_text(fields)).path
 
 
 def test_any_directory_gets_pages_and_sidecars_from_the_files_themselves(
