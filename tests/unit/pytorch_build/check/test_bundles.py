@@ -32,6 +32,11 @@ def test_a_plain_bundle(plain: Write) -> None:
         ("hipv4", "gfx1100"),
     ]
     assert len(data) - 4096 < bundle.size <= len(data)
+    # an entry without bytes is no code, and padding holds no bundle
+    (bundle,) = read_bundles(plain("gfx900", code=b""))
+    assert [entry.target for entry in bundle.entries] == ["", "gfx900"]
+    assert bundle.targets == frozenset()
+    assert read_bundles(b"") == read_bundles(bytes(9000)) == ()
 
 
 @pytest.mark.parametrize(("version", "method"), ALL)
@@ -62,17 +67,6 @@ def test_only_the_table_is_inflated(plain: Write, compressed: Write) -> None:
     (bundle,) = read_bundles(data[:-1_000_000] + b"\xff" * 1_000_000)
 
     assert bundle.targets == {"gfx900"}
-
-
-def test_nothing_and_padding_hold_no_bundles() -> None:
-    assert read_bundles(b"") == ()
-    assert read_bundles(bytes(9000)) == ()
-
-
-def test_an_entry_without_bytes_is_no_code(plain: Write) -> None:
-    (bundle,) = read_bundles(plain("gfx900", code=b""))
-    assert [entry.target for entry in bundle.entries] == ["", "gfx900"]
-    assert bundle.targets == frozenset()
 
 
 @pytest.mark.parametrize(
