@@ -28,6 +28,7 @@ def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
     found = context(run.common(gpu_family="gfx110X-all"), group=group)
     assert (found.artifact_group, found.gpu_family) == (group, "gfx110X-all")
     assert record_name("test_smoke", found.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
+    assert context(run.common(gpu_family="gfx942"), group="gfx942").group == ""
     # the group's own families are what it is for where none is named
     whole = context(run.common(), group=group)
     assert whole.gpu_family == "gfx94X-dcgpu;gfx110X-all"
