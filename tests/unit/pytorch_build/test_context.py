@@ -28,6 +28,7 @@ def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
     found = context(run.common(gpu_family="gfx110X-all"), group=group)
     assert (found.artifact_group, found.gpu_family) == (group, "gfx110X-all")
     assert record_name("test_smoke", found.cell("cp312")) == "test_smoke-sample-cp312-gfx110X-all"
+    assert context(run.common(gpu_family="gfx942"), group="gfx942").group == ""
     # the group's own families are what it is for where none is named
     whole = context(run.common(), group=group)
     assert whole.gpu_family == "gfx94X-dcgpu;gfx110X-all"
@@ -46,22 +47,16 @@ def test_defaults_are_printed(
     said = capsys.readouterr().err
     assert "torch ref: nightly (the default)" in said
     assert "GPU family: gfx94X-dcgpu (this machine's)" in said
-
-
-def test_the_samples_own_family_needs_no_gpu(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "detect", lambda: pytest.fail("nobody has to look for a GPU"))
-    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
-    assert "default of sample" in capsys.readouterr().err
-
-
-def test_without_a_gpu_the_message_lists_what_can_be_given(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # without a GPU the message lists what can be given
     monkeypatch.setattr(module, "detect", lambda: ())
     with pytest.raises(UsageError) as caught:
         context(run.common(torch_ref=""))
     for word in ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"):
         assert word in str(caught.value)
+    # the sample's own family needs none
+    monkeypatch.setattr(module, "detect", lambda: pytest.fail("nobody has to look for a GPU"))
+    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
+    assert "default of sample" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

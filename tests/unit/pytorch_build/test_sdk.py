@@ -79,33 +79,28 @@ def test_an_images_rocm_is_of_the_version_that_the_lock_says(
         find_source(run.context(), chosen, "7.2.0")
 
 
-def test_a_workflow_says_by_a_variable_that_the_image_has_rocm() -> None:
-    parser = argparse.ArgumentParser()
-    add_rocm_options(parser)
-    env = {"ROCM_PACKAGE_NO_INSTALL": "1"}
-    assert rocm_options_from(parser.parse_args([]), env).source.no_install
-    assert rocm_options_from(parser.parse_args(["--rocm-no-install"])).source.no_install
-    assert not rocm_options_from(parser.parse_args(["--rocm-find-links=/x"]), env).source.no_install
+def test_options_are_parsed_once_and_a_workflow_says_by_a_variable_that_the_image_has_rocm() -> None:
+    def parsed(*words: str, env: dict[str, str] | None = None) -> RocmOptions:
+        return rocm_options_from(parser.parse_args(words), env or {})
 
-
-def test_options_are_parsed_once() -> None:
     parser = argparse.ArgumentParser()
     add_rocm_options(parser)
     words = ["--rocm-index-url", "https://a", "--index-url", "https://b", "--rocm-find-links", "/c"]
-    found = rocm_options_from(parser.parse_args([*words, "--rocm-extras", "profiler,,device-gfx942"]))
+    found = parsed(*words, "--rocm-extras", "profiler,,device-gfx942")
     assert found.source.index_urls == ("https://a", "https://b")
     assert found.source.find_links == ("/c",)
     assert found.extras == ("profiler", "device-gfx942")
-    assert rocm_options_from(parser.parse_args([])) == NONE
+    assert parsed() == NONE
+    env = {"ROCM_PACKAGE_NO_INSTALL": "1"}
+    assert parsed(env=env).source.no_install
+    assert parsed("--rocm-no-install").source.no_install
+    assert not parsed("--rocm-find-links=/x", env=env).source.no_install
 
 
-def test_family_cpu_has_no_rocm_even_where_a_version_is_given(run: Any) -> None:
-    assert find_version(run.context("cpu"), options(version="7.1.0")) == ""
-
-
-def test_a_given_version_comes_before_the_refs_own(run: Any) -> None:
+def test_a_given_version_comes_before_the_refs_own_and_family_cpu_has_none(run: Any) -> None:
     assert find_version(run.context(), options(version="7.1.0")) == "7.1.0"
     assert find_version(run.context(), NONE) == ROCM
+    assert find_version(run.context("cpu"), options(version="7.1.0")) == ""
 
 
 def test_the_newest_is_that_of_named_sources_then_of_the_run(run: Any, folder: str) -> None:

@@ -138,17 +138,13 @@ def test_each_reason_is_said() -> None:
         "mine-linux": "a user named it",
     }
     assert set(why(decide(listing(ages), Policy(forever=True))).values()) == {"kept for ever"}
-
-
-def test_the_day_counts_to_the_second() -> None:
+    # the day counts to the second
     policy = Policy(days=30, newest=1)
     objects = [stored("9-linux/x"), stored("1-linux/x", 30), stored("2-linux/x", 30 - 1 / DAY)]
     assert going(decide(objects, policy)) == {"1-linux/x"}
-
-
-def test_a_required_version_stays() -> None:
+    # a required version stays
     objects = [stored(f"v2-staging/g/rocm-{number}-py3-none-any.whl", 50) for number in (1, 2, 3)]
-    planned = decide(objects, Policy(days=30, newest=1), Held(required=frozenset({"v2-staging/g/rocm 1"})))
+    planned = decide(objects, policy, Held(required=frozenset({"v2-staging/g/rocm 1"})))
     assert going(planned) == {"v2-staging/g/rocm-2-py3-none-any.whl"}
     assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
 
@@ -187,9 +183,6 @@ def test_the_data_has_a_policy_for_every_release_type() -> None:
 def test_a_policy_that_cannot_be_meant_is_refused(policy: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
         validated(policy, Policy, where="x")
-
-
-def test_run_ids_must_be_an_expression() -> None:
     data = {"run_ids": "[", "at_most_percent": 5, "abort_uploads_days": 1, "policies": {}}
     with pytest.raises(DataError, match="is not a regular expression"):
         validated(data, Retention, where="x")

@@ -80,9 +80,7 @@ def test_a_name_of_ours_that_others_require_is_refused(answers: dict[str, Sequen
     answers["torchmetrics"] = [one_file("numpy", "a" * 64), one_file("torch", "b" * 64)]
     with pytest.raises(DataError, match="torch requires torch through third-party packages"):
         resolved(DATA, [need("torchmetrics")])
-
-
-def test_one_name_for_two_files_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
+    # one name for two files
     answers["a"], answers["b"] = [one_file("numpy", "a" * 64)], [one_file("numpy", "b" * 64)]
     with pytest.raises(StoreError, match=r"two files numpy-1-py3-none-any\.whl"):
         resolved(DATA, [need("a"), need("b")])
@@ -102,16 +100,12 @@ def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pyte
     assert (question.python_version, question.platform) == ("3.11", "x86_64-pc-windows-msvc")
     assert (question.only_wheels, question.exact, question.sources) == (True, False, "mine")
 
-
-def test_what_cannot_be_resolved_names_whose_it_is_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise EnvironmentSetupError("no wheel of it")
 
-    monkeypatch.setattr(dependencies, "configured", lambda: None)
     monkeypatch.setattr(dependencies, "resolve", refuse)
-    with pytest.raises(
-        EnvironmentSetupError, match=r"What torch requires, for Python 3\.12 on linux: no wheel"
-    ):
+    said = r"What torch requires, for Python 3\.12 on linux: no wheel"
+    with pytest.raises(EnvironmentSetupError, match=said):
         resolved(DATA, [need("numpy")])
 
 
@@ -164,31 +158,15 @@ def test_a_wheel_that_calls_itself_otherwise_inside_is_not_mirrored(
     assert store.list("python-deps") == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "rocm",
-            "rocm-sdk-core",
-            "ROCm_SDK.devel",
-            "rocm-sdk-libraries-gfx94x-dcgpu",
-            "rocm-profiler",
-            "rocm-bootstrap",
-        ),
-        *("torch", "Torch", "torchvision", "torchaudio", "triton", "pytorch_triton_rocm", "apex"),
-        *DISTRIBUTIONS.values(),
-    ],
-)
-def test_names_of_ours_are_known_in_any_spelling(name: str) -> None:
-    assert is_ours(name)
+def test_names_of_ours_are_known_in_any_spelling() -> None:
+    rocm = ("rocm", "rocm-sdk-core", "ROCm_SDK.devel", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-profiler")
+    torch = ("torch", "Torch", "torchvision", "torchaudio", "triton", "pytorch_triton_rocm", "apex")
+    assert all(map(is_ours, (*rocm, "rocm-bootstrap", *torch, *DISTRIBUTIONS.values())))
+    others = ("numpy", "torchmetrics", "tritonclient", "rocrand", "torch-geometric")
+    assert not any(map(is_ours, others))
 
 
-@pytest.mark.parametrize("name", ["numpy", "torchmetrics", "tritonclient", "rocrand", "torch-geometric"])
-def test_others_names_are_not_ours(name: str) -> None:
-    assert not is_ours(name)
-
-
-def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours() -> None:
+def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours(tmp_path: Path) -> None:
     data = mirror()
     assert set(data.pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
     assert set(data.platforms) == {"linux", "windows"}
@@ -196,9 +174,6 @@ def test_the_data_names_every_supported_python_and_platform_and_nothing_of_ours(
     assert {line for line in known if is_ours(line.partition(">")[0])} == set()
     assert data.index_key == "python-deps/simple/index.html"
     assert len({one.cell for one in needs(data, [], [])}) == 10
-
-
-def test_a_requirement_that_is_none_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "mirror.toml"
     path.write_text('prefix = "p"\npythons = []\n[platforms]\n[requirements]\ntorch = ["filelock", "=1"]\n')
     with pytest.raises(DataError, match=r"requirements\.torch\[1\]: '=1' is not a requirement"):

@@ -188,6 +188,23 @@ def test_an_environment_is_made_used_again_and_made_anew_when_asked(made: Path) 
     assert install.planned(made).prefix == made
 
 
+@pytest.mark.processes
+def test_an_interpreter_is_named_by_path_or_version(tmp_path: Path) -> None:
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert install.base_python("") == Path(sys.executable)
+    assert install.base_python(version).exists()
+    assert install.base_python(sys.executable).exists()
+    missing = pytest.raises(EnvironmentSetupError, match=r"There is no Python 3\.99 on this machine")
+    with missing, install.environment(tmp_path / "venv", python="3.99"):
+        pass
+    assert not (tmp_path / "venv").exists()
+    # an empty folder becomes an environment
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with install.environment(empty) as target:
+        assert target.prefix == empty
+
+
 def folder_with_a_file(path: Path) -> None:
     path.mkdir()
     (path / "thesis.txt").write_text("years of work")
@@ -209,12 +226,6 @@ def test_what_is_no_environment_is_never_wiped(
     assert "years of work" in (place if place.is_file() else place / "thesis.txt").read_text()
     with pytest.raises(EnvironmentSetupError, match="left alone"):
         install.planned(place, clean=clean)
-
-
-@pytest.mark.processes
-def test_an_empty_folder_becomes_one(tmp_path: Path) -> None:
-    with install.environment(tmp_path) as target:
-        assert target.prefix == tmp_path
 
 
 @pytest.mark.processes
@@ -241,21 +252,3 @@ def test_an_environment_of_another_python_is_kept_unless_made_anew(
         pass
     assert asked == [f"/usr/bin/python{other}"]
     assert (made / "other").exists()
-
-
-@pytest.mark.processes
-def test_a_python_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path) -> None:
-    with (
-        pytest.raises(EnvironmentSetupError, match=r"There is no Python 3\.99 on this machine"),
-        install.environment(tmp_path / "venv", python="3.99"),
-    ):
-        pass
-    assert not (tmp_path / "venv").exists()
-
-
-@pytest.mark.processes
-def test_a_path_and_a_version_name_an_interpreter() -> None:
-    version = ".".join(map(str, sys.version_info[:2]))
-    assert install.base_python("") == Path(sys.executable)
-    assert install.base_python(version).exists()
-    assert install.base_python(sys.executable).exists()

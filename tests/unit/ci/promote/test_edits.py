@@ -12,14 +12,14 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from ci.promote import edits
-from ci.promote.edits import dist_info, literals, metadata_lines, requirement, requires_lines, requires_txt
+from ci.promote.edits import dist_info, literals, metadata_lines, requirement, requires_lines
 from ci.promote.version_change import RocmChange
 from core.errors import WheelError
 from core.families import families
 from pytorch_build.split.parts import host_metadata
 from rocm_packaging.packages.plan import Distribution
 from rocm_packaging.packages.wheels import dist_info as rendered
-from tests.unit.ci.promote.conftest import TARGETS, keeping, split_wheels
+from tests.unit.ci.promote.conftest import keeping, split_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,13 +130,6 @@ def test_a_pin_on_another_rocm_is_refused(text: str) -> None:
         requirement(text, CHANGE)
 
 
-def test_requires_txt_of_setuptools() -> None:
-    content = (
-        b"rocm-sdk-core==7.10.0rc2\nnumpy\n\n[devel]\nrocm-sdk-devel==7.10.0rc2\n\n[libraries:extra]\n# x\n"
-    )
-    assert requires_txt(content, CHANGE) == content.replace(b"7.10.0rc2", b"7.10.0")
-
-
 NAMES = st.sampled_from(["rocm", "rocm-sdk-core", "rocm_sdk_devel", "numpy", "filelock"])
 EXTRAS = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=5), max_size=2).map(",".join)
 SPECIFIERS = st.lists(st.sampled_from([">=2", "<9", "!=3.1", "==7.10.0rc2"]), max_size=3, unique=True)
@@ -195,18 +188,6 @@ def lines(*targets: str) -> list[str]:
     """The fields that a split adds to torch's METADATA."""
     plain = b"Name: torch\nRequires-Dist: rocm-bootstrap\n\nBody."
     return host_metadata(plain, split_wheels(*targets)).decode().partition("\n\n")[0].split("\n")
-
-
-def test_groups_that_upstream_loses_stay_with_their_targets() -> None:
-    """TheRock's keep-list gfx1201,gfx1100 drops gfx12-0, gfx110x and gfx11, and flash attention with them."""
-    left = metadata_lines(lines(*TARGETS), keeping("gfx1201", "gfx1100"))
-    device = {
-        f"amd-torch-device-{one}" for one in ("gfx1201", "gfx1100", "gfx12-0", "gfx12", "gfx110x", "gfx11")
-    }
-    needed = (line.partition(": ")[2] for line in left if line.startswith("Requires-Dist"))
-    assert {Requirement(one).name for one in needed} == {"rocm-bootstrap", *device}
-    extras = [line for line in left if line.startswith("Provides-Extra")]
-    assert extras == [f"Provides-Extra: device-{one}" for one in ("gfx1100", "gfx1201", "all")]
 
 
 @given(st.lists(st.sampled_from(EVERY), min_size=1, max_size=6, unique=True), st.data())

@@ -166,14 +166,6 @@ def test_a_whole_set_is_none_of_these() -> None:
     assert decide(found, RULES).reasons == ()
 
 
-def test_tests_count_by_the_bytes_they_ran_on() -> None:
-    one = wheel()
-    for tests in ([ran(one, digest=OTHER)], [replace(ran(one), files={})]):
-        assert untested(decide(facts(one, tests=tests), RULES))
-    both = [ran(one, digest=OTHER), ran(one)]
-    assert decide(facts(one, tests=both), RULES).promote
-
-
 def test_device_code_goes_with_that_of_a_tested_target_of_its_family() -> None:
     for kind, version in (("amd-torch-device", TORCH), ("rocm-sdk-device", "7.10.0")):
         first, other = (wheel(name=f"{kind}-{gpu}", version=version) for gpu in ("gfx1100", "gfx1101"))
@@ -205,14 +197,14 @@ def test_a_test_of_another_cell_ref_or_gate_is_none_of_this_one() -> None:
     assert untested(decide(facts(one, tests=others), RULES))
     failed = [replace(other, outcome="failed") for other in others]
     assert decide(facts(one, tests=[test, *failed]), RULES).promote
-
-
-def test_a_failure_under_any_python_stops_rocms_packages() -> None:
-    rocm = wheel(name="rocm-sdk-core", version="7.10.0")
-    tests = [ran(rocm), ran(rocm, "failed", python="cp313")]
-    (reason,) = decide(facts(rocm, tests=tests), RULES).reasons
+    # tests count by the bytes they ran on
+    for tests in ([ran(one, digest=OTHER)], [replace(test, files={})]):
+        assert untested(decide(facts(one, tests=tests), RULES))
+    assert decide(facts(one, tests=[ran(one, digest=OTHER), test]), RULES).promote
+    # ROCm's packages are stopped by a failure under any Python
+    (reason,) = decide(facts(ROCM, tests=[ran(ROCM), ran(ROCM, "failed", python="cp313")]), RULES).reasons
     assert reason.message == "test_rocm failed under cp313: It broke."
-    assert decide(facts(rocm, tests=tests[:1]), RULES).promote
+    assert decide(facts(ROCM, tests=[ran(ROCM)]), RULES).promote
 
 
 def test_families_may_have_gates_of_their_own() -> None:

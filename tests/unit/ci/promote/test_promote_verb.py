@@ -196,7 +196,12 @@ def test_tests_of_other_bytes_and_a_report_that_was_replaced_count_for_nothing(d
 
 
 def test_families_pythons_and_platforms_that_were_asked_for_must_be_there(desk: Desk) -> None:
+    desk.runs.ref = "nightly"
     desk.staged(GFX94, GFX1151)
+    said = desk.refused("--matrix", "release", "--platform", "linux")
+    assert "gfx950-dcgpu linux:\n    no torch" in said
+    assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in said
+    assert desk.promote("--matrix", "ci", "--platform", "linux", "--dry-run") == 0
     assert f"gfx950-dcgpu:\n    no torch {desk.runs.torch} is staged" in desk.refused(
         "--gpu-family", f"{GFX94};gfx950-dcgpu"
     )
@@ -210,16 +215,6 @@ def test_families_pythons_and_platforms_that_were_asked_for_must_be_there(desk: 
     assert not desk.bucket.list(f"v2/{GFX1151}")
 
 
-def test_a_matrix_says_which_cells_must_be_there(desk: Desk) -> None:
-    desk.runs.ref = "nightly"
-    desk.runs.whole("gfx94X-dcgpu")
-    desk.stage()
-    assert desk.promote("--matrix", "ci", "--platform", "linux") == 0
-    said = desk.refused("--matrix", "release", "--platform", "linux")
-    assert "gfx950-dcgpu linux:\n    no torch" in said
-    assert f"{GFX94} linux cp313:\n    torch {desk.runs.torch} is not staged" in said
-
-
 def test_rocm_packages_alone_are_a_set_too_and_serve_torch_from_the_index(desk: Desk) -> None:
     desk.runs.whole(GFX94)
     desk.stage("--distributions", "pytorch")
@@ -229,15 +224,6 @@ def test_rocm_packages_alone_are_a_set_too_and_serve_torch_from_the_index(desk: 
     assert desk.released(GFX94) == ["rocm_sdk_core-7.10.0a20251120-py3-none-linux_x86_64.whl"]
     assert desk.promote() == 0
     assert len(desk.released(GFX94)) == 3
-
-
-def test_cells_of_other_commits_are_no_set(desk: Desk) -> None:
-    desk.staged(GFX94)
-    desk.runs.run_id = "18"
-    desk.runs.whole(GFX1151)
-    desk.runs.lock(commit="b")
-    desk.stage()
-    assert "torch was built from aaaaaaaaaaaa, for gfx1151 linux from bbbbbbbbbbbb" in desk.refused()
 
 
 def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
@@ -254,6 +240,19 @@ def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
     assert desk.promote("--torch-version", desk.runs.torch, "--rocm-version", "7.10.0") == 2
 
 
+def test_cells_of_other_commits_and_those_without_records_are_no_set(desk: Desk) -> None:
+    desk.staged(GFX94)
+    desk.runs.run_id = "18"
+    desk.runs.whole(GFX1151)
+    desk.runs.lock(commit="b")
+    desk.stage()
+    assert "torch was built from aaaaaaaaaaaa, for gfx1151 linux from bbbbbbbbbbbb" in desk.refused()
+    for one in desk.runs.store.list("17-linux/manifests"):
+        desk.runs.store.delete(one.key)
+    assert f"run 17 in {desk.runs.store.url} has no records of it" in desk.refused()
+    assert desk.released_nothing()
+
+
 def test_a_dry_run_shows_the_decision_and_the_plan(desk: Desk) -> None:
     desk.staged(GFX94)
     assert desk.promote("--dry-run") == 0
@@ -265,11 +264,3 @@ def test_a_dry_run_shows_the_decision_and_the_plan(desk: Desk) -> None:
     assert desk.promote() == 0
     assert desk.promote("--dry-run") == 0
     assert "already promoted" in desk.said()
-
-
-def test_a_run_whose_records_are_gone_proves_nothing(desk: Desk) -> None:
-    desk.staged(GFX94)
-    for one in desk.runs.store.list("17-linux/manifests"):
-        desk.runs.store.delete(one.key)
-    assert f"run 17 in {desk.runs.store.url} has no records of it" in desk.refused()
-    assert desk.released_nothing()

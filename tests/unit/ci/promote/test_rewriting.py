@@ -134,11 +134,14 @@ def profiler() -> Package:
 
 def sdist(folder: Path, version: str = ROCM) -> Path:
     metadata = metadata_text([("Name", "rocm"), ("Version", version)])
+    requires = (
+        f"rocm-sdk-core=={version}\nnumpy\n\n[devel]\nrocm-sdk-devel=={version}\n\n[libraries:extra]\n# x\n"
+    )
     members = [
         Member(name="setup.py", source=b"setup()\n"),
         Member(name="src/rocm_sdk/_dist_info.py", source=info(version)),
         Member(name="src/rocm.egg-info/PKG-INFO", source=metadata.encode()),
-        Member(name="src/rocm.egg-info/requires.txt", source=f"rocm-sdk-core=={version}\n".encode()),
+        Member(name="src/rocm.egg-info/requires.txt", source=requires.encode()),
     ]
     return write_sdist(folder, "rocm", version, members, metadata=metadata).path
 

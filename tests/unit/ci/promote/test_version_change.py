@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +18,7 @@ from ci.promote.version_change import (
 from core.errors import FatalError, MissingInputError, UsageError, WheelError
 from pytorch_build.lock.versions import version_suffix, wheel_version
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from rocm_packaging.packages.layouts import device_target
-from tests.unit.ci.promote.conftest import TARGETS, keeping, split_wheels
+from tests.unit.ci.promote.conftest import keeping
 from tests.unit.ci.promote.test_policy import facts, wheel
 
 if TYPE_CHECKING:
@@ -120,26 +118,6 @@ def test_mentions(text: bytes, *, found: bool) -> None:
     assert sample.search(b"2.10.0+devrocm7.99.0.dev0.sample")
 
 
-def test_a_whole_set() -> None:
-    many = "1foo-cp312-cp312-manylinux_2_28_x86_64.manylinux2014_x86_64.whl"
-    targets = {
-        f"torch-2.10.0+rocm7.10.0rc2-{CP312}": f"torch-2.10.0+rocm7.10.0-{CP312}",
-        f"triton-3.6.0+rocm7.10.0rc2-{many}": f"triton-3.6.0+rocm7.10.0-{many}",
-        CORE: f"rocm_sdk_core-7.10.0-{LINUX}",
-        "rocm-7.10.0rc2.tar.gz": "rocm-7.10.0.tar.gz",
-        "rocm_bootstrap-0.1.0-py3-none-any.whl": "rocm_bootstrap-0.1.0-py3-none-any.whl",
-    }
-    found = plan_set(targets, CHANGE)
-    assert [(one.source, one.target) for one in found] == sorted(targets.items())
-    assert {(one.distribution, one.kind, one.old, one.new) for one in found} == {
-        ("torch", "pytorch", "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"),
-        ("triton", "pytorch", "3.6.0+rocm7.10.0rc2", "3.6.0+rocm7.10.0"),
-        ("rocm-sdk-core", "rocm", "7.10.0rc2", "7.10.0"),
-        ("rocm", "rocm", "7.10.0rc2", "7.10.0"),
-        ("rocm-bootstrap", "constant", "0.1.0", "0.1.0"),
-    }
-
-
 @pytest.mark.parametrize(
     ("names", "error", "said"),
     [
@@ -165,21 +143,6 @@ def test_every_project_that_we_build_takes_part() -> None:
     for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-devel", "rocm-profiler"):
         assert any(place.required and place.holds == "rocm" for place in rules().places_of(name))
     assert any(place.members.endswith(".json") for place in rules().places_of("rocm-sdk-device-gfx942"))
-
-
-def test_facts_without_what_is_left_out() -> None:
-    split = split_wheels(*TARGETS)
-    needed = [line.partition(": ")[2] for line in split.host_lines() if line.startswith("Requires-Dist")]
-    names = [f"amd-torch-device-{one}" for one in (*TARGETS, *split.groups)]
-    rocm = [wheel(name=f"rocm-sdk-device-{one}", version="7.10.0", python="") for one in TARGETS]
-    host = replace(wheel(), requires=("rocm-bootstrap", *needed))
-    whole = facts(host, *(wheel(name=one) for one in names), *rocm)
-    less, left = kept_facts(whole, keeping("gfx1201"))
-    found = {device_target(one.file.distribution) for one in less.wheels}
-    assert found == {"", "gfx1201", "gfx12-0", "gfx12"}
-    assert len(left) == len(whole.wheels) - len(less.wheels)
-    assert all("gfx12" in one or "bootstrap" in one for one in less.wheels[0].requires)
-    assert kept_facts(whole, keeping(*TARGETS)) == (whole, ())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from ci.provenance.evidence import (
     RunPlace,
     ServedRun,
     Statement,
-    StoredRun,
     check_file,
     check_statement,
     locate,
@@ -141,17 +140,6 @@ def test_a_path_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, t
     assert (other.run.url, other.group) == (f"{tmp_path}/out/9-linux", "gfx110X-all")
 
 
-def test_a_path_elsewhere_is_of_the_options_run(
-    store: DirectoryStore, common: Common, tmp_path: Path
-) -> None:
-    store.delete("down-stream/123-linux/manifests/gfx94X-dcgpu/x.json")
-    (store.root / "down-stream/123-linux/manifests/gfx94X-dcgpu").rmdir()
-    (store.root / "down-stream/123-linux/manifests").rmdir()
-    found = locate(str(store.root / KEY), common, tmp_path, named=False)
-    assert isinstance(found.run, StoredRun)
-    assert found.run.prefix == "9-linux"
-
-
 def test_an_address_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     with served(store.root) as address:
         found = locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
@@ -204,20 +192,3 @@ def test_a_server_that_fails_leaves_nothing(
     with answering(handler(answer)) as address, pytest.raises(ServiceError, match=said):
         locate(f"{address}/{NAME}", common, tmp_path / "here", named=False)
     assert threading.active_count() < 20
-
-
-def test_a_file_in_a_bucket(
-    store: DirectoryStore, common: Common, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def open_store(location: str, **_options: object) -> DirectoryStore:
-        asked.append(location)
-        return store
-
-    monkeypatch.setattr("ci.provenance.evidence.open_store", open_store)
-    found = locate(f"s3://bucket/{KEY}", common, tmp_path, named=False)
-    assert "s3://bucket" in asked
-    assert isinstance(found.run, StoredRun)
-    assert (found.run.prefix, found.group) == ("down-stream/123-linux", "gfx94X-dcgpu")
-    assert found.path.read_bytes() == b"wheel"

@@ -36,6 +36,9 @@ def test_every_file_is_listed_once_by_name() -> None:
     assert [one.file.name for one in found] == expected
     assert {one.by.record.stage for one in found} == {"build_rocm", "build_triton", "build_torch"}
     assert made_files(samples.run(), "cpu") == ()
+    apex = samples.file("apex-1.whl", "apex", "1")
+    failed = samples.record("build_apex", apex, status="failed", exit_code=130)
+    assert [one.file.name for one in made_files(samples.run(failed))] == expected
 
 
 def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
@@ -53,16 +56,12 @@ def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
         assert material(made, file.name).digest == {"sha256": file.sha256}
         assert material(made, file.name).of_run == f"python/{samples.GROUP}/{file.name}"
     assert material(made, "build system").digest == {"gitCommit": samples.TOOL_COMMIT}
-
-
-def test_a_lock_that_was_resolved_again_is_not_claimed() -> None:
+    # a lock that was resolved again is not claimed
     made = of(samples.run(locked="9" * 40), samples.TORCH.name)
     assert made.commits == (samples.TORCH_COMMIT,)
     assert not [one for one in made.materials if "source-lock" in one.name]
     assert material(made, "torch").notes == {"role": "source"}
-
-
-def test_a_developers_edits_are_said() -> None:
+    # a developer's edits are said
     source = material(of(samples.run(), samples.TRITON.name), "triton")
     assert source.uri == f"git+file:///home/dev/my%20triton@{samples.TRITON_COMMIT}"
     assert source.notes["uncommitted_changes_sha256"] == samples.digest("edits")
@@ -102,13 +101,6 @@ def test_of_two_records_a_build_counts_more_than_an_upload_and_later_bytes_more_
     replaced = upload.model_copy(update={"files": (other,)})
     made = of(samples.run(replaced), samples.TORCH.name)
     assert (made.by.record.stage, made.build_type, made.materials) == ("upload-1", "", ())
-
-
-def test_failures_made_nothing() -> None:
-    failed = samples.record(
-        "build_apex", samples.file("apex-1.whl", "apex", "1"), status="failed", exit_code=130
-    )
-    assert "apex-1.whl" not in {one.file.name for one in made_files(samples.run(failed))}
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,6 @@ def test_wheels_go_where_the_layout_says(
     assert f"package_index_url: https://bucket.s3.amazonaws.com/{folder}/simple/" in said
 
 
-def test_a_directory_gets_the_same_layout_and_file_addresses(
-    run: Callable[..., int], wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*WORDS, "--output-dir", "there") == 0
-    place = tmp_path / "there" / "123-linux" / "python" / GROUP
-    assert (place / wheel.name).read_bytes() == wheel.read_bytes()
-    assert f"package_find_links_url: {place.as_uri()}/index.html" in capsys.readouterr().err
-
-
 def test_in_ci_the_bucket_and_the_folder_follow_the_repository(
     s3: S3Client, run: Callable[..., int], wheel: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document
 from core.run import RunOutputs
-from core.run.records import Record, serialize, write
+from core.run.records import Record, write
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
@@ -91,13 +90,6 @@ def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
     assert odd.run.stage in {"build_apex", "build_apex-nightly-cp312"}
     page = page_of(read_run(common))
     assert page.problems[0].where == key
-
-
-def test_a_record_of_a_later_version_is_shown_in_its_cell(common: Common, built: Record) -> None:
-    said = json.loads(serialize(built)) | {"schema_version": 2, "stage": "build_apex"}
-    put(common, "build_apex-nightly-cp312.json", json.dumps(said).encode())
-    (cell,) = page_of(read_run(common)).cells
-    assert (cell.state, cell.reason) == ("unreadable", "build_apex cannot be read")
 
 
 def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: Record) -> None:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from packaging.tags import parse_tag
 
-from core import process
 from core.errors import MissingInputError
 from pytorch_build.check import Expectation, dlls
 from pytorch_build.check.policy import load_policy
@@ -16,6 +14,7 @@ from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from pytorch_build.check import Finding
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 VISION = "torchvision-0.25.0+sample-cp312-cp312-win_amd64.whl"
 TORCH = "torch-2.10.0+sample-cp312-cp312-win_amd64.whl"
 EXTENSION = "torchvision/_C.pyd"
-LINKER = next((path for path in sorted(Path("/usr/lib").glob("llvm-*/bin/lld-link"), reverse=True)), None)
 
 
 @pytest.fixture
@@ -176,30 +174,6 @@ def test_device_code_of_a_dll_counts(tmp_path: Path, wheel: WriteWheel, plain: C
         "Device code for gfx942, which was not requested.",
     ]
     assert [one.severity for one in check({".kpackrf": b"x"})] == ["error", "note"]
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(LINKER is None, reason="lld-link is not installed")
-def test_dlls_that_a_real_linker_made_are_judged(tmp_path: Path, found: Found) -> None:
-    assert LINKER is not None
-    clang = str(LINKER.with_name("clang"))
-    sources = {
-        "zlib1": "__declspec(dllexport) int base(void) { return 1; }\n",
-        "_C": "int base(void); __declspec(dllexport) int user(void) { return base(); }\n",
-    }
-    for name, libraries in (("zlib1", ()), ("_C", ("zlib1.lib",))):
-        (tmp_path / f"{name}.c").write_text(sources[name])
-        made = f"{name}.obj"
-        process.capture(
-            [clang, "--target=x86_64-pc-windows-msvc", "-c", f"{name}.c", "-o", made], cwd=tmp_path
-        )
-        options = ("/dll", "/noentry", "/nodefaultlib", f"/out:{name}.dll")
-        process.capture([LINKER, *options, made, *libraries], cwd=tmp_path)
-    extension, base = ((tmp_path / f"{name}.dll").read_bytes() for name in ("_C", "zlib1"))
-    assert found({EXTENSION: extension}) == [
-        ("error", EXTENSION, "It needs zlib1.dll: unresolved dependency.")
-    ]
-    assert found({EXTENSION: extension, "torchvision/zlib1.dll": base}) == []
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,8 @@ def test_a_broken_record_is_found_with_everything_else(
 def test_files_that_are_no_wheels_are_findings(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
     assert said(check_wheels([tmp_path])) == [("error", "record", "")]
-
-
-def test_a_wheel_without_metadata(tmp_path: Path) -> None:
+    # nor is one without metadata
+    (tmp_path / name).unlink()
     with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
         archive.writestr("torch/__init__.py", b"")
     found = check_wheels([tmp_path])
@@ -129,19 +128,17 @@ def test_folders_of_the_build_machine(tmp_path: Path, wheel: WriteWheel) -> None
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
-def test_zero_wheels_are_an_error(tmp_path: Path) -> None:
-    for paths in ([], [tmp_path], [tmp_path / "none.whl"]):
-        with pytest.raises(MissingInputError):
-            check_wheels(paths)
-    with pytest.raises(MissingInputError):
-        check_wheel(tmp_path / "torch-1-py3-none-any.whl")
-
-
 def test_folders_are_searched_at_any_depth(tmp_path: Path) -> None:
     for name in ("b/c/x.whl", "a.whl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert find_wheels([tmp_path, tmp_path / "a.whl"]) == (tmp_path / "a.whl", tmp_path / "b/c/x.whl")
+    (tmp_path / "empty").mkdir()
+    for paths in ([], [tmp_path / "empty"], [tmp_path / "none.whl"]):
+        with pytest.raises(MissingInputError):
+            check_wheels(paths)
+    with pytest.raises(MissingInputError):
+        check_wheel(tmp_path / "torch-1-py3-none-any.whl")
 
 
 def test_a_promise_that_is_nonsense_ends_the_stage(tmp_path: Path, wheel: WriteWheel) -> None:

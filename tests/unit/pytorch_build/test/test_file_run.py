@@ -380,13 +380,6 @@ def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Cas
     return of_file(FILE, ended, sessions, "the end", may_be_empty=empty)
 
 
-def test_a_failure_has_the_journals_line_and_text() -> None:
-    heard = result("y", "failed", "AssertionError: no").model_copy(update={"text": "traceback"})
-    passed, failed = put(1, [session(result("x"), heard, exit_status=1)])
-    assert (passed.test, passed.outcome, passed.text, passed.file) == (f"{FILE}::x", "passed", "", FILE)
-    assert (failed.outcome, failed.line, failed.text) == ("failed", "AssertionError: no", "traceback")
-
-
 @pytest.mark.parametrize(
     ("ended", "output", "outcome", "line"),
     [
@@ -455,11 +448,8 @@ def test_a_file_that_failed_as_a_whole(
     assert words in whole.line
 
 
-def test_an_empty_part_of_a_file_is_right() -> None:
+def test_an_empty_part_of_a_file_is_right_and_one_that_cannot_be_collected_is_not() -> None:
     assert put(5, [session(exit_status=5)], may_be_empty=True) == ()
-
-
-def test_a_file_that_cannot_be_collected() -> None:
     broken = Line(kind="collect", file=FILE, outcome="error", message="ImportError: x")
     found = put(2, [session(exit_status=2, uncollected=(broken,))])
     assert [(one.test, one.outcome, one.line) for one in found] == [(FILE, "error", "ImportError: x")]

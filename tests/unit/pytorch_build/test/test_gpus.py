@@ -41,20 +41,13 @@ NAVI31 = "simd_count 192\ngfx_target_version 110000\nunique_id 0\ndrm_render_min
 # as a machine with a processor and two GPUs prints it, shortened
 ROCMINFO = """\
 ROCk module version 6.12.12 is loaded
-=====================
-HSA System Attributes
-=====================
-Runtime Version:         1.15
-==========
 HSA Agents
 ==========
-*******
 Agent 1
 *******
   Name:                    AMD EPYC 9654 96-Core Processor
   Uuid:                    CPU-XX
   Marketing Name:          AMD EPYC 9654 96-Core Processor
-  Vendor Name:             CPU
   Device Type:             CPU
 *******
 Agent 2

@@ -54,10 +54,7 @@ def test_a_name_without_a_file_means_that_name_in_any_file_and_nothing_else(test
 @pytest.mark.parametrize(
     ("pattern", "test", "taken"),
     [
-        ("test/test_nn.py::TestNN::test_x", "test/test_nn.py::TestNN::test_x", True),
-        ("test/test_nn.py::TestNN::test_x", "test/test_nn.py::TestNN::test_x2", False),
         ("test/test_nn.py::TestNN::test_x", "test/test_nn.py::TestNN::test_x[1]", False),
-        ("test/test_nn.py::TestNN::test_x", "other/test/test_nn.py::TestNN::test_x", False),
         ("::test_x[param]", "test/a.py::TestA::test_x[param]", True),
         ("::test_x[param]", "test/a.py::test_x[param]", True),
         ("::test_x[param]", "test/a.py::test_x[params]", False),

@@ -76,10 +76,6 @@ def test_what_would_fail_at_the_first_kernel_is_told_before(
     require_device_code(target, [])
 
 
-def test_without_targets_nobody_is_asked(run: Any) -> None:
-    require_device_code(run.target(), [])  # a process would fail this test
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [
@@ -95,6 +91,7 @@ def test_the_sdist_is_told_a_target_of_split_packages_and_else_the_family(
     assert sdist_target(names, "gfx94X-dcgpu") == told
 
 
-def test_other_makers_gpus_have_no_device_packages() -> None:
+def test_other_makers_gpus_have_no_device_packages_and_are_not_asked(run: Any) -> None:
+    require_device_code(run.target(), [])  # a process would fail this test
     found = [Assignment(target=one, devices=(), env={}) for one in ("gfx942", "sm_90", "", "gfx942")]
     assert amd_targets(found) == ("gfx942",)

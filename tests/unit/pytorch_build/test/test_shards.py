@@ -111,24 +111,6 @@ def test_a_big_file_is_taken_apart_only_as_far_as_balance_asks() -> None:
     assert "test_big.py::TestA::test_long" in {unit.part for units in tests.shards for unit in units}
 
 
-def test_what_nobody_recorded_is_in_the_rest_of_its_file_or_class() -> None:
-    durations = Durations(files={"test_big.py": BIG})
-    made = plan(["test_big.py"], durations, 4)
-    for test in (
-        "test_big.py::TestNew::test_x",
-        "test_big.py::test_alone",
-        "test_big.py::TestA::test_new",
-        "test_big.py::TestA::test_long",
-        "test_big.py::TestA::test_long[1::2]",
-        "test_big.py::TestA::test_long_too",
-        "test_big.py::TestAB::test_x",
-        "test_big.py::TestB::test_x",
-    ):
-        assert sum(takes(made, test).values()) == 1, test
-    same_class = takes(made, "test_big.py::TestA::test_long_too")
-    assert same_class == takes(made, "test_big.py::TestA::test_new")
-
-
 def takes(made: Plan, test: str) -> Mapping[int, int]:
     """Count by shard how often a test is run."""
     count = len(made.shards)
@@ -197,8 +179,8 @@ def test_every_test_is_in_exactly_one_shard_on_every_machine(
     assert again == made
     assert again.digest == made.digest
     for file in named:
-        for name in ("TestA", "TestB", "TestNew"):
-            for test in ("test_x", "test_new", "test_x[a]"):
+        for name in ("TestA", "TestAB", "TestB", "TestNew"):
+            for test in ("test_x", "test_xy", "test_new", "test_x[a]", "test_x[1::2]"):
                 assert sum(takes(made, f"{file}::{name}::{test}").values()) == 1
         assert sum(takes(made, f"{file}::test_alone").values()) == 1
 

@@ -107,13 +107,6 @@ def test_a_failure_fails_the_stage_and_its_report_is_kept(run: Any, bench: Bench
     assert run.store.find("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
 
 
-@pytest.mark.usefixtures("ran")
-def test_tests_that_were_all_skipped_are_no_pass(bench: Bench) -> None:
-    OUTCOMES.update(dict.fromkeys(("test_autograd", "test_nn", "test_torch"), "skipped"))
-    with pytest.raises(CheckError, match="all 3 tests were skipped"):
-        perform_tests(bench, TorchTests(), INPUTS)
-
-
 def test_shards_share_the_files_and_have_records_of_their_own(run: Any, bench: Bench, ran: list[Any]) -> None:
     for index in (1, 2):
         perform_tests(bench, TorchTests(shard=Shard(index=index, count=2)), INPUTS)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from core.archive import Member
 from core.cli import Verb, main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
-from core.wheel.writer import WheelSpec, write_wheel
+from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +26,9 @@ def call(folder: Path, *words: str) -> int:
     return main("ci", "", VERBS, ["index", "--directory", str(folder), *words])
 
 
-def make_sdist(folder: Path, name: str, version: str, *, says: str = "", requires: str = ">=3.11") -> Path:
-    path = folder / f"{name}-{version}.tar.gz"
-    text = f"Metadata-Version: 2.1\nName: {says or name}\nVersion: {version}\nRequires-Python: {requires}\n"
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo(f"{name}-{version}/PKG-INFO")
-        member.size = len(text)
-        archive.addfile(member, io.BytesIO(text.encode()))
-    return path
+def make_sdist(folder: Path, name: str, version: str, *, says: str = "") -> Path:
+    fields = [("Name", says or name), ("Version", version), ("Requires-Python", ">=3.11")]
+    return write_sdist(folder, name, version, [], metadata=metadata_text(fields)).path
 
 
 def test_any_directory_gets_pages_and_sidecars_from_the_files_themselves(
@@ -89,17 +83,6 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path, make_wheel: Call
     page = (tmp_path / "index.html").read_text()
     assert f"#sha256={files.sha256(path)}" in page
     assert f'data-core-metadata="sha256={files.sha256(tmp_path / f"{path.name}.metadata")}"' in page
-
-
-def test_a_dry_run_says_which_pages_would_change_and_writes_nothing(
-    tmp_path: Path, make_wheel: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = make_wheel(tmp_path, "torch", "2.9.0")
-    assert call(tmp_path, "--dry-run") == 0
-    assert sorted(tmp_path.rglob("*")) == [path]
-    said = capsys.readouterr().err
-    assert f"would write {tmp_path}/simple/torch/index.json" in said
-    assert "1 files, 5 pages would change" in said
 
 
 def test_a_name_that_lies_about_its_metadata_is_refused(

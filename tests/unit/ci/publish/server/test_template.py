@@ -268,17 +268,14 @@ def test_a_role_may_do_its_work_and_nothing_else(template: Template, rule: Rule)
             assert may(template, role, action, f"{bucket}/{key.replace('FORK', fork)}", said) is allowed, key
 
 
-def test_the_function_lists_its_buckets(template: Template) -> None:
-    for name in ("ArtifactsBucketName", "ExternalBucketName"):
-        assert may(template, "Pages", LIST, template.parameters[name], {})
-
-
 def every_statement(template: Template) -> Iterator[dict[str, Any]]:
     for role in ROLES:
         yield from template.statements(f"{role}Policy")
 
 
 def test_no_role_may_do_everything_and_every_policy_is_tested(template: Template) -> None:
+    for name in ("ArtifactsBucketName", "ExternalBucketName"):
+        assert may(template, "Pages", LIST, template.parameters[name], {})
     policies = {name for name, one in template.resources.items() if one["Type"] == "AWS::IAM::ManagedPolicy"}
     assert policies == {f"{role}Policy" for role in ROLES}
     for statement in every_statement(template):
@@ -331,9 +328,7 @@ def test_the_upload_policy_of_the_documentation_is_the_templates(template: Templ
     artifacts = template.parameters["ArtifactsBucketName"]
     written = json.dumps(documented()[0]["Statement"]).replace("my-bucket", artifacts)
     assert json.loads(written) == template.statements("CiUploadPolicy")
-
-
-def test_the_session_policy_of_the_documentation_leaves_one_run() -> None:
+    # the session policy leaves one run
     allowed = [one["Resource"] for one in documented()[1]["Statement"] if "s3:PutObject" in one["Action"]]
     assert allowed == [f"arn:aws:s3:::my-bucket/{RUN.prefix}/*"]
 

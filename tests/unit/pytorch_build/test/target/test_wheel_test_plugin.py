@@ -152,12 +152,6 @@ def test_rules_take_whole_ids_and_every_test_is_accounted_for(run: Callable[...,
     assert session.end.exit == ran.returncode == 1
 
 
-def test_a_skipped_class_is_not_even_set_up(run: Callable[..., Ran]) -> None:
-    ran = run(TESTS, rule("skip", "TestFooCUDAMore::*"), arguments=["test_foo.py::TestFooCUDAMore"])
-    assert ran.returncode == 0
-    assert "no device" not in ran.output
-
-
 def test_skip_wins_over_xfail_and_the_first_of_its_kind_and_an_xfail_that_passes_fails(
     run: Callable[..., Ran],
 ) -> None:
@@ -186,6 +180,10 @@ def test_rules_see_what_an_expression_deselects(run: Callable[..., Ran]) -> None
     assert session.collected == ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",)
     assert session.deselected == 7
     assert len(session.rules["mine.skip"]) == 3
+    # a skipped class is not even set up
+    ran = run(TESTS, rule("skip", "TestFooCUDAMore::*"), arguments=["test_foo.py::TestFooCUDAMore"])
+    assert ran.returncode == 0
+    assert "no device" not in ran.output
     # tests that are named, of those that are there
     wanted = ("test/test_foo.py::test_kinds[x::y]", "test/test_foo.py::test_gone")
     ran = run(TESTS, only=wanted)

@@ -4,12 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packaging.requirements import Requirement
-from packaging.version import Version
 
-from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
 from core.run import artifact_groups, group_name, records
@@ -29,60 +24,6 @@ if TYPE_CHECKING:
 def offer(distribution: str, version: str, name: str = "") -> Offer:
     filename = name or f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
     return Offer(name=filename, distribution=distribution, version=version, sha256="a" * 64)
-
-
-OFFERS = (
-    offer("torch", "2.10.0a0+rocm7.1"),
-    offer("rocm", "7.1", "rocm-7.1.tar.gz"),
-    offer("triton", "3.5"),
-    offer("triton", "3.6.0.dev1"),
-)
-
-
-def pins(*words: str, newest: bool = False) -> tuple[str, ...]:
-    return tuple(pinned(one, OFFERS, newest=newest) for one in parse_requirements(words))
-
-
-def test_names_of_the_run_are_pinned_to_its_version_and_others_left_alone() -> None:
-    asked = "rocm[libraries,devel] torch numpy>=2 Torch>=2.10.0a0"
-    assert pins(asked) == (
-        "rocm[devel,libraries]==7.1",
-        "torch==2.10.0a0+rocm7.1",
-        "numpy>=2",
-        "Torch==2.10.0a0+rocm7.1",
-    )
-
-
-def test_one_of_several_versions_must_be_named_unless_the_newest_is_meant() -> None:
-    with pytest.raises(UsageError, match=r"several versions of triton: 3\.5, 3\.6\.0\.dev1") as caught:
-        pins("triton")
-    assert "triton==3.6.0.dev1" in caught.value.hint
-    assert pins("triton<3.6.dev0") == ("triton==3.5",)
-    assert pins("triton", newest=True) == ("triton==3.6.0.dev1",)
-
-
-def test_a_name_of_ours_that_the_run_lacks_is_not_looked_for_elsewhere() -> None:
-    with pytest.raises(MissingInputError, match="no torchvision for this Python"):
-        pins("torchvision")
-    with pytest.raises(MissingInputError, match=r"There is no torch>=3, but torch 2\.10\.0a0\+rocm7\.1"):
-        pins("torch>=3")
-
-
-def test_one_of_ours_comes_from_no_other_address() -> None:
-    with pytest.raises(UsageError, match="torch is to come from the index"):
-        pinned(Requirement("torch @ https://elsewhere/torch.whl"), OFFERS)
-
-
-@pytest.mark.parametrize("words", [(), ("",), ("torch =2",)])
-def test_what_is_no_requirement_is_said(words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="--packages"):
-        parse_requirements(words)
-
-
-@given(st.lists(st.sampled_from(["1.0", "1.0rc1", "2.0.dev3", "1.0+rocm7.1", "0.9", "2!1"]), min_size=1))
-def test_the_newest_is_the_highest_by_pep_440(versions: list[str]) -> None:
-    offers = [offer("torch", version) for version in versions]
-    assert pinned(Requirement("torch"), offers, newest=True) == f"torch=={max(map(Version, versions))}"
 
 
 @pytest.mark.parametrize(
@@ -177,26 +118,5 @@ def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(lab: Lab)
     assert required_by(lab.store, one) == ("rocm==7.1", "numpy; extra == 'x'")
     lab.store.put_bytes(f"{one.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
     with pytest.raises(StoreError, match="differs from its record"):
-        required_by(lab.store, one)
-    assert required_by(lab.store, OFFERS[1]) == ()
-
-
-def test_the_groups_of_a_run_are_those_with_wheels(lab: Lab) -> None:
-    with pytest.raises(MissingInputError, match="Run 17 has no wheels in"):
-        artifact_groups(lab.store, lab.outputs, "")
-    lab.publish(group="gfx110X-all")
-    lab.publish(group="cpu")
-    lab.store.put_bytes(f"{lab.outputs.manifests_prefix('gfx1151')}/build_torch.json", b"{}")
-    assert artifact_groups(lab.store, lab.outputs, "") == ["cpu", "gfx110X-all"]
-    assert artifact_groups(lab.store, lab.outputs, "cpu") == ["cpu"]
-    with pytest.raises(MissingInputError, match="no group 'gfx110x-all'") as caught:
-        artifact_groups(lab.store, lab.outputs, "gfx110x-all")
-    assert "gfx110X-all" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("family", "group"),
-    [("cpu", "cpu"), ("gfx942;gfx1100", "gfx942-gfx1100"), ("gfx942, gfx1100", "gfx942-gfx1100"), ("", "")],
-)
-def test_a_list_of_families_shares_a_folder(family: str, group: str) -> None:
-    assert group_name(family) == group
+        required_by(store, one)
+    assert required_by(store, offer("rocm", "7.1", "rocm-7.1.tar.gz")) == ()
