@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
-from core.run import artifact_groups, group_name, records
+from core.run import records
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -118,5 +118,5 @@ def test_requirements_are_read_from_a_sidecar_that_is_the_recorded_one(lab: Lab)
     assert required_by(lab.store, one) == ("rocm==7.1", "numpy; extra == 'x'")
     lab.store.put_bytes(f"{one.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
     with pytest.raises(StoreError, match="differs from its record"):
-        required_by(store, one)
-    assert required_by(store, offer("rocm", "7.1", "rocm-7.1.tar.gz")) == ()
+        required_by(lab.store, one)
+    assert required_by(lab.store, offer("rocm", "7.1", "rocm-7.1.tar.gz")) == ()
