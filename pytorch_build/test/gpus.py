@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Literal
 
 from core import console, process
 from core.errors import CheckError, UsageError
-from core.families import KFD_NODES, target_of_version
+from core.families import KFD_NODES, kernel_nodes, target_of_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytorch_build.context import Context
 
@@ -43,7 +43,6 @@ _SECONDS = 60.0
 _TARGET = re.compile(r"gfx[0-9a-f]{3,}")
 _AGENTS = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
 _FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
-_PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -92,7 +91,7 @@ class Assignment:
 def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
-        found = kernel_gpus(_properties())
+        found = kernel_gpus(NODES)
         found = found or rocminfo_gpus(_output("rocminfo"))
         found = found or enumerated_gpus(_output("rocm_agent_enumerator"))
         found = found or amd_smi_gpus(_output("amd-smi", "static", "--asic", "--json"))
@@ -118,19 +117,10 @@ def _output(program: str, *arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _properties() -> Iterator[str]:
-    for file in sorted(NODES.glob("*/properties"), key=lambda one: (len(one.parent.name), one.parent.name)):
-        try:
-            yield file.read_text(encoding="utf-8")
-        except OSError:  # of a GPU that belongs to another container
-            continue
-
-
-def kernel_gpus(properties: Iterable[str]) -> tuple[Gpu, ...]:
-    """Read the kernel's topology: one text per node, in the order of the nodes' numbers."""
+def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
+    """Read the kernel's topology: a folder per node."""
     found, mode = [], os.R_OK | os.W_OK
-    for text in properties:
-        facts = {name: int(value) for name, value in _PROPERTY.findall(text)}
+    for facts in kernel_nodes(nodes):
         version, minor = facts.get("gfx_target_version", 0), facts.get("drm_render_minor", 0)
         # one that this process may not open is not its own
         if version and (

@@ -193,7 +193,7 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
     from pytorch_build.build import container
 
     env, project = environment(), arguments.project
-    words = container.inner_words(sys.argv[2:])
+    words = container.inner_words(sys.argv[2:], project={}, **{"--container": {"nargs": "?"}})
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
         from core.run.locations import origin_from, run_buckets
 

@@ -12,12 +12,13 @@ from core import process
 from core.env import engines, installer
 from core.env.installer import Sources
 from core.packages import resolution, sources
+from pytorch_build.build.container import Job, inner_words
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
-from pytorch_build.verbs.test_torch import Container, command, devices_here, inside, passed_on
+from pytorch_build.verbs.test_torch import command, devices_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,21 +172,25 @@ def test_a_dry_run_says_what_it_would_test(front: Front, done: list[Any]) -> Non
 
 
 def test_a_container_runs_the_same_words(
-    front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
+    front: Front,
+    done: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     ran: list[Any] = []
+    wheels = tmp_path_factory.mktemp("wheels")
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
     monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
-    words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
+    words = ("--container", "--image", "mine:1", "--find-links", f"{wheels}", f"--python={sys.executable}")
     answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
     assert answer.code == 0, answer.said
     (argv,) = ran
     assert argv[0] == "docker"
     assert "mine:1" in argv
     assert {"--device=/dev/kfd", "--group-add=992"} <= set(argv)
-    assert "/data/wheels:/data/wheels" in argv
-    inside = "--gpu-family gfx950-dcgpu --find-links /data/wheels -k nn -- -x"
+    assert f"type=bind,source={wheels},target={wheels}" in argv
+    inside = f"--gpu-family gfx950-dcgpu --find-links {wheels} -k nn -- -x"
     assert argv[-1].endswith(f"nox -s test_torch -P 3.12 -- {inside}")
     assert done == []
     front("test-torch", "--gpu-family", "cpu", "--container")
@@ -199,35 +204,34 @@ def test_a_container_runs_the_same_words(
 ROOT = Path("/home/me/checkout")
 
 
-def container(**changes: Any) -> Container:
-    return Container(**{"engine": "docker", "root": ROOT, "user": (1000, 1001), **changes})
+def job(*words: str, **changes: Any) -> Job:
+    known = {"python": "", "root": ROOT, "user": (1000, 1001), "present": frozenset(), **changes}
+    return Job(session="test_torch", words=words, **known)
 
 
 def test_devices_groups_and_memory_are_those_that_gpu_machines_pass_on() -> None:
-    words = command(container(groups=(44, 110, 992)), ["--gpu-family", "gfx950-dcgpu"])
+    words = command("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
     assert words[:3] == ("docker", "run", "--rm")
     for word in ("--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"):
         assert word in words
     groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
     assert groups == ["video", "render", "110", "44", "992"]
-    assert words[words.index("--workdir") + 2] == verb.IMAGE
+    assert words[words.index("bash") - 1] == verb.IMAGE
 
 
 def test_files_belong_to_the_user_and_podman_keeps_their_groups() -> None:
-    words = command(container(devices=()), [])
-    assert {"--user=1000:1001", "--ipc=host"} <= set(words)
+    words = command("docker", job(), devices=())
+    assert {"1000:1001", "--ipc=host"} <= set(words)
     assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
-    kept = command(container(engine="podman"), [])
-    assert {"--user=1000:1001", "--userns=keep-id", "--group-add=keep-groups"} <= set(kept)
+    kept = command("podman", job())
+    assert {"1000:1001", "keep-id", "--group-add=keep-groups"} <= set(kept)
     # the engine takes no other group beside these
     assert len([word for word in kept if word.startswith("--group-add")]) == 1
-    assert "--userns=keep-id" not in command(container(engine="podman", user=(0, 0)), [])
+    assert "keep-id" not in command("podman", job(user=(0, 0)))
 
 
 def test_a_user_without_a_name_inside_has_a_home_and_folders_that_stay() -> None:
-    words = command(container(folders=(Path("/data/wheels"), ROOT)), [])
-    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
-    assert volumes == [f"{ROOT}:{ROOT}", "/data/wheels:/data/wheels"]
+    words = command("docker", job())
     said = dict(words[at + 1].split("=") for at, word in enumerate(words) if word == "--env")
     assert said == {
         "HOME": "/tmp/home",  # noqa: S108 - the container's own
@@ -249,13 +253,13 @@ def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
 
 
 def test_the_session_runs_again_inside_with_its_words() -> None:
-    words = command(container(engine="podman"), ["-k", "a b; rm", "--shard", "2/6"], python="3.12")
+    words = command("podman", job("-k", "a b; rm", "--shard", "2/6", python="3.12"))
     assert words[0] == "podman"
     assert words[-3:-1] == ("bash", "-euc")
     session = shlex.split(words[-1].rpartition("exec ")[2])
     assert session == [*("nox", "-s", "test_torch", "-P", "3.12", "--"), *("-k", "a b; rm", "--shard", "2/6")]
     assert "NOX_ENVDIR=/tmp/nox" in words[-1]
-    assert "-P" not in command(container(), [])[-1]
+    assert "-P" not in command("docker", job())[-1]
 
 
 def test_values_of_variables_stand_in_no_command_line() -> None:
@@ -276,19 +280,17 @@ def test_values_of_variables_stand_in_no_command_line() -> None:
         "PIP_CACHE_DIR": "/home/me/.cache/pip",
         "UV_CACHE_DIR": "/home/me/.cache/uv",
     }
-    names = passed_on(env)
-    assert names == (
-        *("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID"),
-        *("HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy"),
-    )
-    words = command(container(variables=names), [])
+    words = command("docker", job(present=frozenset(env)))
     assert "hush-hush" not in " ".join(words)
     handed = [words[at + 1] for at, word in enumerate(words) if word == "--env"]
-    assert [one for one in handed if "=" not in one] == list(names)
+    assert [one for one in handed if "=" not in one] == [
+        *("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID"),
+        *("HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy"),
+    ]
 
 
 def test_what_is_about_this_machine_does_not_go_inside() -> None:
     words = ["--container", "--python=/x/bin/python", "--image", "mine", "-k", "nn", "--", "--image", "-x"]
-    kept = inside(words, flags=("--container",), options=("--python", "--image"))
+    kept = inner_words(words, **{"--container": {"action": "store_true"}, "--image": {}})
     assert kept == ("-k", "nn", "--", "--image", "-x")
-    assert inside(["--python", "/x", "-v"], flags=(), options=("--python",)) == ("-v",)
+    assert inner_words(["--python", "/x", "-v"]) == ("-v",)
