@@ -111,13 +111,8 @@ def context(common: Common, *, group: str = "") -> Context:
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
     """Declare how origins are reached."""
-    parser.add_argument(
-        "--git-mirror",
-        action="append",
-        default=[],
-        metavar="PREFIX=MIRROR",
-        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable",
-    )
+    what = "fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable"
+    parser.add_argument("--git-mirror", action="append", default=[], metavar="PREFIX=MIRROR", help=what)
 
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 
@@ -59,6 +59,14 @@ class Stored:
     size: int
     etag: str
     modified: float  # seconds since 1970 UTC
+
+
+class Condition(TypedDict, total=False):
+    """On what condition a small object is put."""
+
+    if_match: str | None
+    replace: bool
+    absent: bool
 
 
 class Store(Protocol):
@@ -122,15 +130,7 @@ class Store(Protocol):
         """
         ...
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
 
         A race that was lost is a `ConflictError`.

@@ -8,7 +8,7 @@ import io
 import time
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from core import console
@@ -18,7 +18,7 @@ from core.stores import Stored, refuse_other_bytes, require_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.stores import Outcome, Store
+    from core.stores import Condition, Outcome, Store
 
 _PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a network
 _PORTS = {"http": 80, "https": 443}
@@ -277,17 +277,9 @@ class OverlayStore:
         """Put a file into the first store."""
         return self.store.put_file(key, source, sha256=sha256, replace=replace, absent=absent)
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Put a small object into the first store."""
-        return self.store.put_bytes(key, data, if_match=if_match, replace=replace, absent=absent)
+        return self.store.put_bytes(key, data, **how)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Copy an object into the first store."""

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytorch_build.check import DeviceFacts, Expectation
-    from pytorch_build.check.policy import Policy
 
 _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
@@ -77,7 +76,6 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
 def check_wheels(
     paths: Sequence[Path],
     expected: Mapping[str, Expectation] | None = None,
-    policy: Policy | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
     """Check wheels, and that they belong together."""
@@ -93,7 +91,7 @@ def check_wheels(
         own = promised.get(name)
         for one in () if own else promised.values():
             own = one.of_part(name) if device_host(name) == one.distribution else own
-        return check_wheel(path, own, policy, each)
+        return check_wheel(path, own, each)
 
     with ThreadPoolExecutor(at_once) as pool:
         found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
@@ -122,25 +120,22 @@ def _missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
 
 
 def check_wheel(
-    path: Path,
-    expectation: Expectation | None = None,
-    policy: Policy | None = None,
-    options: CheckOptions | None = None,
+    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
 ) -> tuple[Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     try:
         view, problems = gather(path, options or CheckOptions())
     except WheelError as problem:
-        return (
-            Finding(severity="error", check="record", wheel=path.name, where="", message=problem.message),
-        )
-    return collapsed(_judge(view, problems, expectation, policy or load_policy()))
+        facts = {"wheel": path.name, "where": "", "message": problem.message}
+        return (Finding(severity="error", check="record", **facts),)
+    return collapsed(_judge(view, problems, expectation))
 
 
 def _judge(
-    view: WheelView, problems: Sequence[RecordProblem], expectation: Expectation | None, policy: Policy
+    view: WheelView, problems: Sequence[RecordProblem], expectation: Expectation | None
 ) -> Iterator[Finding]:
     """Judge the facts of one wheel: every subject in turn."""
+    policy = load_policy()
     for problem in problems:
         yield view.finding("error", "record", problem.message, problem.member)
     for binary in view.binaries:

@@ -281,10 +281,9 @@ def select(
             f"This machine has {_listed(machine.gpus)}, and {hiding} hides every GPU.",
             hint="Remove the variable, or name the GPUs that tests may use.",
         )
-    other = machine.vendor == "nvidia" and any_vendor
-    by_target: dict[str, list[Device]] = {}
+    nvidia, by_target = machine.vendor == "nvidia", dict[str, list[Device]]()
     for one in devices:
-        if other or one.gpu.target in targets:
+        if (nvidia and any_vendor) or one.gpu.target in targets:
             by_target.setdefault(one.gpu.target, []).append(one)
     if not by_target:
         raise CheckError(
@@ -292,23 +291,14 @@ def select(
             f"{_listed(one.gpu for one in devices)}.",
             hint=hint,
         )
-    return [
-        _assigned(machine, target, tuple(group if policy == "all" else group[:1]), env)
-        for target, group in by_target.items()
-    ]
-
-
-def _assigned(
-    machine: Machine, target: str, devices: tuple[Device, ...], env: Mapping[str, str]
-) -> Assignment:
-    nvidia = machine.vendor == "nvidia"
     # ROCm's runtime refuses to choose between two variables that differ
     hidden = [] if nvidia else [one for one in ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL") if one in env]
-    changes: dict[str, str | None] = dict.fromkeys(hidden)
-    changes["CUDA_VISIBLE_DEVICES" if nvidia else "HIP_VISIBLE_DEVICES"] = ",".join(
-        one.word for one in devices
-    )
-    return Assignment(target=target, devices=devices, env=changes)
+    chosen, found = "CUDA_VISIBLE_DEVICES" if nvidia else "HIP_VISIBLE_DEVICES", []
+    for target, group in by_target.items():
+        used = tuple(group if policy == "all" else group[:1])
+        words = ",".join(one.word for one in used)
+        found.append(Assignment(target=target, devices=used, env={**dict.fromkeys(hidden), chosen: words}))
+    return found
 
 
 def _listed(gpus: Iterable[Gpu]) -> str:

@@ -48,67 +48,41 @@ _PASSED = re.compile(
     r"|SOURCE_LOCK|RELEASE_TYPE|CI|GITHUB_(?:ACTIONS|REPOSITORY|RUN_ID|RUN_ATTEMPT|SHA|REF|SERVER_URL)"
 )
 PASSES_REST = True
+_AS_GIVEN = ("config", "expression", "allow_version_mismatch", "other_gpu", "workers", "durations")
 CONFIGS = ("default", "distributed", "inductor")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
-    which = parser.add_argument_group("which tests")
-    which.add_argument(
-        "--config",
-        default=environment().get("TORCH_TESTS") or "default",
-        choices=CONFIGS,
-        action=Once,
-        help="what to test (default: $TORCH_TESTS, else default)",
-    )
-    which.add_argument("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
-    which.add_argument(
-        "--include",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="run this test file of upstream's (test_nn, dynamo/test_misc) in the place of the "
-        "configuration's; repeatable",
-    )
-    which.add_argument(
-        "--exclude", action="append", default=[], metavar="MODULE", help="leave this one out; repeatable"
-    )
-    which.add_argument(
-        "--shard",
-        default=environment().get("TORCH_TESTS_PART") or "1/1",
-        action=Once,
-        metavar="K/N",
-        help="part of the tests (default: $TORCH_TESTS_PART, else 1/1)",
-    )
-    which.add_argument("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
-    which.add_argument(
-        "--skips", action="append", default=[], type=Path, metavar="FILE", help="more skip rules; repeatable"
-    )
-    which.add_argument("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
-    which.add_argument(
-        "--allow-version-mismatch", action="store_true", help="run tests of another version than torch's"
-    )
+    many: dict[str, Any] = {"action": "append", "default": []}
+    add, env = parser.add_argument_group("which tests").add_argument, environment()
+    config, shard = env.get("TORCH_TESTS") or "default", env.get("TORCH_TESTS_PART") or "1/1"
+    what = "what to test (default: $TORCH_TESTS, else default)"
+    add("--config", default=config, choices=CONFIGS, action=Once, help=what)
+    add("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
+    what = "run this test file of upstream's (test_nn, dynamo/test_misc) in the place of the configuration's"
+    add("--include", **many, metavar="MODULE", help=f"{what}; repeatable")
+    add("--exclude", **many, metavar="MODULE", help="leave this one out; repeatable")
+    what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
+    add("--shard", default=shard, action=Once, metavar="K/N", help=what)
+    add("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
+    add("--skips", **many, type=Path, metavar="FILE", help="more skip rules; repeatable")
+    add("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
+    add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
     add_tested_sources(parser)
-    _add_running(parser)
+    add = parser.add_argument_group("how tests run").add_argument
+    add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
+    add("--allow-no-gpu", action="store_true", help="run without a GPU where the family has none here")
+    what = "run on NVIDIA's GPUs, with a torch that is made for them"
+    add("--other-gpu", action="store_true", help=what)
+    add("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
+    add("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
+    add("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
+    add("--container", action="store_true", help="run in the image that GPU machines test in")
+    add("--image", default=IMAGE, metavar="NAME", help="another image for --container")
     add_source_options(parser)
     parser.epilog = "Options that are not known here go to pytest."
-
-
-def _add_running(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how tests run")
-    group.add_argument("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
-    group.add_argument(
-        "--allow-no-gpu", action="store_true", help="run without a GPU where the family has none here"
-    )
-    group.add_argument(
-        "--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch that is made for them"
-    )
-    group.add_argument("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
-    group.add_argument("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
-    group.add_argument("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
-    group.add_argument("--container", action="store_true", help="run in the image that GPU machines test in")
-    group.add_argument("--image", default=IMAGE, metavar="NAME", help="another image for --container")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -158,18 +132,13 @@ def _request(arguments: argparse.Namespace) -> TorchTests:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
     limits = upstream_tests.load().limits
     return TorchTests(
-        config=arguments.config,
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
         shard=parse_shard(arguments.shard),
         include=tuple(arguments.include),
         exclude=tuple(arguments.exclude),
-        expression=arguments.expression,
         pytest_arguments=tuple(arguments.rest),
         tree=arguments.pytorch_dir,
-        allow_version_mismatch=arguments.allow_version_mismatch,
-        other_gpu=arguments.other_gpu,
-        workers=arguments.workers,
         skips=tuple(path.resolve() for path in arguments.skips),
-        durations=arguments.durations,
         limits=limits.model_copy(update={name: value for name, value in given.items() if value}),
         mirrors=mirrors_from(arguments),
     )
