@@ -108,19 +108,14 @@ class Common:
     @property
     def sources(self) -> Path:
         """Folder of the source trees, ``{ref}/{project}``: ``src/``, or on Windows a short path."""
-        return sources_folder(self.root, self.platform, self.sources_dir)
+        if self.sources_dir is not None:
+            return self.root / self.sources_dir
+        return Path("C:/b") if self.platform == "windows" else self.root / "src"
 
     @property
     def cache(self) -> Path:
         """Folder of what can be made again: the sample's repositories and artifacts, fetched wheels."""
         return self.root / ".cache"
-
-
-def sources_folder(root: Path, platform: Platform, given: Path | None) -> Path:
-    """Return where source trees are checked out."""
-    if given is not None:
-        return root / given
-    return Path("C:/b") if platform == "windows" else root / "src"
 
 
 class Once(argparse.Action):

@@ -32,23 +32,15 @@ _REPLACED_FOLDERS = frozenset({"logs", "reports"})
 _PAGE_SUFFIXES = frozenset({".html", ".json", ".txt"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Headers:
-    """The HTTP headers of an object."""
-
-    content_type: str
-    cache_control: str
-
-
-def headers_for(key: str) -> Headers:
-    """Choose an object's headers by its key: pages and logs are revalidated, files are immutable."""
+def headers_for(key: str) -> dict[str, str]:
+    """Choose an object's headers, as S3 names them: pages and logs are revalidated, files are immutable."""
     path = Path(f"{key}index.html" if key.endswith("/") else key)
     suffix = path.suffix
     page = suffix in _PAGE_SUFFIXES or not _REPLACED_FOLDERS.isdisjoint(path.parts[:-1])
-    return Headers(
-        content_type=_CONTENT_TYPES.get(suffix, "application/octet-stream"),
-        cache_control="no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",
-    )
+    return {
+        "ContentType": _CONTENT_TYPES.get(suffix, "application/octet-stream"),
+        "CacheControl": "no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytorch_build.check import DeviceFacts, Expectation
+    from pytorch_build.check import Expectation
 
 _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
@@ -213,24 +213,20 @@ class _Reader:
 
 def read_binary(member: WheelMember, file: Path) -> Binary:
     """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
-    found = Binary(member=member)
+    found, device = Binary(member=member), None
     try:
         with file.open("rb") as stream:
             first = stream.read(len(elf.MAGIC))
             if first == elf.MAGIC:
                 found = replace(found, elf=elf.read_all(stream, member.name))
+                device = device_code.elf_facts(found.elf, device_code.mapped(stream)) if found.elf else None
             elif first.startswith(pe.MAGIC):
                 found = replace(found, pe=pe.read_needs(stream, member.name))
-            return replace(found, device=_device(found, stream, file))
+                device = device_code.pe_facts(found.pe, device_code.mapped(stream)) if found.pe else None
+            else:
+                device = device_code.file_facts(file)
+            return replace(found, device=device)
     except ArtifactError as problem:
         return replace(found, problems=(problem.message,))
     except (BundleError, kpack.KpackError) as problem:
         return replace(found, problems=(f"Its device code cannot be read: {problem}.",))
-
-
-def _device(found: Binary, stream: BinaryIO, file: Path) -> DeviceFacts | None:
-    if found.elf:
-        return device_code.elf_facts(found.elf, device_code.mapped(stream))
-    if found.pe:
-        return device_code.pe_facts(found.pe, device_code.mapped(stream))
-    return device_code.file_facts(file)

@@ -165,10 +165,10 @@ def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str
     blocks = [
         f"### {text(title)}: {verdict(tested)}",
         _totals(tested),
-        *_section("Results that cannot be trusted", problems, MOST_LISTED, "problems"),
-        *_section("Failures", failures, MOST_FAILURES, "failures"),
-        *_listed("Flaky: failed, then passed", columns, flaky, MOST_LISTED),
-        *_listed("Slowest", ("test", "tests", "time"), slow, _SLOWEST),
+        *_section("Results that cannot be trusted", problems, MOST_LISTED, " problems"),
+        *_section("Failures", failures, MOST_FAILURES, " failures"),
+        *_section("Flaky: failed, then passed", flaky, MOST_LISTED, "", columns),
+        *_section("Slowest", slow, _SLOWEST, "", ("test", "tests", "time")),
     ]
     return _fitted(blocks, limit)
 
@@ -241,14 +241,10 @@ def _slowest(tested: Sequence[Tested]) -> Sequence[tuple[Tested, Case]]:
     return sorted(every, key=lambda pair: (-pair[1].seconds, pair[1].test))
 
 
-def _listed(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[str]:
-    left = [f"and {len(rows) - most} more"] if len(rows) > most else []
-    return [f"#### {title}", table(columns, rows[:most]), *left] if rows else []
-
-
-def _section(title: str, lines: Sequence[str], most: int, what: str) -> list[str]:
-    left = [f"and {len(lines) - most} more {what}"] if len(lines) > most else []
-    return [f"#### {title}", *lines[:most], *left] if lines else []
+def _section(title: str, rows: Sequence[Any], most: int, what: str, columns: Sequence[str] = ()) -> list[str]:
+    left = [f"and {len(rows) - most} more{what}"] if len(rows) > most else []
+    shown = [table(columns, rows[:most])] if columns else rows[:most]
+    return [f"#### {title}", *shown, *left] if rows else []
 
 
 def _fitted(blocks: Sequence[str], limit: int) -> str:
