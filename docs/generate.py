@@ -20,6 +20,7 @@ from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
 from docs import ci_tables, command_tables
 from docs.command_tables import table
+from docs.house import LIMITS
 from docs.support_tables import support_tables
 from pytorch_build.refs import torch_refs as refs
 from rocm_packaging.origin import INDEXES_FILE
@@ -79,6 +80,12 @@ def record_schema() -> str:
     return json.dumps(records.Record.model_json_schema(), indent=2) + "\n"
 
 
+def house_limits() -> str:
+    """Write the limits that the code keeps."""
+    rows = [(what, f"{limit:,}") for what, limit in LIMITS.items()]
+    return "\n".join(table(("figure", "at most"), rows))
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "support": support,
     "gpu-families": gpu_families,
@@ -93,6 +100,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ci-families": ci_tables.family_table,
     "ci-inputs": ci_tables.input_table,
     "ci-outputs": ci_tables.output_table,
+    "house": house_limits,
 }
 
 

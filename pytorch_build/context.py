@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console
+from core.cli.options import GIT_MIRRORS, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
 from core.run import group_name
@@ -111,8 +112,14 @@ def context(common: Common, *, group: str = "") -> Context:
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
     """Declare how origins are reached."""
-    what = "fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable"
-    parser.add_argument("--git-mirror", action="append", default=[], metavar="PREFIX=MIRROR", help=what)
+    parser.add_argument(
+        "--git-mirror",
+        action="append",
+        default=environment().get(GIT_MIRRORS, "").split(),
+        metavar="PREFIX=MIRROR",
+        help="fetch from MIRROR what origins have under PREFIX (https://github.com/=/mirrors/); repeatable "
+        f"(besides those of {GIT_MIRRORS})",
+    )
 
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ from rocm_packaging.packages.layouts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from core.cli.options import Common
     from core.env import Interpreter
@@ -217,9 +217,26 @@ def for_build(
     """Choose the files of the ROCm that builds need for a family."""
     versions.parse(version)
     source = with_layout(packages, version, family)
+    names = [pin.partition("==")[0] for pin in requirements(source, family, extras)]
+    return replace(source, files=_named(packages, version, names, platform))
+
+
+def for_bundles(
+    packages: PackageSource, version: str, family: str, targets: Sequence[str], platform: Platform
+) -> RocmSource:
+    """Choose the wheels of the ROCm whose parts go into a stand-alone wheel."""
+    source = with_layout(packages, version, family, targets)
+    names = ["rocm-sdk-core", libraries_package(source.layout, family)]
+    names += map(device_package, targets if source.layout == "split" else ())
+    return replace(source, files=_named(packages, version, names, platform))
+
+
+def _named(
+    packages: PackageSource, version: str, names: Iterable[str], platform: Platform
+) -> tuple[Offer, ...]:
+    """Choose a file of each package; all are named, so no other one can be drawn in."""
     files = []
-    # every package is named, so no other one can be drawn in
-    for name in (pin.partition("==")[0] for pin in requirements(source, family, extras)):
+    for name in names:
         found = [
             one for one in packages.offers(name) if _is_version(one, version) and fits(one, "", platform)
         ]
@@ -227,7 +244,7 @@ def for_build(
             raise packages.lacks(f"{name} {version}")
         best = min(found, key=lambda one: not one.name.endswith(".whl"))
         files.append(best if "://" in best.url else packages.sealed(best))
-    return replace(source, files=tuple(files))
+    return tuple(files)
 
 
 def for_tests(

@@ -38,7 +38,7 @@ _TEST = ".github/workflows/test_pytorch_wheels.yml"
 _WINDOWS = ".github/workflows/multi_arch_build_windows_pytorch_wheels.yml"
 _SETUP = ".github/workflows/setup.yml"
 _LOCK = "requirements/target-windows-3.12.txt"
-_CONTAINER = f"pytorch_build/containers/container.toml, {_SETUP}"
+_CONTAINER = f"pytorch_build/build/container.toml, {_SETUP}"
 _IMAGE = r"ghcr\.io/rocm/(therock_build_manylinux_x86_64|no_rocm_image_ubuntu24_04)@(sha256:[0-9a-f]{64})"
 _SHARED = r"inputs\.release_type == '([\w-]+)' && 'therock-pytorch-sccache-(\w+)'"
 _PLATFORMS: tuple[Platform, ...] = ("linux", "windows")
@@ -190,7 +190,7 @@ def _images(checkout: Tree) -> tuple[Facts, Facts]:
 
 SUBJECTS = (
     Subject(name="matrix", upstream=_MATRIX, here="ci/matrix.toml, refs.toml", facts=_matrix),
-    Subject(name="preloads", upstream=_BUILDER, here="pytorch_build/platforms/", facts=_preloads),
+    Subject(name="preloads", upstream=_BUILDER, here="pytorch_build/platforms.py", facts=_preloads),
     Subject(name="tests", upstream=_TESTS, here="pytorch_build/test/configurations.toml", facts=_tests),
     Subject(name="skips", upstream=_SKIPS, here="pytorch_build/test/skips/", facts=_skips),
     Subject(name="Windows tools", upstream=_WINDOWS, here=f"toolchain.toml, {_LOCK}", facts=_windows),

@@ -249,6 +249,15 @@ class PackageSource:
             return replace(one, sha256=http.digest_of(one.url, cert=configured().cert))
         return replace(one, sha256=files.sha256(Path(one.url)))
 
+    def fetch(self, one: Offer, folder: Path) -> Path:
+        """Bring a sealed file here: one of a folder where it lies, any other one into `folder`."""
+        if self.group and one.key:
+            return self.group.store.fetch(one.key, folder)
+        if "://" not in one.url:
+            return Path(one.url)
+        http.download(one.url, folder / one.name, sha256=one.sha256)
+        return folder / one.name
+
     @contextmanager
     def opened(self, wanted: Sequence[Offer], *, wait: float | None = None) -> Iterator[Sources]:
         """Let installers reach chosen files without a password, as long as the context lives.

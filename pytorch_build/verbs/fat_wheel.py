@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, files
 from core.cli.options import common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
+from core.packages.sources import add_package_source, source_options
 from core.run import records
-from core.wheel import distributions, parse_wheel_name
-from pytorch_build.context import chosen_family, chosen_ref
+from core.wheel import parse_wheel_name
+from pytorch_build.context import chosen_family, chosen_ref, context
+from pytorch_build.sdk import RocmOptions, find_version, packages_of
 from pytorch_build.standalone.fat import Request, make
+from rocm_packaging.origin import for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.cli.options import Common
+    from core.packages.sources import SourceOptions
+    from pytorch_build.context import Context
     from pytorch_build.standalone.fat import Result
 
 
@@ -29,8 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "a torch wheel, and of a host wheel its device wheels (default: each of the run's)"
     parser.add_argument("wheels", nargs="*", type=Path, metavar="WHEEL", help=what)
-    what = "a ROCm tree, or a folder of ROCm's wheels (default: the run's wheels)"
+    what = "a ROCm tree, or a folder of ROCm's wheels (default: those of the source below)"
     parser.add_argument("--rocm", type=Path, metavar="PATH", help=what)
+    add_package_source(parser, "where ROCm's wheels come from (default: the run)", "rocm-")
     what = "gfx targets whose data goes in (default: those of the family)"
     parser.add_argument("--gpu-targets", default="", metavar="A,B", help=what)
     what = "a library (shell pattern) that every machine will have; repeatable"
@@ -51,7 +57,9 @@ def run(arguments: argparse.Namespace) -> None:
     for one in targets:
         gpu_targets(one)  # refuses unknown ones
     wheels = [_given(arguments.wheels)] if arguments.wheels else _run_wheels(common, chosen)
-    rocm = arguments.rocm or _run_rocm(common)
+    rocm = arguments.rocm or _rocm_wheels(
+        context(common), source_options(arguments, "rocm-", environment()), chosen
+    )
     rows = []
     for wheel, *devices in wheels:
         if common.dry_run:
@@ -110,22 +118,18 @@ def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Pat
     return [[store.fetch(one.key, common.cache / "fetched") for one in files] for files in found]
 
 
-def _run_rocm(common: Common) -> Path:
-    """Fetch the ROCm wheels of the run into one folder."""
-    group = common.artifact_group
-    store = common.open_for_reading()
-    found = [
-        one
-        for one in distributions.in_run(store, common.outputs, group)
-        if one.is_wheel and one.name.startswith(("rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-"))
-    ]
-    if not found:
-        raise MissingInputError(
-            f"Run {common.outputs.run_id} has no ROCm wheels for {group}.",
-            hint="Build them (nox -s build_rocm), or say where ROCm is: --rocm PATH.",
-        )
-    folder = common.cache / "fetched" / common.outputs.prefix / group
-    return {store.fetch(one.key, folder).parent for one in found}.pop()
+def _rocm_wheels(context: Context, source: SourceOptions, targets: Sequence[str]) -> Path:
+    """Bring ROCm's wheels into one folder: from the source that is named, else from the run."""
+    common, family, options = context.common, context.gpu_family, RocmOptions(source=source)
+    packages, version = packages_of(context, options), find_version(context, options)
+    found = for_bundles(packages, version, family, targets, common.outputs.platform)
+    digest = files.digest_of([packages.words, version, family, *targets])
+    folder = files.made(common.cache / "fetched" / f"rocm-{digest[:16]}")
+    for one in found.files:
+        path = packages.fetch(packages.sealed(one), folder)
+        if path.parent != folder:
+            files.copy(path, folder / one.name)
+    return folder
 
 
 def _report(result: Result) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.cli.options import ROOT
 from core.errors import CheckError, ConflictError, DataError, StoreError
 from docs import ci_tables, command_tables, generate
 
@@ -140,3 +141,13 @@ def test_a_class_without_descriptions_of_its_fields_is_an_error() -> None:
 
     with pytest.raises(DataError, match="docstring of Bare describes nothing"):
         ci_tables._attributes(Bare)
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"`((?:core|ci|docs|pytorch_build|requirements|rocm_packaging|tests)/[\w./-]*)`", text)
+    )
+    assert named or page == "README.md"
+    assert [one for one in sorted(named) if not (ROOT / one).exists()] == []

@@ -9,6 +9,7 @@ from pytorch_build.verbs import fat_wheel as verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pytorch_build.standalone.fat import Request
 
@@ -88,11 +89,37 @@ def test_a_host_wheel_comes_with_the_device_wheels_of_its_targets(
 
 
 @pytest.mark.usefixtures("files")
-def test_what_the_run_lacks_is_named(front: Front, made: list[Request]) -> None:
+def test_what_the_run_lacks_is_named(run: Any, front: Front, made: list[Request]) -> None:
     answer = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
     assert answer.code == 4
     assert f"Run local has no torch of release/2.10 for {FAMILY}." in answer.said
-    answer = front("fat-wheel", "--torch-ref", "sample")
-    assert answer.code == 4
-    assert "has no ROCm wheels" in answer.said
+    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm-find-links", str(made_dir(run)))
+    assert answer.code == 7
+    assert f"{run.root / 'empty'} has no ROCm" in answer.said
     assert made == []
+
+
+def made_dir(run: Any) -> Path:
+    folder: Path = run.root / "empty"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.usefixtures("files")
+def test_rocm_comes_from_the_source_that_is_named(run: Any, front: Front, made: list[Request]) -> None:
+    folder = made_dir(run)
+    names = (
+        "rocm",
+        "rocm-sdk-core",
+        "rocm-sdk-libraries",
+        "rocm-sdk-device-gfx942",
+        "rocm-sdk-device-gfx1100",
+    )
+    for name in names:
+        run.wheel(name, "7.99.0.dev0+sample").rename(
+            folder / f"{name.replace('-', '_')}-7.99.0.dev0+sample-py3-none-any.whl"
+        )
+    answer = front("fat-wheel", "--torch-ref", "sample", "--rocm-find-links", str(folder))
+    assert answer.code == 0, answer.said
+    found = sorted(path.name.partition("-")[0] for path in made[0].rocm.iterdir())
+    assert found == ["rocm_sdk_core", "rocm_sdk_device_gfx942", "rocm_sdk_libraries"]
