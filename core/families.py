@@ -16,7 +16,7 @@ from core.data import Model, load_toml
 from core.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 CPU = "cpu"
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
@@ -24,7 +24,7 @@ KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 _VERSION = re.compile(r"gfx([0-9]+)([0-9a-f])[0-9a-f]")
-_KFD_VERSION = re.compile(r"^gfx_target_version (\d+)$", re.MULTILINE)
+_PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _INTEGRATED = "igpu-all"
 
 
@@ -135,12 +135,16 @@ def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
 
 
 def _kernel_targets(kfd_root: Path) -> tuple[str, ...]:
-    found = []
+    versions = (node.get("gfx_target_version", 0) for node in kernel_nodes(kfd_root))
+    return tuple(dict.fromkeys(map(target_of_version, filter(None, versions))))
+
+
+def kernel_nodes(kfd_root: Path) -> Iterator[Mapping[str, int]]:
+    """Read the properties of each node of the kernel's topology, in the order of the nodes' numbers."""
     files = kfd_root.glob("*/properties")
-    for properties in sorted(files, key=lambda file: (len(file.parent.name), file.parent.name)):
+    for file in sorted(files, key=lambda one: (len(one.parent.name), one.parent.name)):
         with suppress(OSError):  # a GPU that another container owns may be listed but not readable
-            found += _KFD_VERSION.findall(properties.read_text(encoding="utf-8"))
-    return tuple(dict.fromkeys(target_of_version(int(version)) for version in found if int(version)))
+            yield {name: int(value) for name, value in _PROPERTY.findall(file.read_text(encoding="utf-8"))}
 
 
 def target_of_version(version: int) -> str:

@@ -256,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", headers_for(key).content_type)
+            self.send_header("Content-Type", headers_for(key)["ContentType"])
             self.send_header("Content-Length", str(size))
             self.end_headers()
             if with_body:

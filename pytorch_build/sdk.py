@@ -81,9 +81,8 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
         title = "where a ROCm comes from that is not part of the run (default: the family's release index)"
     add_package_source(parser, title, _PREFIX, *([""] if alone else []))
     group = parser.add_argument_group("how ROCm is installed")
-    group.add_argument(
-        "--rocm-extras", default="", metavar="A,B", help="more extras of rocm, such as device-gfx942"
-    )
+    what = "more extras of rocm, such as device-gfx942"
+    group.add_argument("--rocm-extras", default="", metavar="A,B", help=what)
     group.add_argument("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
 
@@ -91,9 +90,8 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
 def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     """Declare where tests take torch from, and a ROCm that is not part of the run."""
     add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
-    parser.add_argument(
-        "--torch-version", dest="version", default="", metavar="V", help="exact version (default: the newest)"
-    )
+    what = "exact version (default: the newest)"
+    parser.add_argument("--torch-version", dest="version", default="", metavar="V", help=what)
     parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
     add_rocm_options(parser, alone=False)
 

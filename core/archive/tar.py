@@ -69,9 +69,7 @@ class HashedSource:
 
     def __init__(self, stream: BinaryIO, *, where: str, on_bytes: Callable[[int], object] | None) -> None:
         self.count = 0
-        self._stream = stream
-        self._where = where
-        self._on_bytes = on_bytes
+        self._stream, self._where, self._on_bytes = stream, where, on_bytes
         self._hash = hashlib.sha256()
 
     def read(self, size: int = _READ) -> bytes:
@@ -102,37 +100,17 @@ class _Reader(Protocol):
     def readinto(self, buffer: memoryview, /) -> int: ...
 
 
-class _Zstd:
-    def __init__(self, source: HashedSource, where: str, policy: Policy) -> None:
-        self._where = where
-        self._reader = zstandard.ZstdDecompressor(max_window_size=policy.max_memory).stream_reader(
-            cast("BinaryIO", source), read_size=_READ, read_across_frames=True, closefd=False
-        )
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        try:
-            return int(self._reader.readinto(buffer))
-        except zstandard.ZstdError as problem:
-            raise _damaged(self._where, problem) from problem
-
-
 class _Xz:
-    def __init__(self, source: HashedSource, where: str, policy: Policy) -> None:
-        self._source = source
-        self._where = where
-        self._memory = policy.max_memory
+    def __init__(self, source: HashedSource, where: str, memory: int) -> None:
+        self._source, self._where, self._memory = source, where, memory
         self._stream = self._next_stream()
         self._rest = b""
 
     def readinto(self, buffer: memoryview, /) -> int:
-        try:
-            while not self._stream.eof or self._another():
-                data = self._stream.decompress(self._input(), len(buffer))
-                if data:
-                    buffer[: len(data)] = data
-                    return len(data)
-        except (lzma.LZMAError, MemoryError) as problem:
-            raise _damaged(self._where, problem) from problem
+        while not self._stream.eof or self._another():
+            if data := self._stream.decompress(self._input(), len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
         return 0
 
     def _input(self) -> bytes:
@@ -159,9 +137,12 @@ class _Xz:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self._memory)
 
 
-def _damaged(where: str, problem: Exception) -> ArtifactError:
-    why = str(problem).removeprefix("zstd decompress error: ") or "it needs too much memory"
-    return ArtifactError(f"{where} is damaged: {why}.", hint="Fetch it again.")
+def _expanded(source: HashedSource, suffix: str, where: str, memory: int) -> _Reader:
+    if suffix == XZ:
+        return _Xz(source, where, memory)
+    return zstandard.ZstdDecompressor(max_window_size=memory).stream_reader(
+        cast("BinaryIO", source), read_size=_READ, read_across_frames=True, closefd=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,13 +164,10 @@ class TarStream:
 
     def __init__(self, source: HashedSource, suffix: str, *, where: str, policy: Policy) -> None:
         self.expanded = 0
-        self._reader: _Reader = (_Xz if suffix == XZ else _Zstd)(source, where, policy)
-        self._source = source
-        self._where = where
-        self._policy = policy
+        self._reader = _expanded(source, suffix, where, policy.max_memory)
+        self._source, self._where, self._policy = source, where, policy
         self._buffer = memoryview(bytearray(_BUFFER))
-        self._start = self._end = 0
-        self._left = self._padding = 0
+        self._start = self._end = self._left = self._padding = 0
         self._last = ""
 
     def members(self) -> Iterator[Member]:
@@ -307,7 +285,11 @@ class TarStream:
         if rest:
             self._buffer[:rest] = bytes(self._buffer[self._start : self._end])
         self._start, self._end = 0, rest
-        read = self._reader.readinto(self._buffer[rest:])
+        try:
+            read = self._reader.readinto(self._buffer[rest:])
+        except (zstandard.ZstdError, lzma.LZMAError, MemoryError) as problem:
+            why = str(problem).removeprefix("zstd decompress error: ") or "it needs too much memory"
+            raise self._bad(f"is damaged: {why}", hint="Fetch it again.") from problem
         if not read and required:
             after = f" after {self._last!r}" if self._last else ""
             raise self._bad(f"is truncated{after}", hint="Fetch it again.")

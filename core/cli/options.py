@@ -12,7 +12,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from core.errors import UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
@@ -32,6 +32,10 @@ SOURCES_DIR = "SOURCES_DIR"
 # …-bkc: previews of new hardware, in buckets and streams of their own
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _BUCKET = "s3://"
+_AS_GIVEN = (
+    *("torch_ref", "refs_file", "gpu_family", "run_id", "store", "release_type"),
+    *("python", "force", "dry_run"),
+)
 _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -104,19 +108,14 @@ class Common:
     @property
     def sources(self) -> Path:
         """Folder of the source trees, ``{ref}/{project}``: ``src/``, or on Windows a short path."""
-        return sources_folder(self.root, self.platform, self.sources_dir)
+        if self.sources_dir is not None:
+            return self.root / self.sources_dir
+        return Path("C:/b") if self.platform == "windows" else self.root / "src"
 
     @property
     def cache(self) -> Path:
         """Folder of what can be made again: the sample's repositories and artifacts, fetched wheels."""
         return self.root / ".cache"
-
-
-def sources_folder(root: Path, platform: Platform, given: Path | None) -> Path:
-    """Return where source trees are checked out."""
-    if given is not None:
-        return root / given
-    return Path("C:/b") if platform == "windows" else root / "src"
 
 
 class Once(argparse.Action):
@@ -175,44 +174,22 @@ def add_platform(parser: argparse._ActionsContainer) -> None:
 def add_common(parser: ArgumentParser) -> None:
     """Declare the common options."""
     add = parser.add_argument_group("what to run on").add_argument
-    add(
-        "--torch-ref",
-        action=Once,
-        default="",
-        metavar="REF",
-        help="a name in the refs data (default: nightly)",
-    )
+    once: dict[str, Any] = {"action": Once, "default": ""}
+    add("--torch-ref", **once, metavar="REF", help="a name in the refs data (default: nightly)")
     add("--refs-file", type=Path, metavar="FILE", help="refs of your own (default: ./pytorch-build.toml)")
-    add(
-        "--gpu-family",
-        "--amdgpu-family",
-        action=Once,
-        default="",
-        metavar="FAMILY",
-        help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
-    )
-    add(
-        "--build-variant",
-        action=Once,
-        default=PLAIN,
-        metavar="NAME",
-        help=f"build variant of the family, such as asan; each has an artifact group (default: {PLAIN})",
-    )
+    what = "GPU family, or 'cpu' (default: the ref's own, else this machine's)"
+    add("--gpu-family", "--amdgpu-family", **once, metavar="FAMILY", help=what)
+    what = "build variant of the family, such as asan; each has an artifact group"
+    add("--build-variant", action=Once, default=PLAIN, metavar="NAME", help=f"{what} (default: {PLAIN})")
     add("--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)")
-    add(
-        "--store",
-        action=StoreOption,
-        default=DEFAULT_STORE,
-        metavar="STORE",
-        help="where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
-        "that CI runs for (default: out)",
+    what = (
+        "where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
+        "that CI runs for (default: out)"
     )
-    add(
-        "--release-type",
-        default=os.environ.get("RELEASE_TYPE") or "ci",
-        choices=RELEASE_TYPES,
-        help="whose policy and version form apply (default: RELEASE_TYPE, else ci)",
-    )
+    add("--store", action=StoreOption, default=DEFAULT_STORE, metavar="STORE", help=what)
+    named = os.environ.get("RELEASE_TYPE") or "ci"
+    what = "whose policy and version form apply (default: RELEASE_TYPE, else ci)"
+    add("--release-type", default=named, choices=RELEASE_TYPES, help=what)
     add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
     add("--force", action="store_true", help="do the work although nothing has changed")
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
@@ -238,17 +215,9 @@ def common_from(arguments: Namespace) -> Common:
     if variant and not _VARIANT.fullmatch(variant):
         raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
     common = Common(
-        torch_ref=arguments.torch_ref,
-        refs_file=arguments.refs_file,
-        gpu_family=arguments.gpu_family,
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
         build_variant=variant,
-        run_id=arguments.run_id,
-        store=arguments.store,
-        release_type=arguments.release_type,
         platform=getattr(arguments, "platform", None) or this_platform(),
-        python=arguments.python,
-        force=arguments.force,
-        dry_run=arguments.dry_run,
         sources_dir=Path(named) if (named := environment().get(SOURCES_DIR)) else None,
     )
     return placed(common, environment(), named=hasattr(arguments, "store_option"))

@@ -285,23 +285,19 @@ def matrices(plan: Plan) -> Mapping[str, object]:
     takes is a `DataError`.
     """
     written: dict[str, object] = {}
+    limit = f"a matrix of GitHub Actions holds {MAX_JOBS}"
     for platform in PLATFORMS:
         for stage in STAGES:
             cells = plan.matrix(platform, stage)
-            refuse_size(len(cells), f"{stage} on {platform}")
+            if len(cells) > MAX_JOBS:
+                raise DataError(
+                    f"{stage} on {platform} has {len(cells)} jobs; {limit}.",
+                    hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
+                )
             written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]
         written[f"{platform}_cells"] = grouped(plan, platform)
         written[f"{platform}_promote_matrix"] = promotions(plan, platform)
     return written
-
-
-def refuse_size(count: int, what: str) -> None:
-    """Refuse a matrix with more jobs than GitHub takes, with a `DataError`."""
-    if count > MAX_JOBS:
-        raise DataError(
-            f"{what} has {count} jobs; a matrix of GitHub Actions holds {MAX_JOBS}.",
-            hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
-        )
 
 
 def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:

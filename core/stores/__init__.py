@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 
@@ -32,23 +32,15 @@ _REPLACED_FOLDERS = frozenset({"logs", "reports"})
 _PAGE_SUFFIXES = frozenset({".html", ".json", ".txt"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Headers:
-    """The HTTP headers of an object."""
-
-    content_type: str
-    cache_control: str
-
-
-def headers_for(key: str) -> Headers:
-    """Choose an object's headers by its key: pages and logs are revalidated, files are immutable."""
+def headers_for(key: str) -> dict[str, str]:
+    """Choose an object's headers, as S3 names them: pages and logs are revalidated, files are immutable."""
     path = Path(f"{key}index.html" if key.endswith("/") else key)
     suffix = path.suffix
     page = suffix in _PAGE_SUFFIXES or not _REPLACED_FOLDERS.isdisjoint(path.parts[:-1])
-    return Headers(
-        content_type=_CONTENT_TYPES.get(suffix, "application/octet-stream"),
-        cache_control="no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",
-    )
+    return {
+        "ContentType": _CONTENT_TYPES.get(suffix, "application/octet-stream"),
+        "CacheControl": "no-cache, must-revalidate" if page else "public, max-age=31536000, immutable",
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +51,14 @@ class Stored:
     size: int
     etag: str
     modified: float  # seconds since 1970 UTC
+
+
+class Condition(TypedDict, total=False):
+    """On what condition a small object is put."""
+
+    if_match: str | None
+    replace: bool
+    absent: bool
 
 
 class Store(Protocol):
@@ -122,15 +122,7 @@ class Store(Protocol):
         """
         ...
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
 
         A race that was lost is a `ConflictError`.

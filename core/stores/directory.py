@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 from urllib.parse import quote
 
 from core import files
 from core.errors import FatalError
 from core.stores import (
+    Condition,
     Outcome,
     Store,
     Stored,
@@ -123,24 +124,16 @@ class DirectoryStore:
             files.write_text(self.root / _DIGESTS / key, f"{_etag(path.stat())} {sha256}")
         return "written"
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,  # noqa: ARG002 - as above
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
         path = self._path(key)
         with self._writing(key):
             present = self.find(key)
             if present is not None and path.read_bytes() == data:
                 return "unchanged"
-            if present is not None and not replace:
+            if present is not None and not how.get("replace", True):
                 raise refuse_other_bytes(key, self.url)
-            if if_match is not None and (present.etag if present else "") != if_match:
+            if how.get("if_match") not in (None, present.etag if present else ""):
                 raise conflict(key, self.url)
             with files.atomic(path) as stream:
                 stream.write(data)

@@ -8,7 +8,7 @@ import io
 import time
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from core import console
@@ -18,12 +18,13 @@ from core.stores import Stored, refuse_other_bytes, require_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.stores import Outcome, Store
+    from core.stores import Condition, Outcome, Store
 
 _PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a network
 _PORTS = {"http": 80, "https": 443}
 _SILENT: set[str] = set()
 Found = TypeVar("Found")
+_Content = bytes | Path | None
 
 
 def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
@@ -54,7 +55,7 @@ class _Planned:
 
     stored: Stored
     sha256: str
-    content: bytes | Path | None
+    content: _Content
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class DryRunStore:
             return path
         return content or self.store.fetch(key, folder)
 
-    def _content(self, key: str) -> bytes | Path | None:
+    def _content(self, key: str) -> _Content:
         planned = self._planned.get(key)
         return planned.content if planned else None
 
@@ -139,19 +140,11 @@ class DryRunStore:
         what = f"would write {self.url}/{key}  ({console.size(source.stat().st_size)}, sha256 {sha256[:12]})"
         return self._plan(key, source.stat().st_size, sha256, source, what, replace=replace, absent=absent)
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,  # noqa: ARG002 - nothing is written
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Print the write of a small object; refuse what the store behind would refuse."""
         what = f"would write {self.url}/{key}  ({console.size(len(data))})"
         sha256 = hashlib.sha256(data).hexdigest()
-        return self._plan(key, len(data), sha256, data, what, replace=replace, absent=absent)
+        return self._plan(key, len(data), sha256, data, what, **how)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Print a copy; refuse what the store behind would refuse."""
@@ -170,16 +163,14 @@ class DryRunStore:
         key: str,
         size: int,
         sha256: str,
-        content: bytes | Path | None,
+        content: _Content,
         what: str,
-        *,
-        replace: bool,
-        absent: bool = False,
+        **how: Unpack[Condition],
     ) -> Outcome:
-        if not absent and self.find(key) is not None:
+        if not how.get("absent") and self.find(key) is not None:
             if self.digest(key) == sha256:
                 return "unchanged"
-            if not replace:
+            if not how.get("replace", True):
                 raise refuse_other_bytes(key, self.url)
         stored = Stored(key=key, size=size, etag=f"planned-{sha256[:16]}", modified=time.time())
         self._planned[key] = _Planned(stored=stored, sha256=sha256, content=content)
@@ -277,17 +268,9 @@ class OverlayStore:
         """Put a file into the first store."""
         return self.store.put_file(key, source, sha256=sha256, replace=replace, absent=absent)
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Put a small object into the first store."""
-        return self.store.put_bytes(key, data, if_match=if_match, replace=replace, absent=absent)
+        return self.store.put_bytes(key, data, **how)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Copy an object into the first store."""

@@ -14,14 +14,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from urllib.parse import quote
 
 from botocore.exceptions import ClientError
 
 from core import files, stores
 from core.errors import FatalError, StoreError, UsageError
-from core.stores import Outcome, Store, Stored
+from core.stores import Condition, Outcome, Store, Stored
 from core.stores import s3_transfer as transfer
 from core.stores.s3_client import (
     ABSENT,
@@ -169,18 +169,10 @@ class S3Store:
         whole = size <= transfer.PART
         return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
 
-    def put_bytes(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        if_match: str | None = None,
-        replace: bool = True,
-        absent: bool = False,
-    ) -> Outcome:
+    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Upload a small object, on the condition that no other process wrote it meanwhile."""
         sha256, send = hashlib.sha256(data).hexdigest(), partial(transfer.put, data=data)
-        return self._write(key, sha256, len(data), send, replace=replace, if_match=if_match, absent=absent)
+        return self._write(key, sha256, len(data), send, **how)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
@@ -234,7 +226,7 @@ class S3Store:
         size: int,
         send: Send,
         *,
-        replace: bool,
+        replace: bool = True,
         whole: bool = True,
         if_match: str | None = None,
         absent: bool = False,
@@ -273,12 +265,7 @@ class S3Store:
     def _send(
         self, key: str, sha256: str, send: Send, condition: Mapping[str, Any], refusal: StoreError
     ) -> None:
-        said = stores.headers_for(key)
-        headers = {
-            "ContentType": said.content_type,
-            "CacheControl": said.cache_control,
-            "Metadata": {"sha256": sha256},
-        }
+        headers = {**stores.headers_for(key), "Metadata": {"sha256": sha256}}
         target = transfer.Target(
             connection=self.connection, place=self.place(key), headers=headers, condition=condition
         )

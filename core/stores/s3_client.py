@@ -210,7 +210,7 @@ def connect(*, endpoint: str | None = None) -> Connection:
             settings["addressing_style"] = "path"
             client = session.client("s3", endpoint_url=endpoint, config=config)
     # botocore takes what handlers return, whatever its stubs say
-    client.meta.events.register("needs-retry.s3", _delay)  # type: ignore[arg-type]
+    client.meta.events.register("needs-retry.s3", delay)  # type: ignore[arg-type]
     identity = ""
     if credentials is not None:
         try:
@@ -302,23 +302,20 @@ def machine_lock(what: str) -> AbstractContextManager[None]:
     return files.locked(folder / f"{name}.lock", what=what)
 
 
-def _delay(
+def delay(
     attempts: int,
     response: tuple[object, Mapping[str, Any]] | None = None,
     caught_exception: Exception | None = None,
+    *,
+    share: float | None = None,
     **_other: object,
-) -> float | None:
-    return delay(attempts, response[1] if response else {}, caught_exception, share=random.random())  # noqa: S311 - spreads clients
-
-
-def delay(
-    attempts: int, answer: Mapping[str, Any], problem: Exception | None, *, share: float
 ) -> float | None:
     """Return the seconds before a request is repeated; None if it is not.
 
     botocore's own modes stop repeating when too many requests of a client failed; an upload of a run has to
     survive a bad hour, so the only limit here is that of each request.
     """
+    problem, answer = caught_exception, response[1] if response else {}
     if problem is not None:
         passes = isinstance(problem, _BROKEN) and not isinstance(problem, _NEVER)
     else:
@@ -328,6 +325,7 @@ def delay(
     limit = _ATTEMPTS_TO_CONNECT if isinstance(problem, _UNREACHABLE) else ATTEMPTS
     if attempts >= limit or not passes:
         return None
+    share = random.random() if share is None else share  # noqa: S311 - spreads clients
     return share * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (attempts - 1))
 
 

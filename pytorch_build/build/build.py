@@ -13,7 +13,6 @@ from core.env.locks import BUILDS, locked_call, target_lock
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
-from core.run.records import Cell
 from core.run.stage import Stage
 from core.wheel import read_metadata
 from pytorch_build.build.metrics import Metrics
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from core.env import Interpreter
-    from core.run.records import Record
+    from core.run.records import Cell, Record
     from core.run.stage import Made
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
@@ -121,8 +120,7 @@ class Build:
     @property
     def cell(self) -> Cell:
         """The cell of the build's record."""
-        context = self.context
-        return Cell(python=self.target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
+        return self.context.cell(self.target.tag)
 
     @property
     def ref_env(self) -> Mapping[str, str]:
@@ -267,8 +265,7 @@ def dependencies(context: Context, target: Interpreter, project: str) -> Iterato
 
 def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | None:
     store, outputs = context.common.open_for_reading(), context.common.outputs
-    cell = Cell(python=target.tag, torch_ref=context.ref.name, gpu_family=context.gpu_family)
-    name = records.record_name(f"build_{project}", cell)
+    name = records.record_name(f"build_{project}", context.cell(target.tag))
     record = records.read(store, outputs, context.artifact_group, name)
     if record is None or not record.files or store.find(record.files[0].key) is None:
         return None

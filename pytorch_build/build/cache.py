@@ -251,7 +251,6 @@ def server_env(
     storage: Storage,
     *,
     address: Mapping[str, str],
-    base_dirs: tuple[str, ...],
     base_env: Mapping[str, str],
     s3: S3Access | None = None,
     credentials: str = "",
@@ -277,7 +276,6 @@ def server_env(
         env |= {f"SCCACHE_{backend}_RW_MODE": "READ_ONLY" for backend in _BACKENDS}
     return env | {
         **address,
-        "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs),
         "SCCACHE_IDLE_TIMEOUT": _IDLE_SECONDS,
         "SCCACHE_LOG": "error",
         "SCCACHE_NO_DAEMON": "1",
@@ -285,14 +283,11 @@ def server_env(
     }
 
 
-def client_env(
-    storage: Storage, *, address: Mapping[str, str], base_dirs: tuple[str, ...], env: Mapping[str, str]
-) -> dict[str, str]:
+def client_env(storage: Storage, *, address: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
     """Return a command's whole environment with which its compilers find the build's sccache server."""
     # a server that is gone fails no compilation: the next client starts one that caches locally
     made = _without_storage(env) | {
         **address,
-        "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs),
         "SCCACHE_IDLE_TIMEOUT": _IDLE_SECONDS,
         "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
     }

@@ -78,6 +78,12 @@ class CacheUse(ABC):
     def statistics(self) -> Counter[str]:
         """Return what the cache did so far."""
 
+    def refuse(self, reason: str) -> None:
+        """Go on with a local cache from the start, and say so."""
+        kind = self.cache.kind
+        console.warn(f"{kind} cannot use {self.storage}: {reason} This build uses a local cache instead.")
+        self.give_up(reason)
+
     def give_up(self, reason: str) -> None:
         """Go on with a local cache."""
         self.storage, self.lost = Storage(access=self.storage.access), reason
@@ -115,9 +121,7 @@ class _Ccache(CacheUse):
         self._base_dir, self._log = base_dir, folder / "statistics"
         url = self.storage.where.partition("|")[0]
         if self.storage.kind == "http" and not answers(url, seconds=ANSWER):
-            reason = "it did not answer."
-            console.warn(f"ccache cannot use {self.storage}: {reason} This build uses a local cache instead.")
-            self.give_up(reason)
+            self.refuse("it did not answer.")
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         return ccache_env(self.storage, log=str(self._log), base_dir=self._base_dir, env=env)
@@ -136,11 +140,10 @@ class _Sccache(CacheUse):
         self, cache: CompilerCache, base_dirs: tuple[str, ...], base_env: Mapping[str, str], folder: Path
     ) -> None:
         super().__init__(cache)
-        self._program, self._base_dirs, self._base_env = Path(cache.program), base_dirs, base_env
-        self._folder = folder
+        self._program, self._base_env, self._folder = Path(cache.program), base_env, folder
         self._child: Child | None = None
         self._before: Counter[str] | None = None
-        self._address = _address(folder)
+        self._address = {**_address(folder), "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs)}
         self._s3: S3Access | None = None
 
     def start(self) -> None:
@@ -152,15 +155,11 @@ class _Sccache(CacheUse):
         except FatalError as problem:
             if self.storage.kind == "local":
                 raise
-            reason = problem.message
-            console.warn(
-                f"sccache cannot use {self.storage}: {reason} This build uses a local cache instead."
-            )
-            self.give_up(reason)
+            self.refuse(problem.message)
             self._start()
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return client_env(self.storage, address=self._address, base_dirs=self._base_dirs, env=env)
+        return client_env(self.storage, address=self._address, env=env)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -220,33 +219,23 @@ class _Sccache(CacheUse):
 
     def _start(self) -> None:
         secret, s3 = self._folder / "credentials", None if self.lost else self._s3
-        env = server_env(
-            self.storage,
-            address=self._address,
-            base_dirs=self._base_dirs,
-            base_env=self._base_env,
-            s3=s3,
-            credentials=str(secret),
-        )
+        at, log = self._address, self._folder / f"{self.storage.kind}.log"
+        env = server_env(self.storage, address=at, base_env=self._base_env, s3=s3, credentials=str(secret))
         try:
             if s3 is not None and s3.credentials:
                 secret.touch(mode=0o600)
                 secret.write_text(s3.credentials, encoding="utf-8")
-            self._run(env)
+            self._child = process.start([self._program], cwd=self._folder, env=env, output=log)
+            end = time.monotonic() + _START_SECONDS
+            while not _listens(at):
+                if self._child.wait(0.02) is not None:
+                    raise ProcessError(_reason(log.read_text(encoding="utf-8", errors="replace")))
+                if time.monotonic() > end:
+                    self._kill()
+                    raise ProcessError(f"it did not start within {_START_SECONDS:.0f} s.")
         finally:
             # read when the server looks whether its storage is there, and kept by it from then on
             secret.unlink(missing_ok=True)
-
-    def _run(self, env: Mapping[str, str]) -> None:
-        log = self._folder / f"{self.storage.kind}.log"
-        self._child = process.start([self._program], cwd=self._folder, env=env, output=log)
-        end = time.monotonic() + _START_SECONDS
-        while not _listens(self._address):
-            if self._child.wait(0.02) is not None:
-                raise ProcessError(_reason(log.read_text(encoding="utf-8", errors="replace")))
-            if time.monotonic() > end:
-                self._kill()
-                raise ProcessError(f"it did not start within {_START_SECONDS:.0f} s.")
 
     def _kill(self) -> None:
         if self._child is not None:

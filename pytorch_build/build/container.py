@@ -6,7 +6,7 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
@@ -14,7 +14,7 @@ from core import files, process
 from core.data import Dated, Model, load_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from core.env.engines import Engine
 
@@ -68,6 +68,10 @@ class Job:
     user: tuple[int, int]
     present: frozenset[str]
 
+    def kept_by(self, engine: Engine) -> bool:
+        """Whether the user's number must be kept: podman without root maps it to root otherwise."""
+        return engine == "podman" and self.user[0] != 0
+
 
 def load_container(path: Path = DATA) -> Container:
     """Read the data."""
@@ -78,37 +82,43 @@ def command(engine: Engine, job: Job) -> tuple[str, ...]:
     """Return the command: the checkout and the mounts lie where they lie on the machine."""
     data, cache = load_container(), job.root / CACHE
     tag = f"cp{job.python.replace('.', '')}"
-    words = [engine, "run", "--rm", "--init", "--workdir", str(job.root)]
-    # podman without root maps the user to root unless it keeps the number
-    words += ["--userns", "keep-id"] if engine == "podman" else []
-    words += ["--user", f"{job.user[0]}:{job.user[1]}"]
-    for place in (job.root, *_mounts(job.words, job.root)):
-        words += ["--mount", f"type=bind,source={place},target={place}"]
-    for variable, folder in sorted(data.caches.items()):
-        words += ["--env", f"{variable}={cache / folder}"]
-    for variable in sorted(job.present.intersection(data.environment.passed)):
-        words += ["--env", variable]
+    own = {variable: f"{cache / folder}" for variable, folder in sorted(data.caches.items())}
+    words = engine_words(engine, job, own, job.present.intersection(data.environment.passed))
     script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{_SCRIPT}'
     inner = ["bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
     nox = ["--session", job.session, "--force-pythons", job.python, "--envdir", str(cache / "nox")]
     return (*words, data.image, *inner, *nox, "--", *job.words)
 
 
-def inner_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a session's posargs: a front door's arguments without project, container and Python."""
-    outer = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    outer.add_argument("project")
-    outer.add_argument("--python")
-    outer.add_argument("--container", nargs="?")
-    return tuple(outer.parse_known_args(words)[1])
+def engine_words(
+    engine: Engine, job: Job, own: Mapping[str, str], passed: Iterable[str], *options: str
+) -> list[str]:
+    """Return the command up to the image: with variables of its own, and those of the machine by name."""
+    words = [engine, "run", "--rm", "--init", "--workdir", str(job.root), *options]
+    words += ["--userns", "keep-id"] if job.kept_by(engine) else []
+    words += ["--user", f"{job.user[0]}:{job.user[1]}"]
+    for place in (job.root, *_mounts(job.words, job.root)):
+        words += ["--mount", f"type=bind,source={place},target={place}"]
+    for variable in (*(f"{name}={value}" for name, value in own.items()), *sorted(passed)):
+        words += ["--env", variable]
+    return words
+
+
+def inner_words(words: Sequence[str], **outer: dict[str, Any]) -> tuple[str, ...]:
+    """Return a session's posargs: a front door's words without `outer` arguments and the machine's Python."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, settings in {"--python": {}, **outer}.items():
+        parser.add_argument(name, **settings)
+    end = words.index("--") if "--" in words else len(words)
+    return (*parser.parse_known_args(words[:end])[1], *words[end:])
 
 
 def _mounts(words: Sequence[str], root: Path) -> tuple[Path, ...]:
     """Find what the posargs name of the machine outside of the checkout."""
-    named = {Path(word.rpartition("=")[2]) for word in words if "://" not in word}
+    named = {Path(os.path.normpath(root / word.rpartition("=")[2])) for word in words if "://" not in word}
     found: list[Path] = []
-    for path in sorted(path for path in named if path.is_absolute() and path.exists()):
-        if not any(path.is_relative_to(place) for place in (root, *found)):
+    for path in sorted(named):
+        if not any(path.is_relative_to(place) for place in (root, *found)) and path.exists():
             found.append(path)
     return tuple(found)
 

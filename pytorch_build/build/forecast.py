@@ -51,6 +51,7 @@ _FOREIGN: Mapping[str, PurePath] = {
     "linux": PurePosixPath("/b/wheels"),
     "windows": PureWindowsPath("C:/b/wheels"),
 }
+_LISTS = ("requirements_files", "requirements", "as_locked", "removes")
 _PATH = {"linux": "$PATH", "windows": "%PATH%"}
 
 
@@ -247,10 +248,7 @@ def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[s
         "assumptions": list(assumptions),
         "environment": calls,
         "uninstall": list(dict.fromkeys((*plan.uninstall, plan.distribution))),
-        "requirements_files": list(plan.requirements_files),
-        "requirements": list(plan.requirements),
-        "as_locked": list(plan.as_locked),
-        "removes": list(plan.removes),
+        **{name: list(getattr(plan, name)) for name in _LISTS},
         "file_drops": overlays,
         "env": {name: console.mask(value) for name, value in sorted(plan.env.items())},
         "unset": sorted(plan.unset),

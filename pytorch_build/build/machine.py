@@ -117,11 +117,8 @@ def machine_facts(
 
 def problems(project: str, machine: MachineFacts, *, sample: bool = False) -> Iterator[tuple[str, str]]:
     """Find everything about a machine that will fail a project's build, each with a hint."""
-    need, windows, tools = (
-        load_needs().of(project, sample=sample),
-        machine.platform == "windows",
-        load_needs().tools,
-    )
+    need, tools = load_needs().of(project, sample=sample), load_needs().tools
+    windows = machine.platform == "windows"
     if not machine.compiler:
         prompt = "Start from a Visual Studio developer prompt."
         hint = prompt if windows else "Install g++ (build-essential), or set CXX."

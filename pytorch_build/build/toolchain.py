@@ -15,7 +15,7 @@ import zipfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import zstandard
 from pydantic import Field
@@ -210,22 +210,15 @@ def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[S
     pins, at = load_toolchain(), places(cache_dir, platform)
     libuv, openmp = pins.libuv, pins.openmp.download
     commands = _libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv)
-    parts = (
-        ("libuv", libuv, libuv.origin, libuv.commit, at.libuv, commands, libuv.platforms),
-        ("openmp", openmp, openmp.url, openmp.sha256, at.openmp, (), pins.openmp.platforms),
+    facts: tuple[dict[str, Any], ...] = (
+        {"name": "libuv", "source": libuv.origin, "digest": libuv.commit, "target": str(at.libuv)},
+        {"name": "openmp", "source": openmp.url, "digest": openmp.sha256, "target": str(at.openmp)},
     )
+    parts = zip(facts, (libuv, openmp), (commands, ()), (libuv.platforms, pins.openmp.platforms), strict=True)
     return tuple(
-        Step(
-            name=name,
-            version=pin.version,
-            source=source,
-            digest=digest,
-            license=pin.license,
-            target=str(target),
-            commands=commands,
-        )
-        for name, pin, source, digest, target, commands, platforms in parts
-        if name in only or (not only and platform in platforms)
+        Step(version=pin.version, license=pin.license, commands=commands, **known)
+        for known, pin, commands, platforms in parts
+        if known["name"] in only or (not only and platform in platforms)
     )
 
 

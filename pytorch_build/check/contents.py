@@ -84,50 +84,45 @@ def _size(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
 
 def check_archive(view: WheelView) -> Iterator[Finding]:
     """Compare file name, METADATA, WHEEL and extension modules."""
-    yield from _metadata(view)
-    yield from _tags(view)
+    for message in _metadata(view):
+        yield view.finding("error", "metadata", message)
+    if view.metadata and not view.metadata.license:
+        message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
+        yield view.finding("warning", "metadata", message)
+    for message in _tags(view):
+        yield view.finding("error", "tags", message)
     yield from _root(view)
     yield from _extensions(view)
 
 
-def _metadata(view: WheelView) -> Iterator[Finding]:
-    metadata = view.metadata
+def _metadata(view: WheelView) -> Iterator[str]:
+    metadata, name = view.metadata, view.name
     if metadata is None:
         return
-    if canonicalize_name(metadata.name) != view.name.distribution:
-        message = f"METADATA is that of {metadata.name}, the file name that of {view.name.distribution}."
-        yield view.finding("error", "metadata", message)
-    if metadata.version != view.name.version:
-        message = f"METADATA says version {metadata.version}, the file name {view.name.version}."
-        yield view.finding("error", "metadata", message)
-    if not metadata.license:
-        message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
-        yield view.finding("warning", "metadata", message)
+    if canonicalize_name(metadata.name) != name.distribution:
+        yield f"METADATA is that of {metadata.name}, the file name that of {name.distribution}."
+    if metadata.version != name.version:
+        yield f"METADATA says version {metadata.version}, the file name {name.version}."
     for text in metadata.requires_dist:
-        message = ""
         try:
             if Requirement(text).url:
-                message = f"Requires-Dist {text!r} is a direct reference, which indexes refuse."
+                yield f"Requires-Dist {text!r} is a direct reference, which indexes refuse."
         except InvalidRequirement as problem:
-            message = f"Requires-Dist {text!r} cannot be read: {problem}."
-        if message:
-            yield view.finding("error", "metadata", message)
+            yield f"Requires-Dist {text!r} cannot be read: {problem}."
 
 
-def _tags(view: WheelView) -> Iterator[Finding]:
+def _tags(view: WheelView) -> Iterator[str]:
     if view.info is None:
         return
     named = {str(tag) for tag in view.name.tags}
     if named != view.info.tags:
         listed, expected = ", ".join(sorted(view.info.tags)) or "none", ", ".join(sorted(named))
-        yield view.finding("error", "tags", f"WHEEL lists tags {listed}; the file name says {expected}.")
+        yield f"WHEEL lists tags {listed}; the file name says {expected}."
     if view.info.wheel_version.split(".")[0] != "1":
-        message = f"WHEEL has format version {view.info.wheel_version}; installers read 1.x."
-        yield view.finding("error", "tags", message)
+        yield f"WHEEL has format version {view.info.wheel_version}; installers read 1.x."
     build = "".join(str(part) for part in view.name.build_tag)
     if view.info.build != build:
-        message = f"WHEEL has build tag {view.info.build!r}; the file name {build!r}."
-        yield view.finding("error", "tags", message)
+        yield f"WHEEL has build tag {view.info.build!r}; the file name {build!r}."
 
 
 def _root(view: WheelView) -> Iterator[Finding]:
@@ -160,9 +155,6 @@ _CPYTHON = re.compile(r"cp3(\d+)t?")
 
 def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
     """Compare distribution, version, Python tag and requirements."""
-    if canonicalize_name(expectation.distribution) != view.name.distribution:
-        message = f"This is {view.name.distribution}; {expectation.distribution} is expected."
-        yield view.finding("error", "expected", message)
     try:
         version = Version(expectation.version)
         requires = [Requirement(text) for text in expectation.requires]
@@ -170,23 +162,28 @@ def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Fin
         raise DataError(
             f"What is expected of {expectation.distribution} is malformed: {problem}."
         ) from problem
-    if version != view.name.version:
-        message = f"The version is {view.name.version}; {expectation.version} is expected."
+    for message in _unexpected(view, expectation, version, requires):
         yield view.finding("error", "expected", message)
+
+
+def _unexpected(
+    view: WheelView, expectation: Expectation, version: Version, requires: Iterable[Requirement]
+) -> Iterator[str]:
+    if canonicalize_name(expectation.distribution) != view.name.distribution:
+        yield f"This is {view.name.distribution}; {expectation.distribution} is expected."
+    if version != view.name.version:
+        yield f"The version is {view.name.version}; {expectation.version} is expected."
     wanted = expectation.python_tag
     if wanted and not any(fits(tag, wanted) for tag in view.name.tags):
         found = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
-        yield view.finding("error", "expected", f"The wheel is for {found}; {wanted} is expected.")
-    if view.metadata is None:
-        return
-    every = list(_stated(view.metadata.requires_dist))
-    for one in requires:
+        yield f"The wheel is for {found}; {wanted} is expected."
+    every = list(_stated(view.metadata.requires_dist)) if view.metadata else []
+    for one in requires if view.metadata else ():
         stated = [found for found in every if canonicalize_name(found.name) == canonicalize_name(one.name)]
         if not stated:
-            yield view.finding("error", "expected", f"METADATA does not require {one}.")
+            yield f"METADATA does not require {one}."
         elif not any(_same(found, one) for found in stated):
-            listed = ", ".join(sorted(map(str, stated)))
-            yield view.finding("error", "expected", f"METADATA requires {listed}; {one} is expected.")
+            yield f"METADATA requires {', '.join(sorted(map(str, stated)))}; {one} is expected."
 
 
 def fits(tag: Tag, wanted: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +18,7 @@ from core.errors import MissingInputError
 from pytorch_build.check.policy import Providers, matches, some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from packaging.tags import Tag
 
@@ -36,14 +35,15 @@ _DEBUG_PYTHON = re.compile(r"python3\d*t?_d\.dll")
 _ABI = re.compile(r"cp(3\d+)(t?)")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Libraries:
     """Where a wheel's files may find DLLs; names in small letters."""
 
-    machine: str
-    inside: Mapping[str, list[str]]
-    python: frozenset[str]
-    providers: Providers
+    def __init__(self, view: WheelView, policy: Policy, machine: str) -> None:
+        self.machine, self.python = machine, python_dlls(view.name.tags)
+        self.providers = Providers(view, policy, lower=True)
+        self.inside: dict[str, list[str]] = defaultdict(list)
+        for member in view.members:
+            self.inside[PurePosixPath(member.name).name.lower()].append(_folder(member))
 
 
 def is_dll(name: str) -> bool:
@@ -57,15 +57,7 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
     if not platform:
         return
     machine, number = _MACHINES[platform]
-    inside = defaultdict(list)
-    for member in view.members:
-        inside[PurePosixPath(member.name).name.lower()].append(_folder(member))
-    libraries = _Libraries(
-        machine=machine,
-        inside=inside,
-        python=python_dlls(view.name.tags),
-        providers=Providers(view, policy, lower=True),
-    )
+    libraries = _Libraries(view, policy, machine)
     read = {binary.member.name: binary for binary in view.binaries}
     for member in view.members:
         binary = read.get(member.name)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytorch_build.check.policy import Providers, matches, some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from core.binaries.elf import ElfFacts
     from pytorch_build.check import Binary, Finding, Severity, WheelView
@@ -27,14 +26,20 @@ _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Libraries:
     """Where a wheel's files may find libraries: by file name, by SONAME, in other wheels."""
 
-    inside: Mapping[str, list[str]]
-    sonames: Mapping[str, list[str]]
-    providers: Providers
-    strict: bool
+    def __init__(self, view: WheelView, policy: Policy) -> None:
+        self.providers = Providers(view, policy)
+        self.strict = any(platform.startswith("manylinux") for platform in view.platforms)
+        self.inside: dict[str, list[str]] = defaultdict(list)
+        self.sonames: dict[str, list[str]] = defaultdict(list)
+        for path in filter(None, (member.installed for member in view.members)):
+            self.inside[PurePosixPath(path).name].append(path)
+        for binary in view.binaries:
+            path, soname = binary.member.installed, binary.elf.soname if binary.elf else ""
+            if soname and path and PurePosixPath(path).name != soname:
+                self.sonames[soname].append(path)
 
 
 def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
@@ -44,7 +49,7 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
         for binary in view.binaries
         if binary.elf and binary.elf.machine != "EM_AMDGPU" and binary.elf.kind in {"ET_DYN", "ET_EXEC"}
     ]
-    libraries = _libraries(view, policy)
+    libraries = _Libraries(view, policy)
     for binary, elf in host:
         where = binary.member.name
         for severity, message in (
@@ -145,23 +150,6 @@ def _reach(libraries: _Libraries, binary: Binary, elf: ElfFacts) -> Iterator[tup
                 "error",
                 f"It needs {some(away)} in {folder} of another wheel, where its RPATH does not lead.",
             )
-
-
-def _libraries(view: WheelView, policy: Policy) -> _Libraries:
-    inside: dict[str, list[str]] = defaultdict(list)
-    sonames: dict[str, list[str]] = defaultdict(list)
-    for path in filter(None, (member.installed for member in view.members)):
-        inside[PurePosixPath(path).name].append(path)
-    for binary in view.binaries:
-        path, soname = binary.member.installed, binary.elf.soname if binary.elf else ""
-        if soname and path and PurePosixPath(path).name != soname:
-            sonames[soname].append(path)
-    return _Libraries(
-        inside=inside,
-        sonames=sonames,
-        providers=Providers(view, policy),
-        strict=any(platform.startswith("manylinux") for platform in view.platforms),
-    )
 
 
 def _on_rpath(binary: Binary, places: Iterable[str]) -> bool:

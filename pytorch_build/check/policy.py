@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytorch_build.check import WheelView
 
+_FILE = Path(__file__).with_name("policy.toml")
 _SHOWN = 3
 
 
@@ -86,14 +87,10 @@ class Policy(Model):
         return value
 
 
-def load_policy(path: Path | None = None) -> Policy:
-    """Read the policy (default: the one beside this module)."""
-    return _default() if path is None else load_toml(path, Policy)
-
-
 @cache
-def _default() -> Policy:
-    return load_toml(Path(__file__).with_name("policy.toml"), Policy)
+def load_policy(path: Path = _FILE) -> Policy:
+    """Read the policy."""
+    return load_toml(path, Policy)
 
 
 class Providers:

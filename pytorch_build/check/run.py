@@ -9,7 +9,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pytorch_build.check import DeviceFacts, Expectation
-    from pytorch_build.check.policy import Policy
+    from pytorch_build.check import Expectation
 
 _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
@@ -77,7 +76,6 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
 def check_wheels(
     paths: Sequence[Path],
     expected: Mapping[str, Expectation] | None = None,
-    policy: Policy | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
     """Check wheels, and that they belong together."""
@@ -93,7 +91,7 @@ def check_wheels(
         own = promised.get(name)
         for one in () if own else promised.values():
             own = one.of_part(name) if device_host(name) == one.distribution else own
-        return check_wheel(path, own, policy, each)
+        return check_wheel(path, own, each)
 
     with ThreadPoolExecutor(at_once) as pool:
         found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
@@ -122,25 +120,22 @@ def _missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
 
 
 def check_wheel(
-    path: Path,
-    expectation: Expectation | None = None,
-    policy: Policy | None = None,
-    options: CheckOptions | None = None,
+    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
 ) -> tuple[Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     try:
         view, problems = gather(path, options or CheckOptions())
     except WheelError as problem:
-        return (
-            Finding(severity="error", check="record", wheel=path.name, where="", message=problem.message),
-        )
-    return collapsed(_judge(view, problems, expectation, policy or load_policy()))
+        facts = {"wheel": path.name, "where": "", "message": problem.message}
+        return (Finding(severity="error", check="record", **facts),)
+    return collapsed(_judge(view, problems, expectation))
 
 
 def _judge(
-    view: WheelView, problems: Sequence[RecordProblem], expectation: Expectation | None, policy: Policy
+    view: WheelView, problems: Sequence[RecordProblem], expectation: Expectation | None
 ) -> Iterator[Finding]:
     """Judge the facts of one wheel: every subject in turn."""
+    policy = load_policy()
     for problem in problems:
         yield view.finding("error", "record", problem.message, problem.member)
     for binary in view.binaries:
@@ -218,24 +213,20 @@ class _Reader:
 
 def read_binary(member: WheelMember, file: Path) -> Binary:
     """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
-    found = Binary(member=member)
+    found, device = Binary(member=member), None
     try:
         with file.open("rb") as stream:
             first = stream.read(len(elf.MAGIC))
             if first == elf.MAGIC:
                 found = replace(found, elf=elf.read_all(stream, member.name))
+                device = device_code.elf_facts(found.elf, device_code.mapped(stream)) if found.elf else None
             elif first.startswith(pe.MAGIC):
                 found = replace(found, pe=pe.read_needs(stream, member.name))
-            return replace(found, device=_device(found, stream, file))
+                device = device_code.pe_facts(found.pe, device_code.mapped(stream)) if found.pe else None
+            else:
+                device = device_code.file_facts(file)
+            return replace(found, device=device)
     except ArtifactError as problem:
         return replace(found, problems=(problem.message,))
     except (BundleError, kpack.KpackError) as problem:
         return replace(found, problems=(f"Its device code cannot be read: {problem}.",))
-
-
-def _device(found: Binary, stream: BinaryIO, file: Path) -> DeviceFacts | None:
-    if found.elf:
-        return device_code.elf_facts(found.elf, device_code.mapped(stream))
-    if found.pe:
-        return device_code.pe_facts(found.pe, device_code.mapped(stream))
-    return device_code.file_facts(file)

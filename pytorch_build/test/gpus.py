@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Literal
 
 from core import console, process
 from core.errors import CheckError, UsageError
-from core.families import KFD_NODES, target_of_version
+from core.families import KFD_NODES, kernel_nodes, target_of_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytorch_build.context import Context
 
@@ -43,7 +43,6 @@ _SECONDS = 60.0
 _TARGET = re.compile(r"gfx[0-9a-f]{3,}")
 _AGENTS = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
 _FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
-_PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -92,7 +91,7 @@ class Assignment:
 def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
-        found = kernel_gpus(_properties())
+        found = kernel_gpus(NODES)
         found = found or rocminfo_gpus(_output("rocminfo"))
         found = found or enumerated_gpus(_output("rocm_agent_enumerator"))
         found = found or amd_smi_gpus(_output("amd-smi", "static", "--asic", "--json"))
@@ -118,19 +117,10 @@ def _output(program: str, *arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _properties() -> Iterator[str]:
-    for file in sorted(NODES.glob("*/properties"), key=lambda one: (len(one.parent.name), one.parent.name)):
-        try:
-            yield file.read_text(encoding="utf-8")
-        except OSError:  # of a GPU that belongs to another container
-            continue
-
-
-def kernel_gpus(properties: Iterable[str]) -> tuple[Gpu, ...]:
-    """Read the kernel's topology: one text per node, in the order of the nodes' numbers."""
+def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
+    """Read the kernel's topology: a folder per node."""
     found, mode = [], os.R_OK | os.W_OK
-    for text in properties:
-        facts = {name: int(value) for name, value in _PROPERTY.findall(text)}
+    for facts in kernel_nodes(nodes):
         version, minor = facts.get("gfx_target_version", 0), facts.get("drm_render_minor", 0)
         # one that this process may not open is not its own
         if version and (
@@ -291,10 +281,9 @@ def select(
             f"This machine has {_listed(machine.gpus)}, and {hiding} hides every GPU.",
             hint="Remove the variable, or name the GPUs that tests may use.",
         )
-    other = machine.vendor == "nvidia" and any_vendor
-    by_target: dict[str, list[Device]] = {}
+    nvidia, by_target = machine.vendor == "nvidia", dict[str, list[Device]]()
     for one in devices:
-        if other or one.gpu.target in targets:
+        if (nvidia and any_vendor) or one.gpu.target in targets:
             by_target.setdefault(one.gpu.target, []).append(one)
     if not by_target:
         raise CheckError(
@@ -302,23 +291,14 @@ def select(
             f"{_listed(one.gpu for one in devices)}.",
             hint=hint,
         )
-    return [
-        _assigned(machine, target, tuple(group if policy == "all" else group[:1]), env)
-        for target, group in by_target.items()
-    ]
-
-
-def _assigned(
-    machine: Machine, target: str, devices: tuple[Device, ...], env: Mapping[str, str]
-) -> Assignment:
-    nvidia = machine.vendor == "nvidia"
     # ROCm's runtime refuses to choose between two variables that differ
     hidden = [] if nvidia else [one for one in ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL") if one in env]
-    changes: dict[str, str | None] = dict.fromkeys(hidden)
-    changes["CUDA_VISIBLE_DEVICES" if nvidia else "HIP_VISIBLE_DEVICES"] = ",".join(
-        one.word for one in devices
-    )
-    return Assignment(target=target, devices=devices, env=changes)
+    chosen, found = "CUDA_VISIBLE_DEVICES" if nvidia else "HIP_VISIBLE_DEVICES", []
+    for target, group in by_target.items():
+        used = tuple(group if policy == "all" else group[:1])
+        words = ",".join(one.word for one in used)
+        found.append(Assignment(target=target, devices=used, env={**dict.fromkeys(hidden), chosen: words}))
+    return found
 
 
 def _listed(gpus: Iterable[Gpu]) -> str:

@@ -123,7 +123,8 @@ def installed(context: Context, target: Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
     return Tested(
-        parts=((own_run(context.common, context.artifact_group), wheels),), prebuilt=prebuilt(context)
+        parts=((own_run(context.common, context.artifact_group), wheels),),
+        prebuilt=prebuilt(context),
     )
 
 

@@ -286,15 +286,9 @@ def _report_name(record: Record) -> str:
 def _origin(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
     config = str(record.inputs.get("config", "")).removeprefix(DEFAULT_CONFIG)
     stage = record.stage.partition("-")[0]
-    return Origin(
-        stage=stage.removesuffix(f"_{config}") if config else stage,
-        torch_ref=record.cell.torch_ref,
-        python=record.cell.python,
-        gpu_family=record.cell.gpu_family or artifact_group,
-        group=record.cell.group,
-        config=config,
-        run_id=outputs.run_id,
-    )
+    stage = stage.removesuffix(f"_{config}") if config else stage
+    found = Origin.of(stage, record.cell, config=config, run_id=outputs.run_id)
+    return replace(found, gpu_family=found.gpu_family or artifact_group)
 
 
 def parse_expected(text: str) -> tuple[str, int]:

@@ -25,6 +25,7 @@ DEFAULT_CONFIG = "default"
 # property of a test file: how many tests it has before shards take theirs
 WHOLE = "tests_in_all_shards"
 _NAMED = 5
+_CELL = ("torch_ref", "python", "gpu_family", "group")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -45,12 +46,15 @@ class Origin:
         parts = (self.stage, self.torch_ref, self.gpu_family, self.python, config, self.folder)
         return " ".join(filter(None, parts)) or "tests"
 
+    @classmethod
+    def of(cls, stage: str, cell: Cell, *, config: str, run_id: str) -> Origin:
+        """Return that of a stage on a cell."""
+        return cls(stage=stage, config=config, run_id=run_id, **{name: getattr(cell, name) for name in _CELL})
+
     @property
     def cell(self) -> Cell:
         """What its stage ran on."""
-        return Cell(
-            torch_ref=self.torch_ref, python=self.python, gpu_family=self.gpu_family, group=self.group
-        )
+        return Cell(**{name: getattr(self, name) for name in _CELL})
 
     @property
     def name(self) -> str:

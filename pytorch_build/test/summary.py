@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from core import console
 from core.data import Model
@@ -37,6 +37,8 @@ _FENCE = re.compile(r"`+")
 # what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
 _WORD = re.compile(r"[\w:+\-.\\/]+")
 _PYTHON = re.compile(r"cp(\d)(\d+t?)")
+_ABOUT = ("torch_ref", "python", "gpu_family", "config", "run_id")
+_SHOWN = ("test", "outcome", "attempts", "rule", "line", "text")
 _STAGES = ("test_torch", "test_smoke", "test_rocm")
 
 
@@ -90,14 +92,10 @@ def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
 
 
 def _group(one: Tested) -> GroupEntry:
-    origin = one.origin
+    about: dict[str, Any] = {name: getattr(one.origin, name) for name in _ABOUT}
     return GroupEntry(
-        stage=origin.stage or origin.folder,
-        torch_ref=origin.torch_ref,
-        python=origin.python,
-        gpu_family=origin.gpu_family,
-        config=origin.config,
-        run_id=origin.run_id,
+        stage=one.origin.stage or one.origin.folder,
+        **about,
         passed=one.passed,
         shards=one.shards,
         seconds=round(one.seconds, 3),
@@ -111,17 +109,9 @@ def _group(one: Tested) -> GroupEntry:
 
 
 def _entry(one: Tested, case: Case, shard: str) -> CaseEntry:
-    return CaseEntry(
-        test=case.test,
-        outcome=case.outcome,
-        seconds=round(case.seconds, 3),
-        shard=shard,
-        attempts=case.attempts,
-        rule=case.rule,
-        line=case.line,
-        text=case.text,
-        command=command(one.origin, case) if case.outcome != "passed" else "",
-    )
+    facts: dict[str, Any] = {name: getattr(case, name) for name in _SHOWN}
+    again = command(one.origin, case) if case.outcome != "passed" else ""
+    return CaseEntry(**facts, seconds=round(case.seconds, 3), shard=shard, command=again)
 
 
 def command(origin: Origin, case: Case) -> str:
@@ -175,10 +165,10 @@ def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str
     blocks = [
         f"### {text(title)}: {verdict(tested)}",
         _totals(tested),
-        *_section("Results that cannot be trusted", problems, MOST_LISTED, "problems"),
-        *_section("Failures", failures, MOST_FAILURES, "failures"),
-        *_listed("Flaky: failed, then passed", columns, flaky, MOST_LISTED),
-        *_listed("Slowest", ("test", "tests", "time"), slow, _SLOWEST),
+        *_section("Results that cannot be trusted", problems, MOST_LISTED, " problems"),
+        *_section("Failures", failures, MOST_FAILURES, " failures"),
+        *_section("Flaky: failed, then passed", flaky, MOST_LISTED, "", columns),
+        *_section("Slowest", slow, _SLOWEST, "", ("test", "tests", "time")),
     ]
     return _fitted(blocks, limit)
 
@@ -251,14 +241,10 @@ def _slowest(tested: Sequence[Tested]) -> Sequence[tuple[Tested, Case]]:
     return sorted(every, key=lambda pair: (-pair[1].seconds, pair[1].test))
 
 
-def _listed(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> list[str]:
-    left = [f"and {len(rows) - most} more"] if len(rows) > most else []
-    return [f"#### {title}", table(columns, rows[:most]), *left] if rows else []
-
-
-def _section(title: str, lines: Sequence[str], most: int, what: str) -> list[str]:
-    left = [f"and {len(lines) - most} more {what}"] if len(lines) > most else []
-    return [f"#### {title}", *lines[:most], *left] if lines else []
+def _section(title: str, rows: Sequence[Any], most: int, what: str, columns: Sequence[str] = ()) -> list[str]:
+    left = [f"and {len(rows) - most} more{what}"] if len(rows) > most else []
+    shown = [table(columns, rows[:most])] if columns else rows[:most]
+    return [f"#### {title}", *shown, *left] if rows else []
 
 
 def _fitted(blocks: Sequence[str], limit: int) -> str:

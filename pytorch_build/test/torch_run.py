@@ -123,15 +123,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
     _require_code(bench)
     context, tests, common = bench.context, bench.tests, bench.context.common
     cell = context.cell(bench.target.tag)
-    origin = Origin(
-        stage="test_torch",
-        torch_ref=cell.torch_ref,
-        python=cell.python,
-        gpu_family=cell.gpu_family,
-        group=cell.group,
-        config=request.config,
-        run_id=common.outputs.run_id,
-    )
+    origin = Origin.of("test_torch", cell, config=request.config, run_id=common.outputs.run_id)
     chosen = _files(bench, request)
     known = (
         shards.read_durations(request.durations)

@@ -36,6 +36,11 @@ _OWN_TREES = {
     "vision": "--pytorch-vision-dir",
     "apex": "--apex-dir",
 }
+# options that are choices as they are
+_AS_GIVEN = (
+    *("compiler_cache_store", "compiler_cache_read_only", "max_jobs", "clean", "update", "depth"),
+    "output_dir",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,47 +56,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     trees = parser.add_argument_group("a developer's own trees, built as they are and never changed")
     for project, option in _OWN_TREES.items():
         trees.add_argument(option, type=Path, metavar="DIR", dest=f"own_{project}", help=f"tree of {project}")
-    group = parser.add_argument_group("how to build")
-    group.add_argument("--update", action="store_true", help="resolve the ref anew, to its newest commits")
-    group.add_argument("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
-    group.add_argument("--clean", action="store_true", help="remove the build folder first")
-    env = environment()
-    group.add_argument(
+    add, env = parser.add_argument_group("how to build").add_argument, environment()
+    add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
+    add("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
+    add("--clean", action="store_true", help="remove the build folder first")
+    add(
         "--compiler-cache",
         choices=KINDS,
         default=env.get("COMPILER_CACHE") or None,
         help="send compilations through a cache (default: COMPILER_CACHE, else none)",
     )
-    group.add_argument(
+    add(
         "--compiler-cache-store",
         default=env.get("COMPILER_CACHE_STORE", ""),
         metavar="STORE",
         help="where its entries lie: a folder, s3://BUCKET (sccache), http://… (ccache), or 'local' "
         "(default: COMPILER_CACHE_STORE, else the run's bucket, for sccache)",
     )
-    group.add_argument(
-        "--compiler-cache-read-only", action="store_true", help="take entries from there, leave none"
-    )
-    group.add_argument(
-        "--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)"
-    )
-    group.add_argument(
-        "--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)"
-    )
+    add("--compiler-cache-read-only", action="store_true", help="take entries from there, leave none")
+    add("--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)")
+    add("--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)")
     for platform in ("linux", "windows"):
-        group.add_argument(
+        add(
             f"--enable-pytorch-flash-attention-{platform}",
             action=argparse.BooleanOptionalAction,
             default=None,
             dest=f"flash_{platform}",
             help="flash attention (default: where triton and a target allow it)",
         )
-    group.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
-    )
-    group.add_argument(
-        "--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)"
-    )
+    add("--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)")
+    add("--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)")
     add_source_options(parser)
     add_rocm_options(parser)
     add_platform(parser)
@@ -110,14 +104,8 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
         flash_attention=arguments.flash_windows if platform == "windows" else arguments.flash_linux,
         split=not arguments.no_split,
         compiler_cache=_cache(arguments),
-        compiler_cache_store=arguments.compiler_cache_store,
-        compiler_cache_read_only=arguments.compiler_cache_read_only,
-        max_jobs=arguments.max_jobs,
-        clean=arguments.clean,
-        update=arguments.update,
-        depth=arguments.depth,
-        output_dir=arguments.output_dir,
         mirrors=mirrors_from(arguments),
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
     )
 
 
@@ -193,7 +181,7 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
     from pytorch_build.build import container
 
     env, project = environment(), arguments.project
-    words = container.inner_words(sys.argv[2:])
+    words = container.inner_words(sys.argv[2:], project={}, **{"--container": {"nargs": "?"}})
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
         from core.run.locations import origin_from, run_buckets
 

@@ -25,13 +25,8 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        type=Path,
-        metavar="WHEEL|DIR",
-        help="what to check (default: the run's PyTorch wheels)",
-    )
+    what = "what to check (default: the run's PyTorch wheels)"
+    parser.add_argument("paths", nargs="*", type=Path, metavar="WHEEL|DIR", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 

@@ -29,23 +29,15 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--components",
-        default="",
-        metavar="A,B",
-        help=f"which projects (default: the ref's components): {', '.join(PROJECTS)}",
-    )
+    what = f"which projects (default: the ref's components): {', '.join(PROJECTS)}"
+    parser.add_argument("--components", default="", metavar="A,B", help=what)
     parser.add_argument("--checkout-dir", type=Path, metavar="DIR", help="check one component out there")
     parser.add_argument("--gitrepo-origin", default="", metavar="URL", help="take it from this repository")
     parser.add_argument("--repo-hashtag", default="", metavar="REF", help="take this branch, tag or commit")
-    parser.add_argument(
-        "--require-related-commit",
-        action="store_true",
-        help="refuse a project that torch's related_commits does not name",
-    )
-    parser.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
-    )
+    what = "refuse a project that torch's related_commits does not name"
+    parser.add_argument("--require-related-commit", action="store_true", help=what)
+    what = "history to fetch (default: 1; 0 for all)"
+    parser.add_argument("--depth", type=int, default=1, metavar="N", help=what)
     parser.add_argument("--no-hipify", action="store_true", help="leave CUDA sources as they are")
     parser.add_argument("--no-submodules", action="store_true", help="leave submodules out")
     add_source_options(parser)

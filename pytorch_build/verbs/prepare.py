@@ -23,13 +23,8 @@ _PARTS = ("libuv", "openmp")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        choices=_PARTS,
-        help="provide this part, whether the platform needs it or not; repeatable",
-    )
+    what = "provide this part, whether the platform needs it or not; repeatable"
+    parser.add_argument("--only", action="append", default=[], choices=_PARTS, help=what)
     add_platform(parser)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     add_source_options(parser)

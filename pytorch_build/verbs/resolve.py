@@ -29,28 +29,17 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run import Platform
     from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.sdk import RocmOptions
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--at",
-        action="append",
-        default=[],
-        metavar="PROJECT=REF",
-        help="take this branch, tag or commit of a project instead of the ref's; repeatable",
-    )
-    parser.add_argument(
-        "--require-related-commit",
-        action="store_true",
-        help="refuse a project that torch's related_commits does not name",
-    )
-    parser.add_argument(
-        "--plan",
-        type=Path,
-        metavar="FILE",
-        help="resolve every torch ref of a plan that `configure` wrote, and complete its cells with versions",
-    )
+    what = "take this branch, tag or commit of a project instead of the ref's; repeatable"
+    parser.add_argument("--at", action="append", default=[], metavar="PROJECT=REF", help=what)
+    what = "refuse a project that torch's related_commits does not name"
+    parser.add_argument("--require-related-commit", action="store_true", help=what)
+    what = "resolve every torch ref of a plan that `configure` wrote, and complete its cells with versions"
+    parser.add_argument("--plan", type=Path, metavar="FILE", help=what)
     parser.add_argument("--compact", action="store_true", help="print the lock as one line, for a job output")
     add_source_options(parser)
     add_rocm_options(parser)
@@ -64,18 +53,22 @@ def run(arguments: argparse.Namespace) -> None:
         _run_plan(arguments, common)
         return
     chosen = any_context(common)
-    lock = source_lock(
+    lock = _lock(arguments, chosen, rocm_options_from(arguments))
+    console.table(("project", "commit", "version", "from"), rows(lock, gpu=chosen.gpu))
+    if arguments.compact:
+        console.result(lock.compact())
+
+
+def _lock(arguments: argparse.Namespace, chosen: Context, options: RocmOptions) -> SourceLock:
+    return source_lock(
         chosen,
-        rocm_options_from(arguments),
+        options,
         # the local run's lock is resolved anew; any other run's once
-        update=not common.outputs.immutable,
+        update=not chosen.common.outputs.immutable,
         explicit=explicit_refs(arguments.at),
         require_related_commit=arguments.require_related_commit,
         mirrors=mirrors_from(arguments),
     )
-    console.table(("project", "commit", "version", "from"), rows(lock, gpu=chosen.gpu))
-    if arguments.compact:
-        console.result(lock.compact())
 
 
 def _warn_of_old_data(today: date) -> None:
@@ -113,14 +106,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
             platform=platform,
             release_type=before.release_type,
         )
-        return source_lock(
-            any_context(wanted),
-            options,
-            update=not common.outputs.immutable,
-            explicit=explicit_refs(arguments.at),
-            require_related_commit=arguments.require_related_commit,
-            mirrors=mirrors_from(arguments),
-        )
+        return _lock(arguments, any_context(wanted), options)
 
     plan, locks = complete(before, lock_of)
     plan.write(path)

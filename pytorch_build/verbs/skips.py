@@ -9,7 +9,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 
@@ -45,50 +45,28 @@ _LAST_LINES = 15
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "question", choices=("list", "explain", "check", "prune"), help="what to answer or do"
-    )
+    many: dict[str, Any] = {"type": Path, "action": "append", "default": [], "metavar": "FILE|DIR"}
+    questions = ("list", "explain", "check", "prune")
+    parser.add_argument("question", choices=questions, help="what to answer or do")
     parser.add_argument("tests", nargs="*", metavar="TEST", help="test ids, for explain")
     about = parser.add_argument_group("what is tested (default: this machine, the run's or the ref's torch)")
     about.add_argument("--os", choices=("linux", "windows"), default=this_platform(), help="operating system")
     about.add_argument("--python-version", metavar="VERSION", help="version of the target's Python")
     about.add_argument("--torch-version", metavar="VERSION", help="version of torch")
     about.add_argument("--config", choices=("default", "distributed", "inductor"), default="default")
-    parser.add_argument(
-        "--skips",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE|DIR",
-        help="more skip rules, of your own; repeatable",
-    )
-    parser.add_argument("--all", action="store_true", help="list: also rules that do not apply, and why not")
-    parser.add_argument("--json", action="store_true", help="list: as JSON")
-    parser.add_argument(
-        "--pytorch-dir",
-        type=Path,
-        metavar="DIR",
-        help="check, prune: collect the test files of this PyTorch tree that rules name (with --python)",
-    )
-    parser.add_argument(
-        "--journal",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE|DIR",
-        help="check, prune: journals (*.jsonl) of earlier runs; repeatable",
-    )
-    parser.add_argument(
-        "--complete",
-        action="store_true",
-        help="check, prune: the journals hold every test file, so that a rule without a file is judged too",
-    )
-    parser.add_argument(
-        "--allow-version-mismatch", action="store_true", help="prune by a tree of another version than torch"
-    )
-    parser.add_argument(
-        "--try", dest="attempt", action="store_true", help="check: run the skipped tests; which pass now?"
-    )
+    add = parser.add_argument
+    add("--skips", **many, help="more skip rules, of your own; repeatable")
+    add("--all", action="store_true", help="list: also rules that do not apply, and why not")
+    add("--json", action="store_true", help="list: as JSON")
+    what = "check, prune: collect the test files of this PyTorch tree that rules name (with --python)"
+    add("--pytorch-dir", type=Path, metavar="DIR", help=what)
+    add("--journal", **many, help="check, prune: journals (*.jsonl) of earlier runs; repeatable")
+    what = "check, prune: the journals hold every test file, so that a rule without a file is judged too"
+    add("--complete", action="store_true", help=what)
+    what = "prune by a tree of another version than torch"
+    add("--allow-version-mismatch", action="store_true", help=what)
+    what = "check: run the skipped tests; which pass now?"
+    add("--try", dest="attempt", action="store_true", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -24,20 +24,11 @@ _SHOWN = 20
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--input-dir",
-        type=Path,
-        metavar="DIR",
-        help="read every .xml below this folder instead of a run's reports",
-    )
+    what = "read every .xml below this folder instead of a run's reports"
+    parser.add_argument("--input-dir", type=Path, metavar="DIR", help=what)
     add_platform(parser)
-    parser.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        metavar="NAME[=SHARDS]",
-        help="results that there must be, by the name of their reports (torch-nightly-cp312=6); repeatable",
-    )
+    what = "results that there must be, by the name of their reports (torch-nightly-cp312=6); repeatable"
+    parser.add_argument("--expect", action="append", default=[], metavar="NAME[=SHARDS]", help=what)
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
     parser.add_argument(

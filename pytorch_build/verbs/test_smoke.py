@@ -43,14 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
     add_tested_sources(parser)
-    parser.add_argument(
-        "--allow-no-gpu",
-        action="store_true",
-        help="do not fail where a GPU family's wheels are tested on a machine without a GPU",
-    )
-    parser.add_argument(
-        "--other-gpu", action="store_true", help="test on NVIDIA's GPUs, with a torch that is made for them"
-    )
+    what = "do not fail where a GPU family's wheels are tested on a machine without a GPU"
+    parser.add_argument("--allow-no-gpu", action="store_true", help=what)
+    what = "test on NVIDIA's GPUs, with a torch that is made for them"
+    parser.add_argument("--other-gpu", action="store_true", help=what)
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")
     parser.epilog = "Options that are not known here go to pytest."
 

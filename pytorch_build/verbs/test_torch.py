@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from core.env import engines, require
 from core.env.locks import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.sources import source_options
-from pytorch_build.build.container import CACHE, this_user
+from pytorch_build.build import container
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import add_tested_sources, rocm_options_from
@@ -48,67 +48,41 @@ _PASSED = re.compile(
     r"|SOURCE_LOCK|RELEASE_TYPE|CI|GITHUB_(?:ACTIONS|REPOSITORY|RUN_ID|RUN_ATTEMPT|SHA|REF|SERVER_URL)"
 )
 PASSES_REST = True
+_AS_GIVEN = ("config", "expression", "allow_version_mismatch", "other_gpu", "workers", "durations")
 CONFIGS = ("default", "distributed", "inductor")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
-    which = parser.add_argument_group("which tests")
-    which.add_argument(
-        "--config",
-        default=environment().get("TORCH_TESTS") or "default",
-        choices=CONFIGS,
-        action=Once,
-        help="what to test (default: $TORCH_TESTS, else default)",
-    )
-    which.add_argument("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
-    which.add_argument(
-        "--include",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="run this test file of upstream's (test_nn, dynamo/test_misc) in the place of the "
-        "configuration's; repeatable",
-    )
-    which.add_argument(
-        "--exclude", action="append", default=[], metavar="MODULE", help="leave this one out; repeatable"
-    )
-    which.add_argument(
-        "--shard",
-        default=environment().get("TORCH_TESTS_PART") or "1/1",
-        action=Once,
-        metavar="K/N",
-        help="part of the tests (default: $TORCH_TESTS_PART, else 1/1)",
-    )
-    which.add_argument("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
-    which.add_argument(
-        "--skips", action="append", default=[], type=Path, metavar="FILE", help="more skip rules; repeatable"
-    )
-    which.add_argument("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
-    which.add_argument(
-        "--allow-version-mismatch", action="store_true", help="run tests of another version than torch's"
-    )
+    many: dict[str, Any] = {"action": "append", "default": []}
+    add, env = parser.add_argument_group("which tests").add_argument, environment()
+    config, shard = env.get("TORCH_TESTS") or "default", env.get("TORCH_TESTS_PART") or "1/1"
+    what = "what to test (default: $TORCH_TESTS, else default)"
+    add("--config", default=config, choices=CONFIGS, action=Once, help=what)
+    add("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
+    what = "run this test file of upstream's (test_nn, dynamo/test_misc) in the place of the configuration's"
+    add("--include", **many, metavar="MODULE", help=f"{what}; repeatable")
+    add("--exclude", **many, metavar="MODULE", help="leave this one out; repeatable")
+    what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
+    add("--shard", default=shard, action=Once, metavar="K/N", help=what)
+    add("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
+    add("--skips", **many, type=Path, metavar="FILE", help="more skip rules; repeatable")
+    add("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
+    add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
     add_tested_sources(parser)
-    _add_running(parser)
+    add = parser.add_argument_group("how tests run").add_argument
+    add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
+    add("--allow-no-gpu", action="store_true", help="run without a GPU where the family has none here")
+    what = "run on NVIDIA's GPUs, with a torch that is made for them"
+    add("--other-gpu", action="store_true", help=what)
+    add("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
+    add("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
+    add("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
+    add("--container", action="store_true", help="run in the image that GPU machines test in")
+    add("--image", default=IMAGE, metavar="NAME", help="another image for --container")
     add_source_options(parser)
     parser.epilog = "Options that are not known here go to pytest."
-
-
-def _add_running(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how tests run")
-    group.add_argument("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
-    group.add_argument(
-        "--allow-no-gpu", action="store_true", help="run without a GPU where the family has none here"
-    )
-    group.add_argument(
-        "--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch that is made for them"
-    )
-    group.add_argument("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
-    group.add_argument("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
-    group.add_argument("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
-    group.add_argument("--container", action="store_true", help="run in the image that GPU machines test in")
-    group.add_argument("--image", default=IMAGE, metavar="NAME", help="another image for --container")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -158,18 +132,13 @@ def _request(arguments: argparse.Namespace) -> TorchTests:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
     limits = upstream_tests.load().limits
     return TorchTests(
-        config=arguments.config,
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
         shard=parse_shard(arguments.shard),
         include=tuple(arguments.include),
         exclude=tuple(arguments.exclude),
-        expression=arguments.expression,
         pytest_arguments=tuple(arguments.rest),
         tree=arguments.pytorch_dir,
-        allow_version_mismatch=arguments.allow_version_mismatch,
-        other_gpu=arguments.other_gpu,
-        workers=arguments.workers,
         skips=tuple(path.resolve() for path in arguments.skips),
-        durations=arguments.durations,
         limits=limits.model_copy(update={name: value for name, value in given.items() if value}),
         mirrors=mirrors_from(arguments),
     )
@@ -212,42 +181,25 @@ def _in_container(arguments: argparse.Namespace) -> None:
         )
     common = common_from(arguments)
     devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())
-    folders = [arguments.pytorch_dir, arguments.durations, *arguments.skips]
-    folders += [Path(link) for link in (*arguments.find_links, common.store) if "://" not in link]
-    outside = [path.resolve() for path in folders if path is not None]
-    made = Container(
-        engine=engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),
-        image=arguments.image,
+    made = container.Job(
+        session="test_torch",
+        python=require(common.python).series if common.python else "",
+        words=container.inner_words(
+            arguments.words, **{"--container": {"action": "store_true"}, "--image": {}}
+        ),
         root=common.root,
-        folders=tuple(path for path in outside if not path.is_relative_to(common.root)),
-        user=this_user(),
-        devices=devices,
-        groups=groups,
-        variables=passed_on(environment()),
+        user=container.this_user(),
+        present=frozenset(environment()),
     )
-    for folder in made.caches.values():
+    for folder in _caches(common.root).values():
         files.made(Path(folder))
-    words = inside(arguments.words, flags=("--container",), options=("--python", "--image"))
-    process.run(command(made, words, python=require(common.python).series if common.python else ""))
+    engine = engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out.")
+    process.run(command(engine, made, image=arguments.image, devices=devices, groups=groups))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    """A container that runs a stage; files that it leaves belong to its user."""
-
-    engine: Engine
-    image: str = IMAGE
-    root: Path
-    folders: tuple[Path, ...] = ()
-    user: tuple[int, int]
-    devices: tuple[Path, ...] = DEVICES
-    groups: tuple[int, ...] = ()
-    variables: tuple[str, ...] = ()
-
-    @property
-    def caches(self) -> Mapping[str, str]:
-        """The caches that outlive the container: wheels of ROCm are gigabytes."""
-        return {"PIP_CACHE_DIR": f"{self.root / CACHE}/pip", "UV_CACHE_DIR": f"{self.root / CACHE}/uv"}
+def _caches(root: Path) -> Mapping[str, str]:
+    """Return the caches that outlive the container: wheels of ROCm are gigabytes."""
+    return {f"{name.upper()}_CACHE_DIR": f"{root / container.CACHE}/{name}" for name in ("pip", "uv")}
 
 
 def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], tuple[int, ...]]:
@@ -260,43 +212,23 @@ def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], t
     return there, tuple(dict.fromkeys(node.stat().st_gid for node in nodes))
 
 
-def passed_on(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Choose the variables that the stage needs inside, by name."""
-    return tuple(sorted(name for name in env if _PASSED.fullmatch(name) or name in HIDING))
-
-
-def inside(words: Sequence[str], *, flags: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
-    """Remove what is about this machine from a stage's words."""
-    kept: list[str] = []
-    skip = False
-    for at, word in enumerate(words):
-        if skip or word in flags or word.partition("=")[0] in options:
-            skip = not skip and word in options
-            continue
-        if word == "--":  # what follows is pytest's
-            return (*kept, *words[at:])
-        kept.append(word)
-    return tuple(kept)
-
-
-def command(container: Container, words: Sequence[str], *, python: str = "") -> tuple[str, ...]:
+def command(
+    engine: Engine,
+    job: container.Job,
+    *,
+    image: str = IMAGE,
+    devices: Sequence[Path] = DEVICES,
+    groups: Sequence[int] = (),
+) -> tuple[str, ...]:
     """Write the command line that runs a session of this project in the container."""
-    # podman without root maps users and groups inside to others, unless it keeps the user's own
-    keeps = container.engine == "podman" and container.user[0] != 0
-    argv = [container.engine, "run", "--rm", "--init", "--ipc=host"]
-    argv += ["--userns=keep-id"] if keeps else []
-    argv += [f"--user={container.user[0]}:{container.user[1]}"]
-    if container.devices:
-        groups = ("keep-groups",) if keeps else dict.fromkeys((*_GROUPS, *map(str, container.groups)))
-        argv += [f"--device={device}" for device in container.devices]
-        argv += [*(f"--group-add={group}" for group in groups), "--security-opt=seccomp=unconfined"]
-    for folder in dict.fromkeys((container.root, *container.folders)):
-        argv += ["--volume", f"{folder}:{folder}"]
+    options = ["--ipc=host", *(f"--device={device}" for device in devices)]
+    if devices:
+        given = ("keep-groups",) if job.kept_by(engine) else dict.fromkeys((*_GROUPS, *map(str, groups)))
+        options += [*(f"--group-add={group}" for group in given), "--security-opt=seccomp=unconfined"]
     # a number that the image does not know has no home and no name
-    own = {"HOME": _HOME, "USER": "tests", **container.caches}
-    for variable in (*(f"{name}={value}" for name, value in own.items()), *container.variables):
-        argv += ["--env", variable]
-    session = ["nox", "-s", "test_torch", *(["-P", python] if python else []), "--", *words]
+    own = {"HOME": _HOME, "USER": "tests", **_caches(job.root)}
+    passed = (name for name in job.present if _PASSED.fullmatch(name) or name in HIDING)
+    session = ["nox", "-s", job.session, *(["-P", job.python] if job.python else []), "--", *job.words]
     script = (
         f"mkdir -p {_HOME}",
         # the tool's environment, outside of the checkout
@@ -306,5 +238,5 @@ def command(container: Container, words: Sequence[str], *, python: str = "") -> 
         # the machine's own environments are made for its own libraries
         f"NOX_ENVDIR=/tmp/nox exec {shlex.join(session)}",
     )
-    argv += ["--workdir", str(container.root), container.image]
-    return (*argv, "bash", "-euc", "; ".join(script))
+    words = container.engine_words(engine, job, own, passed, *options)
+    return (*words, image, "bash", "-euc", "; ".join(script))

@@ -17,7 +17,7 @@ from ci.plan import data, inputs
 from ci.plan.outputs import outputs
 from core import process
 from core.cli import verb_parser
-from core.cli.options import ROOT, sources_folder
+from core.cli.options import ROOT, Common
 from core.run.locations import run_buckets
 from docs.command_tables import all_sessions
 from pytorch_build.lock.plan import outputs as resolved
@@ -125,7 +125,7 @@ def test_on_windows_sources_lie_at_a_short_path_that_the_repository_may_name() -
     for job in (build, test):
         assert job["env"]["SOURCES_DIR"] == "${{ vars.WINDOWS_SOURCES_DIR }}"
     # where the repository names none, the value is empty, which stands for the platform's own place
-    assert sources_folder(ROOT, "windows", None).as_posix() == "C:/b"
+    assert Common(platform="windows").sources.as_posix() == "C:/b"
 
 
 def test_every_step_and_job_has_a_time_limit() -> None:

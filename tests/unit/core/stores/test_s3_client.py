@@ -137,7 +137,7 @@ def answer(
 
 
 def waits(problem: Exception) -> list[float | None]:
-    said: Any = (problem.response, None) if isinstance(problem, ClientError) else ({}, problem)
+    said: Any = ((None, problem.response), None) if isinstance(problem, ClientError) else (None, problem)
     return [delay(attempts, *said, share=1.0) for attempts in range(1, ATTEMPTS + 1)]
 
 
@@ -187,7 +187,7 @@ def test_a_refusal_stands(refusal: Exception) -> None:
 def test_an_unreachable_server_is_not_waited_for_long() -> None:
     seconds = waits(boto.EndpointConnectionError(endpoint_url="x"))
     assert 0 < sum(wait or 0 for wait in seconds) < 2
-    assert delay(1, {}, boto.EndpointConnectionError(endpoint_url="x"), share=0.25) == (seconds[0] or 0) / 4
+    assert delay(1, None, boto.EndpointConnectionError(endpoint_url="x"), share=0.25) == (seconds[0] or 0) / 4
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,7 @@ CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))
 SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/opt/bin/sccache"))
 BUCKET = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache")
 READ_ONLY = Storage(kind="s3", where="bucket/compiler-cache/ci/sccache", access="read-only")
-ADDRESS = {"SCCACHE_SERVER_UDS": "/run/s/socket"}
-DIRS = ("/co/src/torch", "/co/.nox/env", "/co")
+ADDRESS = {"SCCACHE_SERVER_UDS": "/run/s/socket", "SCCACHE_BASEDIRS": "/co/src/torch:/co"}
 SECRET = "of-the-run"  # noqa: S105 - of nobody
 KEYS = S3Access(endpoint="http://127.0.0.1:9000", region="us-east-1", credentials=SECRET)
 # what a machine may have: settings of the cache, and AWS's
@@ -83,16 +82,14 @@ def test_setup_py_gets_compilers_of_two_words(cache: CompilerCache) -> None:
 
 
 def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
-    env = server_env(
-        BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=KEYS, credentials="/run/s/credentials"
-    )
+    env = server_env(BUCKET, address=ADDRESS, base_env=MINE, s3=KEYS, credentials="/run/s/credentials")
     assert env["SCCACHE_BUCKET"] == "bucket"
     assert env["SCCACHE_S3_KEY_PREFIX"] == "compiler-cache/ci/sccache"
     assert env["SCCACHE_ENDPOINT"] == "http://127.0.0.1:9000"
     assert env["SCCACHE_S3_USE_SSL"] == "false"
     assert (env["SCCACHE_REGION"], env["AWS_CONFIG_FILE"]) == ("us-east-1", os.devnull)
     assert env["AWS_SHARED_CREDENTIALS_FILE"] == "/run/s/credentials"
-    assert env["SCCACHE_BASEDIRS"] == os.pathsep.join(DIRS)
+    assert env["SCCACHE_BASEDIRS"] == ADDRESS["SCCACHE_BASEDIRS"]
     assert env["SCCACHE_SERVER_UDS"] == "/run/s/socket"
     assert not {SECRET, "of-the-machine"} & set(env.values()), "compilers are tried out with it"
     # nothing of the user's own storage, profile or server is left, but how large a cache may be
@@ -107,10 +104,10 @@ def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
         (True, "SCCACHE_S3_NO_CREDENTIALS", "true"),
     ):
         access = S3Access(endpoint="https://s3", region="eu-1", anonymous=anonymous)
-        own = server_env(BUCKET, address=ADDRESS, base_dirs=DIRS, base_env=MINE, s3=access, credentials="/c")
+        own = server_env(BUCKET, address=ADDRESS, base_env=MINE, s3=access, credentials="/c")
         assert (own[name], own["SCCACHE_S3_USE_SSL"], own["AWS_PROFILE"]) == (value, "true", "mine")
 
-    client = client_env(BUCKET, address=ADDRESS, base_dirs=DIRS, env=MINE)
+    client = client_env(BUCKET, address=ADDRESS, env=MINE)
     assert {"AWS_SECRET_ACCESS_KEY": "of-the-machine", "AWS_PROFILE": "mine"}.items() <= client.items()
     assert {name for name in client if name.startswith("SCCACHE_")} == {
         "SCCACHE_BASEDIRS",
@@ -124,11 +121,11 @@ def test_the_server_alone_knows_the_store_and_its_credentials() -> None:
 
 
 def test_who_may_only_read_stores_nothing_anywhere() -> None:
-    env = server_env(READ_ONLY, address=ADDRESS, base_dirs=DIRS, base_env={}, s3=KEYS)
+    env = server_env(READ_ONLY, address=ADDRESS, base_env={}, s3=KEYS)
     for backend in ("S3", "LOCAL", "GHA", "REDIS", "WEBDAV"):
         assert env[f"SCCACHE_{backend}_RW_MODE"] == "READ_ONLY"
     # neither does a server that a client starts in its place, nor ccache
-    client = client_env(READ_ONLY, address=ADDRESS, base_dirs=DIRS, env={})
+    client = client_env(READ_ONLY, address=ADDRESS, env={})
     assert client["SCCACHE_LOCAL_RW_MODE"] == "READ_ONLY"
     assert (
         ccache_env(Storage(access="read-only"), log="/l", base_dir="/co", env={})["CCACHE_READONLY"] == "true"
@@ -144,7 +141,7 @@ def test_who_may_only_read_stores_nothing_anywhere() -> None:
     ],
 )
 def test_folders_and_the_users_own_settings_of_sccache(storage: Storage, gets: dict[str, str | None]) -> None:
-    env = server_env(storage, address=ADDRESS, base_dirs=DIRS, base_env=MINE)
+    env = server_env(storage, address=ADDRESS, base_env=MINE)
     assert {name: env.get(name) for name in gets} == gets
 
 

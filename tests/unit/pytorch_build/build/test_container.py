@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from pytorch_build.build import container
 from pytorch_build.build.container import Job, command, inner_words, load_container
 
 ROOT = Path("/home/dev/checkout")
+OUTER: dict[str, Any] = {"project": {}, "--container": {"nargs": "?"}}
 
 
 def job(*words: str, present: frozenset[str] = frozenset()) -> Job:
@@ -48,9 +50,9 @@ def test_variables_are_handed_on_by_name_where_the_machine_has_them() -> None:
 
 def test_posargs_lose_the_container_the_project_and_the_machines_python() -> None:
     words = ["torch", "--python=/x/bin/python", "--container=podman", "--torch-ref", "torch", "--clean"]
-    assert inner_words(words) == ("--torch-ref", "torch", "--clean")
-    assert inner_words(["--python", "/x", "torch", "--container"]) == ()
-    assert inner_words(["torch", "--container", "podman", "--clean"]) == ("--clean",)
+    assert inner_words(words, **OUTER) == ("--torch-ref", "torch", "--clean")
+    assert inner_words(["--python", "/x", "torch", "--container"], **OUTER) == ()
+    assert inner_words(["torch", "--container", "podman", "--clean"], **OUTER) == ("--clean",)
 
 
 def test_paths_outside_of_the_checkout_are_mounted_once(tmp_path: Path) -> None:

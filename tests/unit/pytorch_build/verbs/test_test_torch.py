@@ -2,24 +2,26 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core import process
-from core.env import engines
-from core.packages import resolution
+from core.env import engines, installer
+from core.env.installer import Sources
+from core.packages import resolution, sources
+from pytorch_build.build.container import Job, inner_words
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
-from pytorch_build.verbs.test_torch import Container, command, devices_here, inside, passed_on
+from pytorch_build.verbs.test_torch import command, devices_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Front = Callable[..., Any]
 
@@ -28,16 +30,33 @@ SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
 
 
 @pytest.fixture
-def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prepared: list[Any]) -> list[Any]:
+def done(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Keep what would be installed and run; the environment holds a torch of the lock's commit."""
+    kept: list[Any] = []
+
+    @contextmanager
+    def prepared(_target: Any, calls: Any, **options: Any) -> Iterator[None]:
+        kept.append((calls, options))
+        yield
+
+    def perform(bench: Any, asked: Any, inputs: Any) -> None:
+        kept.append((bench, asked, inputs))
+
+    folder = run.root / "requirements"
+    folder.mkdir()
+    (folder / "torch-tests-linux-3.12.txt").write_text("pytest==8.4.2 \\\n    --hash=sha256:aa\n")
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
-    monkeypatch.setattr(verb, "perform_tests", lambda *words: prepared.append(words))
+    monkeypatch.setattr(installer, "prepared", prepared)
+    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
+    monkeypatch.setattr(verb, "perform_tests", perform)
+    for module in (sources, resolution):
+        monkeypatch.setattr(module, "configured", Sources)
     monkeypatch.setattr(gpus, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
     monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
-    return prepared
+    return kept
 
 
 def test_an_environment_without_the_tests_tools_is_refused_at_once(
@@ -51,12 +70,6 @@ def test_an_environment_without_the_tests_tools_is_refused_at_once(
     assert "lacks pytest-timeout, which the tests run with" in answer.said
     assert "lacks pytest-timeout, pytest-xdist" in front(*SAMPLE, "--no-install", "--workers", "2").said
     assert done == []
-    # what is installed is tested each time
-    monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: replace(bare, lacks=()))
-    assert front(*SAMPLE, "--no-install").code == 0
-    ((bench, _, inputs),) = done
-    assert inputs == {"files": {}, "installed": False}
-    assert bench.context.common.force
 
 
 def put_torch(run: Any) -> Any:
@@ -76,7 +89,7 @@ def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
     assert answer.code == 0, answer.said
     (calls, _), (bench, asked, inputs) = done
     tools, ours = calls
-    assert "pytest==1" in (tools.files[0]).read_text()
+    assert "pytest==8.4.2" in (tools.files[0]).read_text()
     assert f"--hash=sha256:{file.sha256}" in ours.files[0].read_text()
     assert inputs["files"] == {file.name: file.sha256}
     assert inputs["installed"] is True
@@ -105,7 +118,15 @@ def test_named_sources_take_the_place_of_the_run(
     assert answer.code == 0, answer.said
     assert done[-1][2]["source"] == str(links)
     assert "torch==2.10.0 --hash" in done[0][0][-1].files[0].read_text()
-    assert (asked[0].requirements, asked[0].constraints) == (("numpy",), ("pytest==1",))
+    assert (asked[0].requirements, asked[0].constraints) == (("numpy",), ("pytest==8.4.2",))
+
+
+def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: list[Any]) -> None:
+    run.put_lock()
+    assert front(*SAMPLE, "--no-install").code == 0
+    ((bench, _, inputs),) = done
+    assert inputs == {"files": {}, "installed": False}
+    assert bench.context.common.force
 
 
 @pytest.mark.usefixtures("done")
@@ -128,8 +149,17 @@ def test_bad_input_is_told_before_anything_is_installed(
     answer = front(*SAMPLE, *words)
     assert said in answer.said
     assert answer.code == code, answer.said
-    gpu = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
-    assert (gpu.code, "no GPU driver is loaded" in gpu.said) == (9, True)
+    assert done == []
+
+
+def test_the_options_configurations_are_those_of_the_data() -> None:
+    assert set(verb.CONFIGS) == set(upstream_tests.load().configurations)
+
+
+def test_a_family_without_a_gpu_is_told_before_gigabytes_are_fetched(front: Front, done: list[Any]) -> None:
+    answer = front("test-torch", "--torch-ref", "nightly", "--gpu-family", "gfx950-dcgpu")
+    assert answer.code == 9
+    assert "no GPU driver is loaded" in answer.said
     assert done == []
 
 
@@ -142,21 +172,25 @@ def test_a_dry_run_says_what_it_would_test(front: Front, done: list[Any]) -> Non
 
 
 def test_a_container_runs_the_same_words(
-    front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
+    front: Front,
+    done: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     ran: list[Any] = []
+    wheels = tmp_path_factory.mktemp("wheels")
     monkeypatch.setattr(engines, "find_engine", lambda *names, **_: names[0])
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
     monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
-    words = ("--container", "--image", "mine:1", "--find-links", "/data/wheels", f"--python={sys.executable}")
+    words = ("--container", "--image", "mine:1", "--find-links", f"{wheels}", f"--python={sys.executable}")
     answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
     assert answer.code == 0, answer.said
     (argv,) = ran
     assert argv[0] == "docker"
     assert "mine:1" in argv
     assert {"--device=/dev/kfd", "--group-add=992"} <= set(argv)
-    assert "/data/wheels:/data/wheels" in argv
-    inside = "--gpu-family gfx950-dcgpu --find-links /data/wheels -k nn -- -x"
+    assert f"type=bind,source={wheels},target={wheels}" in argv
+    inside = f"--gpu-family gfx950-dcgpu --find-links {wheels} -k nn -- -x"
     assert argv[-1].endswith(f"nox -s test_torch -P 3.12 -- {inside}")
     assert done == []
     front("test-torch", "--gpu-family", "cpu", "--container")
@@ -170,42 +204,42 @@ def test_a_container_runs_the_same_words(
 ROOT = Path("/home/me/checkout")
 
 
-def container(**changes: Any) -> Container:
-    return Container(**{"engine": "docker", "root": ROOT, "user": (1000, 1001), **changes})
+def job(*words: str, **changes: Any) -> Job:
+    known = {"python": "", "root": ROOT, "user": (1000, 1001), "present": frozenset(), **changes}
+    return Job(session="test_torch", words=words, **known)
 
 
-def test_the_session_runs_again_inside_with_devices_groups_and_folders_that_stay() -> None:
-    words = command(container(groups=(44, 110, 992), folders=(Path("/data/wheels"), ROOT)), ["-k", "a b; rm"])
+def test_devices_groups_and_memory_are_those_that_gpu_machines_pass_on() -> None:
+    words = command("docker", job("--gpu-family", "gfx950-dcgpu"), groups=(44, 110, 992))
     assert words[:3] == ("docker", "run", "--rm")
-    assert {"--device=/dev/kfd", "--device=/dev/dri", "--ipc=host", "--user=1000:1001"} <= set(words)
+    for word in ("--device=/dev/kfd", "--device=/dev/dri", "--ipc=host"):
+        assert word in words
     groups = [word.partition("=")[2] for word in words if word.startswith("--group-add")]
     assert groups == ["video", "render", "110", "44", "992"]
-    assert words[words.index("--workdir") + 2] == verb.IMAGE
-    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
-    assert volumes == [f"{ROOT}:{ROOT}", "/data/wheels:/data/wheels"]
-    # a user without a name inside has a home
-    assert dict(words[at + 1].split("=") for at, word in enumerate(words) if word == "--env") == {
+    assert words[words.index("bash") - 1] == verb.IMAGE
+
+
+def test_files_belong_to_the_user_and_podman_keeps_their_groups() -> None:
+    words = command("docker", job(), devices=())
+    assert {"1000:1001", "--ipc=host"} <= set(words)
+    assert not [word for word in words if word.startswith(("--userns", "--device", "--group-add"))]
+    kept = command("podman", job())
+    assert {"1000:1001", "keep-id", "--group-add=keep-groups"} <= set(kept)
+    # the engine takes no other group beside these
+    assert len([word for word in kept if word.startswith("--group-add")]) == 1
+    assert "keep-id" not in command("podman", job(user=(0, 0)))
+
+
+def test_a_user_without_a_name_inside_has_a_home_and_folders_that_stay() -> None:
+    words = command("docker", job())
+    said = dict(words[at + 1].split("=") for at, word in enumerate(words) if word == "--env")
+    assert said == {
         "HOME": "/tmp/home",  # noqa: S108 - the container's own
         "USER": "tests",
         "PIP_CACHE_DIR": f"{ROOT}/.cache/container/pip",
         "UV_CACHE_DIR": f"{ROOT}/.cache/container/uv",
     }
-    assert words[-3:-1] == ("bash", "-euc")
     assert "mkdir -p /tmp/home" in words[-1]
-    assert "NOX_ENVDIR=/tmp/nox" in words[-1]
-    session = ["nox", "-s", "test_torch", "--", "-k", "a b; rm"]
-    assert shlex.split(words[-1].rpartition("exec ")[2]) == session
-    assert "test_torch -P 3.12 --" in command(container(), [], python="3.12")[-1]
-
-
-def test_podman_keeps_the_groups_of_files() -> None:
-    bare = command(container(devices=()), [])
-    assert not [word for word in bare if word.startswith(("--userns", "--device", "--group-add"))]
-    kept = command(container(engine="podman"), [])
-    assert {"--user=1000:1001", "--userns=keep-id", "--group-add=keep-groups"} <= set(kept)
-    # the engine takes no other group beside these
-    assert len([word for word in kept if word.startswith("--group-add")]) == 1
-    assert "--userns=keep-id" not in command(container(engine="podman", user=(0, 0)), [])
 
 
 def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
@@ -218,23 +252,45 @@ def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
     assert devices_here((kfd, dri)) == ((kfd, dri), (kfd.stat().st_gid,))
 
 
+def test_the_session_runs_again_inside_with_its_words() -> None:
+    words = command("podman", job("-k", "a b; rm", "--shard", "2/6", python="3.12"))
+    assert words[0] == "podman"
+    assert words[-3:-1] == ("bash", "-euc")
+    session = shlex.split(words[-1].rpartition("exec ")[2])
+    assert session == [*("nox", "-s", "test_torch", "-P", "3.12", "--"), *("-k", "a b; rm", "--shard", "2/6")]
+    assert "NOX_ENVDIR=/tmp/nox" in words[-1]
+    assert "-P" not in command("docker", job())[-1]
+
+
 def test_values_of_variables_stand_in_no_command_line() -> None:
-    passed = ("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID", "HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy")
-    # the last are files of this machine, which are not there inside
-    kept = (
-        *("HOME", "LD_PRELOAD", "GITHUB_STEP_SUMMARY", "RUNNER_TEMP", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        *("AWS_CA_BUNDLE", "PIP_CERT", "PIP_CACHE_DIR", "UV_CACHE_DIR"),
-    )
-    names = passed_on(dict.fromkeys((*kept, *passed), "hush-hush"))
-    assert names == passed
-    words = command(container(variables=names), [])
+    env = {
+        "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "HIP_VISIBLE_DEVICES": "1",
+        "https_proxy": "http://proxy",
+        "HOME": "/root",
+        "LD_PRELOAD": "x",
+        "PIP_INDEX_URL": "http://mirror",
+        "GITHUB_RUN_ID": "17",
+        # files of this machine, which do not exist inside
+        "GITHUB_STEP_SUMMARY": "/home/runner/summary",
+        "RUNNER_TEMP": "/home/runner/temp",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/run/token",
+        "AWS_CA_BUNDLE": "/etc/ca.pem",
+        "PIP_CERT": "/etc/ca.pem",
+        "PIP_CACHE_DIR": "/home/me/.cache/pip",
+        "UV_CACHE_DIR": "/home/me/.cache/uv",
+    }
+    words = command("docker", job(present=frozenset(env)))
     assert "hush-hush" not in " ".join(words)
     handed = [words[at + 1] for at, word in enumerate(words) if word == "--env"]
-    assert [one for one in handed if "=" not in one] == list(names)
+    assert [one for one in handed if "=" not in one] == [
+        *("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID"),
+        *("HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy"),
+    ]
 
 
 def test_what_is_about_this_machine_does_not_go_inside() -> None:
     words = ["--container", "--python=/x/bin/python", "--image", "mine", "-k", "nn", "--", "--image", "-x"]
-    kept = inside(words, flags=("--container",), options=("--python", "--image"))
+    kept = inner_words(words, **{"--container": {"action": "store_true"}, "--image": {}})
     assert kept == ("-k", "nn", "--", "--image", "-x")
-    assert inside(["--python", "/x", "-v"], flags=(), options=("--python",)) == ("-v",)
+    assert inner_words(["--python", "/x", "-v"]) == ("-v",)
