@@ -7,7 +7,6 @@ step: run again, the rest is as old as before, so the new plan completes what th
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from collections import defaultdict
@@ -24,7 +23,7 @@ from ci.promote.promotion import unfinished
 from ci.publish.index.pages import FILES as DISTRIBUTIONS
 from ci.publish.index.pages import SIDECAR
 from core import console, parallel
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -82,10 +81,7 @@ class Retention(Model):
         return self.policies[name]
 
 
-@functools.cache
-def retention() -> Retention:
-    """Read the data file."""
-    return load_toml(RETENTION_FILE, Retention)
+retention = data_file(RETENTION_FILE, Retention)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -256,11 +256,11 @@ def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: i
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
 
     def copied(file: StagedFile) -> Outcome:
-        return target.copy(file.key, source, file.source_key, sha256=file.sha256, replace=False)
+        return target.copy(file.key, source, file.source_key, sha256=file.sha256)
 
     def copied_sidecar(file: StagedFile) -> Outcome:
         key, source_key = f"{file.key}{SIDECAR}", f"{file.source_key}{SIDECAR}"
-        return target.copy(key, source, source_key, sha256=file.metadata_sha256, replace=False)
+        return target.copy(key, source, source_key, sha256=file.metadata_sha256)
 
     outcomes = parallel.each(copied, planned.files, jobs=jobs)
     parallel.each(copied_sidecar, [file for file in planned.files if file.metadata_sha256], jobs=jobs)

@@ -8,7 +8,6 @@ Groups of targets (``gfx11``, ``gfx12-0``) are never named: their packages stay 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
 from core.wheel import parse_sdist_name, parse_wheel_name
@@ -79,10 +78,7 @@ class Rules(Model):
         )
 
 
-@functools.cache
-def rules() -> Rules:
-    """Read the data file."""
-    return load_toml(RULES_FILE, Rules)
+rules = data_file(RULES_FILE, Rules)
 
 
 def _any(name: str, globs: Iterable[str]) -> bool:

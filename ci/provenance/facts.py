@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pydantic import ConfigDict, Field
 from ci.promote.documents import document
 from ci.promote.runs import Recorded, recorded
 from core import data, parallel
-from core.data import Model, load_toml, validated
+from core.data import Model, data_file, validated
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
 from core.run import is_record
@@ -48,10 +47,7 @@ class Names(Model):
     sources: Mapping[Literal["rocm"], str]
 
 
-@functools.cache
-def names() -> Names:
-    """Read the data file."""
-    return load_toml(NAMES_FILE, Names)
+names = data_file(NAMES_FILE, Names)
 
 
 def statement_path(group: str, filename: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import ConfigDict
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import UsageError
 from core.run.locations import BUCKETS_FILE, Location, Origin, RunBucket, RunBuckets, is_own, location
 
@@ -71,10 +70,7 @@ class Access:
     permissions: Mapping[str, str]
 
 
-@functools.cache
-def buckets() -> Buckets:
-    """Read the data file."""
-    return load_toml(BUCKETS_FILE, Buckets)
+buckets = data_file(BUCKETS_FILE, Buckets)
 
 
 def access(data: Buckets, origin: Origin, release_type: str) -> Access:

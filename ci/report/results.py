@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from ci.report.model import (
     Build,
-    BuildGraph,
     CellName,
-    CompilerCache,
-    Memory,
     Problem,
-    Reached,
     TestLine,
     TestRun,
     Tests,
@@ -32,40 +28,25 @@ SLOWEST = 50
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Details:
-    reached: Reached | None = None
-    compiler_cache: CompilerCache | None = None
-    ninja: tuple[BuildGraph, ...] = ()
-    memory: Memory | None = None
-
-
 def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
     """Return the inside of builds, failed ones first, then the longest; and what makes no sense."""
     builds, problems = [], []
-    read = TypeAdapter(_Details).validate_python
+    read = TypeAdapter(Build).validate_python
     for group in facts.groups:
         for key, record in group.records:
             if not record.stage.startswith("build_"):
                 continue
+            facts_of = {"cell": CellName.of(group.name, record.cell), "stage": record.stage}
+            facts_of |= {"seconds": record.seconds, "failed": record.status != "ok"}
             try:
-                details = read(record.details)
+                build = read({**record.details, **facts_of})
             except ValidationError as problem:
                 first = problem.errors()[0]
                 path = ".".join(str(part) for part in first["loc"])
                 problems.append(Problem(where=key, what=f"details.{path}: {first['msg']}."))
-                details = _Details()
-            build = Build(
-                cell=CellName.of(group.name, record.cell),
-                stage=record.stage,
-                seconds=record.seconds,
-                failed=record.status != "ok",
-                reached=details.reached,
-                cache=details.compiler_cache,
-                graphs=tuple(sorted(details.ninja, key=lambda one: (-one.seconds, one.folder))),
-                memory=details.memory,
-            )
-            builds.append(build)
+                build = read(facts_of)
+            graphs = sorted(build.graphs, key=lambda one: (-one.seconds, one.folder))
+            builds.append(replace(build, graphs=tuple(graphs)))
     builds.sort(key=lambda one: (not one.failed, -one.seconds, one.cell, one.stage))
     return tuple(builds), tuple(problems)
 
@@ -89,14 +70,8 @@ def _stage(one: GroupEntry) -> str:
 
 
 def _run(group: str, one: GroupEntry) -> TestRun:
-    return TestRun(
-        cell=CellName.of(group, one),
-        stage=_stage(one),
-        passed=one.passed,
-        totals=_totals(one.totals),
-        seconds=one.seconds,
-        problems=one.problems,
-    )
+    same = one.model_dump(include={"passed", "seconds", "problems"})
+    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=_totals(one.totals), **same)
 
 
 def _totals(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -134,16 +109,7 @@ def _lines(
     for group, entry in entries:
         place = f"{_stage(entry)} {CellName.of(group, entry)}".strip()
         for one in chosen(entry):
-            line = TestLine(
-                test=one.test,
-                outcome=one.outcome,
-                line=one.line,
-                text=one.text,
-                cells=(place,),
-                seconds=one.seconds,
-                command=one.command,
-                rule=one.rule,
-            )
+            line = TestLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
             found[one.test] = _joined(found[one.test], line) if one.test in found else line
     return sorted(found.values(), key=lambda line: (-len(line.cells), line.test))
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from ci.report.model import CellName, Folder, Source, Wheel
 from core.wheel import CONTENTS
+from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_host
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from ci.report.facts import GroupFacts, RunFacts
     from core.run.records import FileRecord, Record
-    from pytorch_build.lock.source_lock import LockedProject, SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
 
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
@@ -129,27 +130,24 @@ def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source,
             rocm = Source(torch_ref=ref, project=ROCM, version=lock.rocm_version, version_before=rocm_before)
             found.append(rocm)
         earlier = old.projects if old else {}
-        names = dict.fromkeys((*lock.projects, *earlier))
-        found += [_project(ref, name, lock.projects.get(name), earlier.get(name)) for name in names]
+        for name in dict.fromkeys((*lock.projects, *earlier)):
+            absent = LockedProject(project=name)
+            found.append(_project(ref, lock.projects.get(name, absent), earlier.get(name, absent)))
     return tuple(found)
 
 
-def _project(ref: str, name: str, now: LockedProject | None, old: LockedProject | None) -> Source:
+def _project(ref: str, now: LockedProject, old: LockedProject) -> Source:
     return Source(
         torch_ref=ref,
-        project=name,
-        origin=now.origin if now else old.origin if old else "",
-        ref=now.ref if now else "",
-        commit=now.commit if now else "",
-        version=_version(now),
-        commit_before=old.commit if old else "",
-        version_before=_version(old),
+        project=now.project,
+        origin=now.origin or old.origin,
+        ref=now.ref,
+        commit=now.commit,
+        version=now.prebuilt or now.base_version,
+        commit_before=old.commit,
+        version_before=old.prebuilt or old.base_version,
         compare=_compare(now, old),
     )
-
-
-def _version(locked: LockedProject | None) -> str:
-    return (locked.prebuilt or locked.base_version) if locked else ""
 
 
 def commit_url(origin: str, commit: str) -> str:
@@ -162,9 +160,9 @@ def _base(origin: str) -> str:
     return origin.removesuffix("/").removesuffix(".git")
 
 
-def _compare(now: LockedProject | None, old: LockedProject | None) -> str:
+def _compare(now: LockedProject, old: LockedProject) -> str:
     """Return the address of the changes between two commits of one repository."""
-    if now is None or old is None or now.origin != old.origin or now.commit == old.commit:
+    if now.origin != old.origin or now.commit == old.commit:
         return ""
     known = commit_url(now.origin, now.commit) and commit_url(old.origin, old.commit)
     return f"{_base(now.origin)}/compare/{old.commit}...{now.commit}" if known else ""

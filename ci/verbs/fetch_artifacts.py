@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(common.gpu_family or default_family(detect()))
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
-    own = data.load(data.own_file(arguments.config, common.root, environment())).rocm
+    own = data.load_own(arguments, common.root, environment()).rocm
     common, place = _found(common, chosen, arguments, own)
     group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)

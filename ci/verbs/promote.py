@@ -8,9 +8,9 @@ from __future__ import annotations
 import getpass
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci.jobs import JOBS
 from ci.plan import data
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
@@ -19,7 +19,7 @@ from ci.promote.facts import SetRequest, gather, staged_versions
 from ci.promote.policy import Rules, by_cell, decide, gates
 from ci.promote.version_change import final_of, kept_facts, new_version
 from ci.publish.buckets import buckets, distribution_store
-from ci.verbs.cells import TESTS, expand, load_matrix
+from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
 from core.cli.options import DEFAULT_STORE, common_from, environment
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from ci.promote.version_change import RocmChange
     from core.cli.options import Common
     from core.stores import Store
-
-# the stage of a matrix that has every one of its cells
-_EVERY_CELL = TESTS[0]
-
 
 _OPTIONS = {
     "the set": (
@@ -92,8 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
     request = _request(arguments, common, source, change)
     facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
-    own = Path(arguments.config) if arguments.config else None
-    known = data.load(data.own_file(own, common.root, environment()))
+    known = data.load_own(arguments, common.root, environment())
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
@@ -211,11 +206,11 @@ def _only_version(source: Store, change: RocmChange | None) -> str:
 
 def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Cell], ...]:
     """Return the cells of a matrix, on the chosen platform or on all."""
-    matrix = load_matrix(arguments.matrix, common.root)
+    matrix, (tested,) = load_matrix(arguments.matrix, common.root), JOBS["test_pytorch"]  # has every cell
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(common.refs_file, common.root, platform=platform)
-        for one in expand(matrix, refs, platform).sessions[_EVERY_CELL]:
+        for one in expand(matrix, refs, platform).sessions[tested]:
             family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python).abi
             cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))
     return tuple(cells)
