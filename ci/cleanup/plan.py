@@ -27,7 +27,7 @@ from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from ci.cleanup import Unit
@@ -265,7 +265,9 @@ def _rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
 def carry_out(store: Store, plan: Plan) -> int:
     """Delete what goes."""
     sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
-    keys, folders = list(sizes), _by_folder(plan)
+    keys, folders = list(sizes), defaultdict[str, frozenset[str]](frozenset)
+    for unit in (one.unit for one in plan.goes if one.unit.folder):
+        folders[unit.folder] |= {one.key for one in unit.objects}
     _require_unused(store, keys)
     with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
 
@@ -295,13 +297,6 @@ def _require_unused(store: Store, keys: Sequence[str]) -> None:
             f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
             hint="Run this again when the promotion has ended.",
         )
-
-
-def _by_folder(plan: Plan) -> Mapping[str, frozenset[str]]:
-    going: dict[str, frozenset[str]] = defaultdict(frozenset)
-    for unit in (one.unit for one in plan.goes if one.unit.folder):
-        going[unit.folder] |= {one.key for one in unit.objects}
-    return going
 
 
 def _await_unlisted(store: Store, folder: str, going: frozenset[str]) -> None:

@@ -26,6 +26,7 @@ from core.packages import resolution
 from core.packages.resolution import others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.wheel.distributions import is_ours
+from pytorch_build.test.installation import require_device_code
 from rocm_packaging.origin import sdist_requires
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def install_chosen(
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)
-    wanted.devices.require(target)
+    devices = wanted.devices
+    require_device_code(target, devices.targets if devices.exact else ())  # before the first kernel does
 
 
 def _forget_others(target: Interpreter, chosen: Chosen) -> None:

@@ -7,7 +7,7 @@ from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from core import files
 from core.data import Model, data_file, load_toml, merged, read_toml, validated
@@ -227,15 +227,10 @@ class Families(Model):
     families: dict[str, dict[Platform, FamilyOn]]
     expect_failure: tuple[ExpectedFailure, ...] = ()
 
-    @field_validator("variants")
-    @classmethod
-    def _plain(cls, variants: dict[str, BuildVariant]) -> dict[str, BuildVariant]:
-        if PLAIN not in variants:
-            raise ValueError(f"there is no variant {PLAIN!r}.")
-        return variants
-
     @model_validator(mode="after")
     def _known(self) -> Self:
+        if PLAIN not in self.variants:
+            raise ValueError(f"variants: there is no variant {PLAIN!r}.")
         for name, platforms in self.families.items():
             if name not in families():
                 raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ci.jobs import BUILDS
 from ci.plan import decisions, families
+from ci.plan.data import reaches
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest
 from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
@@ -85,7 +86,12 @@ def plan(question: Question) -> Plan:
         notes=tuple(_notes(question)),
     )
     matrices(made)  # refuses one with too many jobs
-    return made if enabled.value else _nothing(made)
+    if enabled.value:
+        return made
+    no = Decision(value=False, reason=enabled.reason)
+    left_out = (LeftOut(what="everything", reason=no.reason),)
+    nothing = {"variants": (), "cells": (), "left_out": left_out}
+    return made.model_copy(update={**nothing, "build_pytorch": no, "upload": no, "promote": no})
 
 
 def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
@@ -95,14 +101,6 @@ def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
     if question.dispatched and (inputs.build_pytorch or any(named)):
         why = next((f" {one.what}: {one.reason}." for one in left_out if "build_py" in one.what), "")
         raise UsageError(f"The dispatch requests PyTorch, and nothing of it can be built.{why}")
-
-
-def _nothing(made: Plan) -> Plan:
-    """Take everything out of a plan that builds nothing."""
-    no = Decision(value=False, reason=made.enable_build_jobs.reason)
-    left_out = (LeftOut(what="everything", reason=no.reason),)
-    nothing = {"variants": (), "cells": (), "left_out": left_out}
-    return made.model_copy(update={**nothing, "build_pytorch": no, "upload": no, "promote": no})
 
 
 def _rocm(question: Question, *, own: bool) -> RocmPackages:
@@ -298,6 +296,7 @@ class _Jobs:
         tested_on = build.variant.tested_on
         # a kernel that the event names is one of machines that have the family
         named = build.chosen.named or self.question.labels.kernel
+        tier = "nightly" if self.question.dispatched else self.question.tier[0]
         rules = (
             (not self.upload.value, f"nothing is uploaded that it could install: {self.upload.reason}"),
             (build.entry.expect_failure, "its ROCm packages are expected to fail"),
@@ -307,7 +306,7 @@ class _Jobs:
             ),
             (not sessions, "other tests are requested"),
             (
-                not named and not self.question.tests_reach(build.chosen.on.tests),
+                not named and not reaches(tier, build.chosen.on.tests),
                 f"tested from {build.chosen.on.tests} on, or on request",
             ),
             (not label, reason),

@@ -22,7 +22,7 @@ from packaging.version import Version
 from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
-from core.wheel import parse_sdist_name, parse_wheel_name
+from core.wheel import parse_name
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_host, device_target
@@ -192,8 +192,7 @@ def plan_set(filenames: Iterable[str], change: RocmChange) -> tuple[Renamed, ...
 
 
 def _renamed(filename: str, change: RocmChange) -> Renamed:
-    is_wheel = filename.endswith(".whl")
-    parsed = parse_wheel_name(filename) if is_wheel else parse_sdist_name(filename)
+    parsed = parse_name(filename)
     kind = rules().kind_of(parsed.distribution)
     if kind is None:
         raise WheelError(
@@ -211,7 +210,7 @@ def _renamed(filename: str, change: RocmChange) -> Renamed:
             )
         name, _, *rest = filename.split("-")
         target = f"{filename.removesuffix('.tar.gz').rpartition('-')[0]}-{new}.tar.gz"
-        target = "-".join([name, new, *rest]) if is_wheel else target
+        target = "-".join([name, new, *rest]) if filename.endswith(".whl") else target
     return Renamed(
         source=filename, target=target, distribution=parsed.distribution, kind=kind, old=old, new=new
     )

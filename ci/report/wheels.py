@@ -131,7 +131,7 @@ def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source,
             found.append(rocm)
         earlier = old.projects if old else {}
         for name in dict.fromkeys((*lock.projects, *earlier)):
-            absent = LockedProject(project=name)
+            absent = LockedProject.model_construct(project=name)  # which no lock would have
             found.append(_project(ref, lock.projects.get(name, absent), earlier.get(name, absent)))
     return tuple(found)
 

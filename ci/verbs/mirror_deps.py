@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ci.install.dependencies import bring, mirror, needs, resolved
 from ci.publish.index import Records, write_index
+from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, common_from
 from core.errors import StoreError
@@ -63,8 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
         present = frozenset(stored.key for stored in store.list(data.prefix, recursive=False))
         put = bring(data, store, missing, present)
         _record(data, common, store, put)
-        rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
-        console.table(("file", "size", "sha256"), rows)
+        show(put)
     indexed = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     pages = len(indexed.written) + len(indexed.removed)
     console.done(

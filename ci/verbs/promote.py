@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getpass
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ci.jobs import JOBS
@@ -84,9 +83,15 @@ def run(arguments: argparse.Namespace) -> None:
     override = _override(arguments)
     # as they are: nothing is written before the decision, and nothing at all in a dry run
     bucket = distribution_store_of(arguments, common, dry_run=False)
-    source = _candidates(arguments, common) if change else bucket
+    source = bucket
+    if change:
+        kind = arguments.from_release_type or "prerelease"
+        place = arguments.from_store or distribution_store(buckets(), kind)
+        source = open_store(place, root=common.root)
     request = _request(arguments, common, source, change)
-    facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
+    # a run lies where it was staged from, unless another store is named
+    named = common.store if common.store != DEFAULT_STORE else ""
+    facts = gather(source, request, lambda at: open_store(named or at, root=common.root), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
     known = data.load_own(arguments, common.root, environment())
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
@@ -111,7 +116,10 @@ def run(arguments: argparse.Namespace) -> None:
         override=verdict.override,
         files=files,
     )
-    _show_unfinished(bucket, decision)
+    for one in promotion.unfinished(bucket):
+        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
+        since = f"is being promoted by {one.by} since {one.decided}, or was interrupted"
+        console.warn(f"{one.set_name} {since}{again}.")
     promotion.require_same_targets(bucket, decision)
     if common.dry_run:
         _show_plan(bucket, decision)
@@ -152,16 +160,6 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
             hint="Give --release-type release.",
         )
     return change
-
-
-def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
-    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type or "prerelease")
-    return open_store(named, root=common.root)
-
-
-def _open_run(common: Common, address: str) -> Store:
-    """Open a run's store: where it was staged from, unless another one is named."""
-    return open_store(common.store if common.store != DEFAULT_STORE else address, root=common.root)
 
 
 def _override(arguments: argparse.Namespace) -> Override | None:
@@ -261,14 +259,6 @@ def _require(facts: Facts, verdict: Verdict) -> None:
         + "\n".join(lines),
         hint=hint,
     )
-
-
-def _show_unfinished(bucket: Store, decision: Decision) -> None:
-    for one in promotion.unfinished(bucket):
-        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
-        console.warn(
-            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
-        )
 
 
 def _show_plan(bucket: Store, decision: Decision) -> None:

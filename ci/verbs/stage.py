@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ci.promote import documents
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from ci.publish.buckets import buckets, distribution_store
+from ci.publish.upload import show
 from core import console
 from core.cli.options import add_group, common_from
 from core.run import artifact_groups
@@ -98,10 +99,7 @@ def _stage(common: Common, source: Store, target: Store, planned: StagingRecord,
         if not common.dry_run:
             keys = {file.key for file in planned.files}
             documents.write_pages(target, documents.STAGING, planned.family, expected=keys)
-    console.table(
-        ("file", "size", "sha256"),
-        [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],
-    )
+    show(planned.files)
     where = f"{target.url}/{documents.folder(documents.STAGING, planned.family)}"
     count = len(planned.files)
     if common.dry_run:

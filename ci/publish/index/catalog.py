@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.publish.index.pages import FILES, SIDECAR, Entry, read_name, row
+from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, read_name, row
 from ci.publish.index.sources import Promise, digest_in, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
@@ -25,16 +25,6 @@ class Held:
 
     stored: Stored
     why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed:
-    """What an index is to list."""
-
-    documents: Mapping[str, tuple[str, int]]
-    projects: Mapping[str, Project]
-    pending: Sequence[Promise]
-    held: Sequence[Held]
 
 
 def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
@@ -65,8 +55,8 @@ class Catalog:
     held: list[Held] = field(default_factory=list)
     pending: set[Promise] = field(default_factory=set)
 
-    def listed(self) -> Listed:
-        """Return what the index lists now."""
+    def listed(self, title: str) -> State:
+        """Return what the index lists now; its pages are not made yet."""
         documents, anew = self._read_documents()
         old: Mapping[str, Project] = {} if anew else self.old.projects
         known = set() if anew else self.old.seen()
@@ -93,11 +83,13 @@ class Catalog:
             kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
             rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
             projects[name] = project_of([*rows, *made.get(name, ())])
-        return Listed(
+        return State(
+            form=page_format(),
+            title=title,
+            yanked=self.yanked,
             documents=documents,
             projects={name: projects[name] for name in sorted(projects) if projects[name].count},
             pending=sorted(self.pending),
-            held=self.held,
         )
 
     def _promise(self, promise: Promise) -> None:
