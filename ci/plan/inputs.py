@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -161,14 +162,14 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
     if name in {"build_pytorch", "use_prebuilt_artifacts", "expect_failure"}:
         return _flag
     if name in _KNOWN_VALUES:
-        return lambda given, value: _one_of(given, value, _KNOWN_VALUES[name])
+        return partial(_one_of, known=_KNOWN_VALUES[name])
     if name.endswith("_amdgpu_families"):
         return _families
     if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
         return _words
     kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store"), "url": (_URL, "address")}
     pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
-    return lambda given, value: _matching(given, value, pattern, what)
+    return partial(_matching, pattern=pattern, what=what)
 
 
 def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload

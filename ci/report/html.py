@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ci.report import commit_url
 from ci.report.text import counted, duration, natural, signed, spelt
-from ci.report.wheels import commit_url
 from core import console
 
 if TYPE_CHECKING:
