@@ -96,7 +96,17 @@ def run(arguments: argparse.Namespace) -> None:
     def work() -> Made:
         jobs, force = arguments.jobs, arguments.force
         fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), jobs=jobs, force=force))
-        return Made(files=(), details={"folder": str(folder), "artifacts": [*map(_described, fetched)]})
+        described = [
+            {
+                "name": one.artifact.name.filename,
+                "size": one.artifact.size,
+                "sha256": one.artifact.sha256,
+                "seconds": round(one.seconds, 3),
+                "fresh": one.fresh,
+            }
+            for one in fetched
+        ]
+        return Made(files=(), details={"folder": str(folder), "artifacts": described})
 
     stage.perform(
         Stage(
@@ -131,16 +141,6 @@ def show(fetched: list[Fetched], folder: Path) -> None:
     ]
     console.table(("artifact", "size", "seconds", "sha256"), rows)
     console.say(f"artifacts  {folder}")
-
-
-def _described(one: Fetched) -> dict[str, object]:
-    return {
-        "name": one.artifact.name.filename,
-        "size": one.artifact.size,
-        "sha256": one.artifact.sha256,
-        "seconds": round(one.seconds, 3),
-        "fresh": one.fresh,
-    }
 
 
 def _found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ class Catalog:
     files: Mapping[str, Stored]
     yanked: Mapping[str, str]
     strict: bool
-    promises: dict[str, list[Promise]] = field(default_factory=dict)
+    promises: dict[str, list[Promise]] = field(default_factory=lambda: defaultdict(list))
     earlier: Mapping[str, Line] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     pending: set[Promise] = field(default_factory=set)
@@ -64,7 +65,7 @@ class Catalog:
         gone = self._gone(known - self.files.keys())
         if self.source.names_files:
             for line in gone:
-                self._promise(line.promise)
+                self.promises[line.promise.key].append(line.promise)
             self._collect_absent({seen.partition(" ")[0] for seen in fresh})
         else:
             described = self.source.query(list(fresh.values()))
@@ -92,9 +93,6 @@ class Catalog:
             pending=sorted(self.pending),
         )
 
-    def _promise(self, promise: Promise) -> None:
-        self.promises.setdefault(promise.key, []).append(promise)
-
     def _read_documents(self) -> tuple[Mapping[str, tuple[str, int]], bool]:
         """Gather promises; return documents with etags and counts, and whether all were read anew."""
         old = self.old.documents
@@ -106,7 +104,7 @@ class Catalog:
         new = list(self.documents) if anew else new
         counts = dict.fromkeys(self.documents, 0) | {name: one[1] for name, one in old.items()}
         for promise in () if anew else self.old.pending:
-            self._promise(promise)
+            self.promises[promise.key].append(promise)
         for name, promised in zip(new, self.source.read(new) if new else (), strict=True):
             mine = [
                 one._replace(key=filename)
@@ -115,7 +113,7 @@ class Catalog:
             ]
             counts[name] = len(mine)
             for one in mine:
-                self._promise(one)
+                self.promises[one.key].append(one)
         return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
