@@ -44,13 +44,16 @@ class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True, populate_by_name=True)
 
 
+_Text = Annotated[str, BeforeValidator(lambda said: said or "")]  # null is no text
+
+
 class Run(_Answer):
     """One run of a workflow; `head` is "" once a fork is deleted."""
 
     run_id: Annotated[str, BeforeValidator(str)] = Field(validation_alias="id")
     commit: str = Field(validation_alias="head_sha")
-    status: str | None = None
-    conclusion: str | None = None
+    status: _Text = ""
+    conclusion: _Text = ""
     created: str = Field(validation_alias="created_at")
     url: str = Field(validation_alias="html_url")
     path: str = ""  # of the workflow's file, with the branch behind an @ where it is another repository's

@@ -86,12 +86,7 @@ def plan(question: Question) -> Plan:
         notes=tuple(_notes(question)),
     )
     matrices(made)  # refuses one with too many jobs
-    if enabled.value:
-        return made
-    no = Decision(value=False, reason=enabled.reason)
-    left_out = (LeftOut(what="everything", reason=no.reason),)
-    nothing = {"variants": (), "cells": (), "left_out": left_out}
-    return made.model_copy(update={**nothing, "build_pytorch": no, "upload": no, "promote": no})
+    return made if enabled.value else _nothing(made)
 
 
 def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
@@ -101,6 +96,14 @@ def _refuse_nothing(question: Question, left_out: Sequence[LeftOut]) -> None:
     if question.dispatched and (inputs.build_pytorch or any(named)):
         why = next((f" {one.what}: {one.reason}." for one in left_out if "build_py" in one.what), "")
         raise UsageError(f"The dispatch requests PyTorch, and nothing of it can be built.{why}")
+
+
+def _nothing(made: Plan) -> Plan:
+    """Take everything out of a plan that builds nothing."""
+    no = Decision(value=False, reason=made.enable_build_jobs.reason)
+    left_out = (LeftOut(what="everything", reason=no.reason),)
+    nothing = {"variants": (), "cells": (), "left_out": left_out}
+    return made.model_copy(update={**nothing, "build_pytorch": no, "upload": no, "promote": no})
 
 
 def _rocm(question: Question, *, own: bool) -> RocmPackages:
