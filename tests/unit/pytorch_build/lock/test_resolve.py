@@ -124,7 +124,9 @@ def test_without_pin_files_the_defaults_hold(world: World, git: Callable[..., st
 def test_a_pin_that_is_absent_and_has_no_default_is_refused(world: World, git: Callable[..., str]) -> None:
     git(world.root / "torch", "rm", "--quiet", TRITON_PIN)
     world.commit("torch", {})
-    with pytest.raises(SourceError, match=r"triton should come from .*triton\.txt .* does not exist") as caught:
+    with pytest.raises(
+        SourceError, match=r"triton should come from .*triton\.txt .* does not exist"
+    ) as caught:
         world.resolve()
     assert "[refs.mine.triton]" in caught.value.hint
 
