@@ -9,11 +9,11 @@ import re
 import time
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import quote, urlsplit
 
 import urllib3
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from core import console
 from core.errors import MissingInputError, ServiceError, UsageError
@@ -40,17 +40,25 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _WHOLE = 40
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One run of a workflow."""
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True, populate_by_name=True)
 
-    run_id: str
-    commit: str
-    status: str
-    conclusion: str
-    created: str
-    url: str
-    fork: bool
+
+_Text = Annotated[str, BeforeValidator(lambda said: said or "")]  # null is no text
+
+
+class Run(_Answer):
+    """One run of a workflow; `head` is "" once a fork is deleted."""
+
+    run_id: Annotated[str, BeforeValidator(str)] = Field(validation_alias="id")
+    commit: str = Field(validation_alias="head_sha")
+    status: _Text = ""
+    conclusion: _Text = ""
+    created: str = Field(validation_alias="created_at")
+    url: str = Field(validation_alias="html_url")
+    path: str = ""  # of the workflow's file, with the branch behind an @ where it is another repository's
+    head: str = Field("", validation_alias=AliasPath("head_repository", "full_name"))
+    fork: bool = False
     workflow: str = ""
 
     @property
@@ -98,27 +106,8 @@ def first_line(text: str) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
-
-
-class _Repository(_Answer):
-    full_name: str
-
-
-class _Run(_Answer):
-    id: int
-    head_sha: str
-    status: str | None = None
-    conclusion: str | None = None
-    created_at: str
-    html_url: str
-    path: str = ""  # of the workflow's file, with the branch behind an @ where it is another repository's
-    head_repository: _Repository | None = None  # null once a fork is deleted
-
-
 class _Runs(_Answer):
-    workflow_runs: tuple[_Run, ...]
+    workflow_runs: tuple[Run, ...]
 
 
 class _Commit(_Answer):
@@ -171,7 +160,7 @@ class GitHub:
 
     def run(self, repository: str, run_id: str) -> Run:
         """Return one run."""
-        return _as_run(self._get(f"/repos/{repository}/actions/runs/{run_id}", {}, _Run), repository)
+        return _as_run(self._get(f"/repos/{repository}/actions/runs/{run_id}", {}, Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         """Yield runs, the newest first, page by page."""
@@ -307,18 +296,10 @@ def _refusal(path: str, answer: urllib3.BaseHTTPResponse, *, token: bool) -> Ser
     return ServiceError(f"GitHub refuses {path}: status {answer.status}.")
 
 
-def _as_run(run: _Run, repository: str) -> Run:
-    head = run.head_repository
-    return Run(
-        run_id=str(run.id),
-        commit=run.head_sha,
-        status=run.status or "",
-        conclusion=run.conclusion or "",
-        created=run.created_at,
-        url=run.html_url,
-        fork=head is None or head.full_name.casefold() != repository.casefold(),
-        workflow=run.path.partition("@")[0].rpartition("/")[2],
-    )
+def _as_run(run: Run, repository: str) -> Run:
+    fork = run.head.casefold() != repository.casefold()
+    workflow = run.path.partition("@")[0].rpartition("/")[2]
+    return run.model_copy(update={"fork": fork, "workflow": workflow})
 
 
 def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:

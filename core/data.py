@@ -6,6 +6,8 @@ with the known one that it is nearest to.
 
 from __future__ import annotations
 
+import functools
+import json
 import tomllib
 import types
 from datetime import date  # noqa: TC003 - pydantic reads it
@@ -16,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from core.errors import DataError, MissingInputError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
@@ -49,6 +51,11 @@ def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
     return validated(read_toml(path), model, where=path)
 
 
+def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
+    """Return the function that reads a data file, once."""
+    return functools.cache(functools.partial(load_toml, path, model))
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file without checking what it holds."""
     return parse_toml(read_text(path), where=path)
@@ -78,6 +85,17 @@ def parse_json(text: str, model: type[AnyModel], *, where: Path | str) -> AnyMod
         return model.model_validate_json(text)
     except ValidationError as problem:
         raise _as_data_error(problem, model, where) from problem
+
+
+def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
+    """Read a JSON object of any shape that came from `where`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{where} is not JSON: {problem}.", hint=hint) from problem
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is not a JSON object.", hint=hint)
+    return value
 
 
 def validated(value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str) -> AnyModel:

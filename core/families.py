@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import model_validator
 
 from core import process
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ class _FamiliesFile(Model):
         return self
 
 
-@functools.cache
-def _file() -> _FamiliesFile:
-    return load_toml(FAMILIES_FILE, _FamiliesFile)
+_file = data_file(FAMILIES_FILE, _FamiliesFile)
 
 
 @functools.cache

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from core.cli import Verb, main
+from core.cli import main, verbs_of
 
-VERBS = (
-    Verb("build", "rocm_packaging.verbs.build", "ROCm artifacts -> rocm sdist and rocm-sdk-* wheels"),
-    Verb(
-        "test", "rocm_packaging.verbs.test", "ROCm packages -> a clean environment, and rocm-sdk test there"
-    ),
+VERBS = verbs_of(
+    "rocm_packaging",
+    {
+        "build": "ROCm artifacts -> rocm sdist and rocm-sdk-* wheels",
+        "test": "ROCm packages -> a clean environment, and rocm-sdk test there",
+    },
 )
 
 if __name__ == "__main__":

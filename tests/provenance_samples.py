@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ci.promote.documents import document
+from ci.promote.documents import Document, document
 from ci.promote.runs import Recorded
-from ci.provenance.facts import LockFile, RunRecords
+from ci.provenance.facts import RunRecords
 from core.run import RunOutputs
 from core.run.records import Cell, FileRecord, Record, serialize
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -129,9 +129,9 @@ def lock(commit: str = TORCH_COMMIT) -> SourceLock:
     return SourceLock(torch_ref=REF, release_type="nightly", projects={"torch": project})
 
 
-def lock_file(commit: str = TORCH_COMMIT) -> LockFile:
+def lock_file(commit: str = TORCH_COMMIT) -> tuple[SourceLock, Document]:
     content = lock(commit).model_dump_json().encode()
-    return LockFile(lock=lock(commit), document=document(OUTPUTS.source_lock_key(REF), content))
+    return lock(commit), document(OUTPUTS.source_lock_key(REF), content)
 
 
 def run(*more: Record, torch: Record | None = None, locked: str = TORCH_COMMIT) -> RunRecords:
@@ -139,5 +139,5 @@ def run(*more: Record, torch: Record | None = None, locked: str = TORCH_COMMIT) 
     return RunRecords(
         prefix=OUTPUTS.prefix,
         groups={GROUP: tuple(recorded(one) for one in found)},
-        locks=(lock_file(locked),),
+        locks={REF: lock_file(locked)},
     )

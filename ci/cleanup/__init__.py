@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 from ci.promote import documents
 from ci.publish.index.pages import SIDECAR
-from core.errors import DataError
+from core.errors import DataError, WheelError
 from core.http import links
+from core.wheel import parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,11 +85,8 @@ def units(objects: Sequence[Stored]) -> Sequence[Unit]:
         )
         for (folder, project, version), files in versions.items()
     ]
-    return sorted(found, key=lambda unit: (unit.series, _newness(unit)), reverse=True)
-
-
-def _newness(unit: Unit) -> tuple[Version | float, str]:
-    return (unit.modified if unit.version is None else unit.version, unit.name)
+    # of a series the newest first
+    return sorted(found, key=lambda one: (one.series, one.version or one.modified, one.name), reverse=True)
 
 
 def _run_of(key: str) -> tuple[str, str] | None:
@@ -118,15 +116,11 @@ def _staged(key: str) -> tuple[str, str, Version] | None:
     folder, _, filename = key.rpartition("/")
     if folder.count("/") != 1 or is_page(key):
         return None
-    filename = filename.removesuffix(SIDECAR)
     try:
-        if filename.endswith(".whl"):
-            name, version, *_ = parse_wheel_filename(filename)
-        else:
-            name, version = parse_sdist_filename(filename)
-    except ValueError:  # what packaging raises for names and versions
+        parsed = parse_name(filename.removesuffix(SIDECAR))
+    except WheelError:
         return None
-    return folder, name, version
+    return folder, parsed.distribution, parsed.version
 
 
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:

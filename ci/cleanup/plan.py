@@ -7,7 +7,6 @@ step: run again, the rest is as old as before, so the new plan completes what th
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from collections import defaultdict
@@ -24,11 +23,11 @@ from ci.promote.promotion import unfinished
 from ci.publish.index.pages import FILES as DISTRIBUTIONS
 from ci.publish.index.pages import SIDECAR
 from core import console, parallel
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from ci.cleanup import Unit
@@ -82,10 +81,7 @@ class Retention(Model):
         return self.policies[name]
 
 
-@functools.cache
-def retention() -> Retention:
-    """Read the data file."""
-    return load_toml(RETENTION_FILE, Retention)
+retention = data_file(RETENTION_FILE, Retention)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +265,9 @@ def _rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
 def carry_out(store: Store, plan: Plan) -> int:
     """Delete what goes."""
     sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
-    keys, folders = list(sizes), _by_folder(plan)
+    keys, folders = list(sizes), defaultdict[str, frozenset[str]](frozenset)
+    for unit in (one.unit for one in plan.goes if one.unit.folder):
+        folders[unit.folder] |= {one.key for one in unit.objects}
     _require_unused(store, keys)
     with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
 
@@ -299,13 +297,6 @@ def _require_unused(store: Store, keys: Sequence[str]) -> None:
             f"A promotion that works with {used[0]} began meanwhile; neither it nor any wheel was deleted.",
             hint="Run this again when the promotion has ended.",
         )
-
-
-def _by_folder(plan: Plan) -> Mapping[str, frozenset[str]]:
-    going: dict[str, frozenset[str]] = defaultdict(frozenset)
-    for unit in (one.unit for one in plan.goes if one.unit.folder):
-        going[unit.folder] |= {one.key for one in unit.objects}
-    return going
 
 
 def _await_unlisted(store: Store, folder: str, going: frozenset[str]) -> None:

@@ -131,7 +131,8 @@ class Python:
 
     def calls(self, within: ast.AST, name: str) -> Sequence[ast.Call]:
         """Find the calls of a function or method, in their order."""
-        every = [one for one in in_order(within) if isinstance(one, ast.Call) and _called(one) == name]
+        calls = (one for one in in_order(within) if isinstance(one, ast.Call))
+        every = [one for one in calls if name in {getattr(one.func, "attr", ""), getattr(one.func, "id", "")}]
         if not every:
             raise moved(self.path, f"a call of {name}()")
         return every
@@ -192,7 +193,3 @@ def in_order(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for child in ast.iter_child_nodes(node):
         yield from in_order(child)
-
-
-def _called(call: ast.Call) -> str:
-    return getattr(call.func, "attr", "") or getattr(call.func, "id", "")

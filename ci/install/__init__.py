@@ -26,6 +26,7 @@ from core.packages import resolution
 from core.packages.resolution import others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.wheel.distributions import is_ours
+from pytorch_build.test.installation import require_device_code
 from rocm_packaging.origin import sdist_requires
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def install_chosen(
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)
-    wanted.devices.require(target)
+    devices = wanted.devices
+    require_device_code(target, devices.targets if devices.exact else ())  # before the first kernel does
 
 
 def _forget_others(target: Interpreter, chosen: Chosen) -> None:
@@ -177,7 +179,6 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
 def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
     """Yield the environment of a folder, made first where it has to be, and hold its lock."""
     folder = folder.absolute()
-    _refuse_other_folder(folder)
     with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
         if target := _existing(folder, python, clean=clean):
             console.detail(f"environment {folder}: there already, Python {target.version}")
@@ -194,25 +195,21 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
 
 def planned(folder: Path, *, python: str = "", clean: bool = False) -> Interpreter:
     """Return the interpreter that an environment has or, where it is still to be made, is made from."""
-    folder = folder.absolute()
-    _refuse_other_folder(folder)
-    return _existing(folder, python, clean=clean) or interpreter(base_python(python))
+    return _existing(folder.absolute(), python, clean=clean) or interpreter(base_python(python))
 
 
-def _refuse_other_folder(folder: Path) -> None:
-    """Refuse a folder that holds anything but a virtual environment: it would be lost."""
-    if not folder.exists() or (folder / _CONFIGURATION).is_file():
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
+def _existing(folder: Path, python: str, *, clean: bool) -> Interpreter | None:
+    """Return the environment that is there, of the Python that is named; None where it is to be made.
+
+    A folder that holds anything but a virtual environment is refused: it would be lost.
+    """
+    is_environment = (folder / _CONFIGURATION).is_file()
+    if folder.exists() and not is_environment and not (folder.is_dir() and not any(folder.iterdir())):
         raise EnvironmentSetupError(
             f"{folder} exists and is not a virtual environment; it is left alone.",
             hint="Name another folder, or remove this one yourself.",
         )
-
-
-def _existing(folder: Path, python: str, *, clean: bool) -> Interpreter | None:
-    """Return the environment that is there, of the Python that is named; None where it is to be made."""
-    if clean or not (folder / _CONFIGURATION).is_file():
+    if clean or not is_environment:
         return None
     target = _inspected(folder)
     wanted = interpreter(base_python(python)) if python else target

@@ -17,7 +17,7 @@ from core.errors import MissingInputError
 from core.families import detect, families, gpu_targets, parents
 from core.parallel import each
 from core.wheel.distributions import is_ours
-from pytorch_build.test.installation import PREFIXES, require_device_code
+from pytorch_build.test.installation import PREFIXES
 from rocm_packaging.origin import require_devices
 from rocm_packaging.packages.layouts import (
     LIBRARIES,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from core.env import Interpreter
     from core.packages import Offer
     from core.packages.sources import PackageSource
 
@@ -91,32 +90,19 @@ class Devices:
             ]
         return tuple(sorted(set(found)))
 
-    def require(self, target: Interpreter) -> None:
-        """Require device code for each target that is needed, before the first kernel does."""
-        require_device_code(target, self.targets if self.exact else ())
-
 
 def devices_for(requirements: Sequence[Requirement], gpu_family: str, *, here: bool = True) -> Devices:
     """Decide for which GPUs packages are installed: those that are named, this machine's, or the family's."""
     members = ";".join(one for one in re.split(r"[;,]\s*", gpu_family) if one in families())
-    words = _words(requirements)
+    extras = [word for one in requirements for word in one.extras]
+    names = [canonicalize_name(one.name) for one in requirements]
+    words = [*extras, *(f"{_EXTRA}{gpu}" for name in names if (gpu := device_target(name)))]
     gpus = detect() if here and "device-all" not in words else ()
-    if named := tuple(sorted(filter(None, map(_target, words)))):
+    chosen = (word.removeprefix(_EXTRA) for word in words if word.startswith(_EXTRA))
+    if named := tuple(sorted(gpu for gpu in chosen if gpu in families())):
         return Devices(family=members, targets=named, exact=True)
     targets = tested_targets(members, gpus) if members else gpus
     return Devices(family=members, targets=targets, exact=bool(set(targets) & set(gpus)))
-
-
-def _words(requirements: Iterable[Requirement]) -> Sequence[str]:
-    extras = [word for one in requirements for word in one.extras]
-    names = [canonicalize_name(one.name) for one in requirements]
-    return [*extras, *(f"{_EXTRA}{gpu}" for name in names if (gpu := device_target(name)))]
-
-
-def _target(word: str) -> str:
-    """Return the gfx target of an extra such as ``device-gfx942``; "" for another extra."""
-    gpu = word.removeprefix(_EXTRA) if word.startswith(_EXTRA) else ""
-    return gpu if gpu in families() else ""
 
 
 def known_offers(

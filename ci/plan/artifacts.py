@@ -253,11 +253,8 @@ def _outdated(planned: FetchPlan, folder: Path) -> list[Path]:
     """List what earlier fetches left of the chosen targets that this one would not make."""
     present = {_place(folder, one) for one in planned.artifacts}
     folders = (marker.parent for marker in folder.glob(f"*/{MARKER}"))
-    return [path for path in folders if path not in present and _target(path) in planned.targets]
-
-
-def _target(folder: Path) -> str:
-    return parse_name(f"{folder.name.replace('~', ':')}{SUFFIXES[0]}").target
+    named = {path: f"{path.name.replace('~', ':')}{SUFFIXES[0]}" for path in folders if path not in present}
+    return [path for path, name in named.items() if parse_name(name).target in planned.targets]
 
 
 def _fetch_all(

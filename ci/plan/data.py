@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence  # noqa: TC003 - pydantic reads them
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from core import files
-from core.data import Model, load_toml, merged, read_toml, validated
+from core.data import Model, data_file, load_toml, merged, read_toml, validated
 from core.errors import MissingInputError, UsageError, nearest
 from core.families import families
 from core.run import PLAIN, Platform
@@ -228,15 +227,10 @@ class Families(Model):
     families: dict[str, dict[Platform, FamilyOn]]
     expect_failure: tuple[ExpectedFailure, ...] = ()
 
-    @field_validator("variants")
-    @classmethod
-    def _plain(cls, variants: dict[str, BuildVariant]) -> dict[str, BuildVariant]:
-        if PLAIN not in variants:
-            raise ValueError(f"there is no variant {PLAIN!r}.")
-        return variants
-
     @model_validator(mode="after")
     def _known(self) -> Self:
+        if PLAIN not in self.variants:
+            raise ValueError(f"variants: there is no variant {PLAIN!r}.")
         for name, platforms in self.families.items():
             if name not in families():
                 raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
@@ -331,16 +325,13 @@ def add_config(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def own_file(given: Path | None, root: Path, env: Mapping[str, str]) -> Path | None:
-    """Return the user's own file: the option's, or the variable ``CI_CONFIG``'s."""
-    named = given or env.get(CONFIG)
-    return root / named if named else None
+def load_own(arguments: argparse.Namespace, root: Path, env: Mapping[str, str]) -> Data:
+    """Read the data with the user's own file over it: the option's, or the variable ``CI_CONFIG``'s."""
+    named = arguments.config or env.get(CONFIG)
+    return load(root / named if named else None)
 
 
-@functools.cache
-def runners() -> Runners:
-    """Read `runners.toml`."""
-    return load_toml(RUNNERS_FILE, Runners)
+runners = data_file(RUNNERS_FILE, Runners)
 
 
 def stable_choice(labels: Sequence[str], key: str) -> str:

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.plan.data import reaches
 from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP
 from ci.publish.buckets import access
 from core.errors import UsageError, nearest
@@ -83,10 +82,6 @@ class Question:
     def does_after_merge(self) -> bool:
         """Whether tests run where no machine has the GPU, too: always but before a merge."""
         return self.event.name != "pull_request" and (self.event.name != "push" or self.merged)
-
-    def tests_reach(self, needed: Tier) -> bool:
-        """Return whether this run does the tests of a family that is tested from a tier on."""
-        return reaches("nightly" if self.dispatched else self.tier[0], needed)
 
 
 @functools.cache
@@ -221,10 +216,7 @@ def upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
         reason = f"{event.repository} has no bucket: name one under [upload] of a file that CI_CONFIG names"
         return Decision(value=False, reason=reason), Upload()
     granted = access(question.buckets, Origin(repository=event.repository), question.type)
-    place = granted.location
-    return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), Upload(
-        store=place.store, external_repo=place.external_repo, role=granted.role, region=granted.region
-    )
+    return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), granted
 
 
 def promote(question: Question, uploads: Decision, builds: Decision) -> Decision:

@@ -5,7 +5,6 @@ Payloads: https://docs.github.com/webhooks/webhook-events-and-payloads.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -15,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ci.plan.data import EventName
 from core import process
-from core.data import read_text, validated
-from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, UsageError, nearest
+from core.data import json_object, read_text, validated
+from core.errors import FatalError, InterruptedStageError, ProcessError, UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,14 +104,7 @@ class Changes:
 
 def read_payload(path: Path) -> Mapping[str, Any]:
     """Read an event's file."""
-    text = read_text(path)
-    try:
-        payload = json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{path} is not the event of a CI run: {problem}.") from problem
-    if not isinstance(payload, dict):
-        raise DataError(f"{path} is not the event of a CI run: not a JSON object.")
-    return payload
+    return json_object(read_text(path), where=f"{path}, the event of a CI run,")
 
 
 def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: str = "") -> Event:

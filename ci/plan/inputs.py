@@ -7,8 +7,9 @@ CI's, in any case of letters. An unknown label of these, input or value is an er
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -17,12 +18,13 @@ from core.cli.options import RELEASE_TYPES
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
-from core.run import Platform  # noqa: TC001 - a dataclass's field
+from core.run.plan import PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ci.plan.data import Data, Families
+    from core.run import Platform
 
 ALL, NONE = "all", "none"
 BUILD_PYTORCH, SKIP, ALL_FAMILIES = "build:pytorch", "ci:skip", "ci:run-all-archs"
@@ -103,10 +105,7 @@ class Inputs:
 
     def families(self) -> Mapping[Platform, tuple[str, ...]]:
         """Return the families that were named, by platform."""
-        named: dict[Platform, tuple[str, ...] | None] = {
-            "linux": self.linux_amdgpu_families,
-            "windows": self.windows_amdgpu_families,
-        }
+        named = {platform: getattr(self, f"{platform}_amdgpu_families") for platform in PLATFORMS}
         return {platform: words for platform, words in named.items() if words is not None}
 
     def runner(self, platform: Platform, kind: str) -> str:
@@ -142,7 +141,7 @@ def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
     With `exact`, of a dispatch, families that are not named are not built.
     """
     known = {one.name for one in fields(Inputs)}
-    read_as: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in sorted(given.items()):
         field_name = _ALIASES.get(name, name)
         if field_name not in known:
@@ -152,31 +151,25 @@ def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
         for one in value if isinstance(value, list | tuple) else [value]:
             if not isinstance(one, str | bool | int | float):
                 raise UsageError(f"The input {name!r} is neither a text nor a list of texts.")
-        found = _reader(field_name)(name, value)
-        if read_as.setdefault(field_name, found) != found:
+        read = _reader(field_name)(name, value)
+        if found.setdefault(field_name, read) != read:
             raise UsageError(f"The input {name!r} contradicts {field_name!r}.", hint="Give one of them.")
-    inputs = Inputs(**read_as)
-    if not exact:
-        return inputs
-    return replace(
-        inputs,
-        linux_amdgpu_families=inputs.linux_amdgpu_families or (),
-        windows_amdgpu_families=inputs.windows_amdgpu_families or (),
-    )
+    unnamed = {f"{platform}_amdgpu_families": () for platform in PLATFORMS if exact}
+    return Inputs(**{**unnamed, **found})
 
 
 def _reader(name: str) -> Callable[[str, Any], Any]:
     if name in {"build_pytorch", "use_prebuilt_artifacts", "expect_failure"}:
         return _flag
     if name in _KNOWN_VALUES:
-        return lambda given, value: _one_of(given, value, _KNOWN_VALUES[name])
+        return partial(_one_of, known=_KNOWN_VALUES[name])
     if name.endswith("_amdgpu_families"):
         return _families
     if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
         return _words
     kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store"), "url": (_URL, "address")}
     pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
-    return lambda given, value: _matching(given, value, pattern, what)
+    return partial(_matching, pattern=pattern, what=what)
 
 
 def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload

@@ -10,14 +10,11 @@ from core.run.job_files import job_files, table, text
 from core.run.plan import PLATFORMS, matrices, refuse_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from core.run.plan import Plan
 
 _ROWS = 300  # a summary is read by people; the plan itself has them all
-_DECISIONS = ("decision", "value", "why")
-_LEFT_OUT = ("left out", "why")
-_COLUMNS = ("stage", "platform", "what", "runs on", "why")
 
 
 def write_outputs(plan: Plan, env: Mapping[str, str]) -> None:
@@ -62,8 +59,8 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def decisions(plan: Plan) -> Sequence[Sequence[str]]:
-    """Return a row for each decision: what, yes or no, why."""
+def tables(plan: Plan) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
+    """Yield columns and rows of the decisions, of the jobs, and of what is left out."""
     made = {
         "build": plan.enable_build_jobs,
         "PyTorch": plan.build_pytorch,
@@ -71,52 +68,40 @@ def decisions(plan: Plan) -> Sequence[Sequence[str]]:
         "upload": plan.upload,
         "promote": plan.promote,
     }
-    rows = [(name, "yes" if one.value else "no", one.reason) for name, one in made.items()]
-    return _lines([*rows, ("tests", plan.test_type, plan.test_type_reason)])
-
-
-def jobs(plan: Plan) -> Sequence[Sequence[str]]:
-    """Return a row for each job: stage, platform, what, runner, why."""
-    return _lines((one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells)
-
-
-def left_out(plan: Plan) -> Sequence[Sequence[str]]:
-    """Return a row for each thing that is left out: what, why."""
-    return _lines((one.what, one.reason) for one in plan.left_out)
+    decisions = [(name, "yes" if one.value else "no", one.reason) for name, one in made.items()]
+    jobs = [(one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells]
+    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = (
+        (("decision", "value", "why"), [*decisions, ("tests", plan.test_type, plan.test_type_reason)]),
+        (("stage", "platform", "what", "runs on", "why"), jobs),
+        (("left out", "why"), [(one.what, one.reason) for one in plan.left_out]),
+    )
+    for columns, rows in tables:
+        yield columns, [[_line(cell) for cell in row] for row in rows]
 
 
 def show(plan: Plan) -> None:
     """Print a plan: notes first, then decisions, every job, and what is left out."""
     for note in plan.notes:
         console.warn(_line(note), title="plan")
-    console.table(_DECISIONS, decisions(plan))
-    console.table(_COLUMNS, jobs(plan), title=f"{len(plan.cells)} jobs")
-    console.table(_LEFT_OUT, left_out(plan), title="Left out")
+    titles = ("", f"{len(plan.cells)} jobs", "Left out")
+    for (columns, rows), title in zip(tables(plan), titles, strict=True):
+        console.table(columns, rows, title=title)
 
 
 def summary(plan: Plan) -> str:
     """Write the same as Markdown, for the job's summary."""
-    lines = ["### Plan", "", *(f"> ⚠️ {text(_line(note))}\n" for note in plan.notes)]
-    lines += [_markdown(_DECISIONS, decisions(plan)), ""]
-    rows, without = jobs(plan), left_out(plan)
-    if rows:
-        lines += [_markdown(_COLUMNS, rows[:_ROWS]), ""]
-    if len(rows) > _ROWS:
-        lines += [f"and {len(rows) - _ROWS} more jobs", ""]
-    if without:
-        lines += [f"<details><summary>Left out: {len(without)}</summary>", ""]
-        lines += [_markdown(_LEFT_OUT, without[:_ROWS]), "", "</details>"]
+    decisions, jobs, left_out = (
+        (len(rows), table(columns, [[text(cell) for cell in row] for row in rows[:_ROWS]]))
+        for columns, rows in tables(plan)
+    )
+    lines = ["### Plan", "", *(f"> ⚠️ {text(_line(note))}\n" for note in plan.notes), decisions[1], ""]
+    lines += [jobs[1], ""] if jobs[0] else []
+    lines += [f"and {jobs[0] - _ROWS} more jobs", ""] if jobs[0] > _ROWS else []
+    if left_out[0]:
+        lines += [f"<details><summary>Left out: {left_out[0]}</summary>", "", left_out[1], "", "</details>"]
     return "\n".join(lines)
 
 
 def _line(value: str) -> str:
     """Keep a text of any origin on one line, without what would steer a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in value)
-
-
-def _lines(rows: Iterable[Sequence[str]]) -> Sequence[Sequence[str]]:
-    return [[_line(cell) for cell in row] for row in rows]
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table(columns, [[text(cell) for cell in row] for row in rows])

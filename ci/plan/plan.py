@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ci.jobs import BUILDS
 from ci.plan import decisions, families
+from ci.plan.data import reaches
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest
 from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
@@ -298,6 +299,7 @@ class _Jobs:
         tested_on = build.variant.tested_on
         # a kernel that the event names is one of machines that have the family
         named = build.chosen.named or self.question.labels.kernel
+        tier = "nightly" if self.question.dispatched else self.question.tier[0]
         rules = (
             (not self.upload.value, f"nothing is uploaded that it could install: {self.upload.reason}"),
             (build.entry.expect_failure, "its ROCm packages are expected to fail"),
@@ -307,7 +309,7 @@ class _Jobs:
             ),
             (not sessions, "other tests are requested"),
             (
-                not named and not self.question.tests_reach(build.chosen.on.tests),
+                not named and not reaches(tier, build.chosen.on.tests),
                 f"tested from {build.chosen.on.tests} on, or on request",
             ),
             (not label, reason),

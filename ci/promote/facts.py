@@ -14,7 +14,7 @@ from ci.promote.runs import lock_of, read_group
 from core import parallel
 from core.errors import MissingInputError, WheelError, nearest
 from core.run import RunOutputs
-from core.wheel import distributions, parse_sdist_name, parse_wheel_name
+from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
 
@@ -243,7 +243,7 @@ def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
         name = one.key.rpartition("/")[2]
         if distributions.is_distribution(name):
             try:
-                parsed = parse_wheel_name(name) if name.endswith(".whl") else parse_sdist_name(name)
+                parsed = parse_name(name)
             except WheelError:
                 continue  # a file that no installer takes satisfies nothing
             found.add((parsed.distribution, str(parsed.version)))

@@ -234,7 +234,11 @@ def _rule(
         for stage in rules.gates.stages(wheel, rules.release_type):
             tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
             failed += [_failure(one, cell) for one in tests if one.outcome == "failed"]
-            passing = [one for one in tests if _passes(one, wheel)]
+            sound = [one for one in tests if one.outcome == "passed" and wheel.found == wheel.file.sha256]
+            name = wheel.file.name
+            passing = [
+                one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)
+            ]
             evidence |= {one.evidence.record.key: one.evidence for one in passing}
             untested += [] if passing else [_why_untested(stage, wheel, tests)]
     rule: Rule = "tests"
@@ -275,12 +279,6 @@ def _concerns(test: Test, wheel: Wheel) -> bool:
     if not (wheel.is_rocm or of_ref):
         return False
     return not (test.files and wheel.is_rocm) or wheel.file.name in test.files or _beside_tested(test, wheel)
-
-
-def _passes(test: Test, wheel: Wheel) -> bool:
-    if test.outcome != "passed" or wheel.found != wheel.file.sha256:
-        return False
-    return test.files.get(wheel.file.name) == wheel.found or _beside_tested(test, wheel)
 
 
 def _beside_tested(test: Test, wheel: Wheel) -> bool:

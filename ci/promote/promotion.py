@@ -57,7 +57,7 @@ def staged_in(store: Store) -> Origin:
     def put(bucket: Store, one: PromotedFile, suffix: str) -> Outcome:
         key, source_key = f"{one.key}{suffix}", f"{one.staged_key}{suffix}"
         sha256 = one.metadata_sha256 if suffix else one.sha256
-        return bucket.copy(key, store, source_key, sha256=sha256, replace=False)
+        return bucket.copy(key, store, source_key, sha256=sha256)
 
     return put
 

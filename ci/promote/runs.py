@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.utils import canonicalize_name
@@ -255,15 +256,13 @@ def chosen_files(group: RunGroup, kind: Kind = "all", packages: Sequence[str] = 
 def stage_group(source: Store, target: Store, planned: StagingRecord, *, jobs: int = parallel.JOBS) -> int:
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
 
-    def copied(file: StagedFile) -> Outcome:
-        return target.copy(file.key, source, file.source_key, sha256=file.sha256, replace=False)
-
-    def copied_sidecar(file: StagedFile) -> Outcome:
-        key, source_key = f"{file.key}{SIDECAR}", f"{file.source_key}{SIDECAR}"
-        return target.copy(key, source, source_key, sha256=file.metadata_sha256, replace=False)
+    def copied(file: StagedFile, suffix: str = "") -> Outcome:
+        sha256 = file.metadata_sha256 if suffix else file.sha256
+        return target.copy(f"{file.key}{suffix}", source, f"{file.source_key}{suffix}", sha256=sha256)
 
     outcomes = parallel.each(copied, planned.files, jobs=jobs)
-    parallel.each(copied_sidecar, [file for file in planned.files if file.metadata_sha256], jobs=jobs)
+    with_sidecar = [file for file in planned.files if file.metadata_sha256]
+    parallel.each(partial(copied, suffix=SIDECAR), with_sidecar, jobs=jobs)
     _record(target, planned)
     return sum(outcome != "unchanged" for outcome in outcomes)
 

@@ -8,7 +8,6 @@ Groups of targets (``gfx11``, ``gfx12-0``) are never named: their packages stay 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
@@ -20,10 +19,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
-from core.wheel import parse_sdist_name, parse_wheel_name
+from core.wheel import parse_name
 from pytorch_build.lock.versions import version_suffix
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_host, device_target
@@ -79,10 +78,7 @@ class Rules(Model):
         )
 
 
-@functools.cache
-def rules() -> Rules:
-    """Read the data file."""
-    return load_toml(RULES_FILE, Rules)
+rules = data_file(RULES_FILE, Rules)
 
 
 def _any(name: str, globs: Iterable[str]) -> bool:
@@ -196,8 +192,7 @@ def plan_set(filenames: Iterable[str], change: RocmChange) -> tuple[Renamed, ...
 
 
 def _renamed(filename: str, change: RocmChange) -> Renamed:
-    is_wheel = filename.endswith(".whl")
-    parsed = parse_wheel_name(filename) if is_wheel else parse_sdist_name(filename)
+    parsed = parse_name(filename)
     kind = rules().kind_of(parsed.distribution)
     if kind is None:
         raise WheelError(
@@ -215,7 +210,7 @@ def _renamed(filename: str, change: RocmChange) -> Renamed:
             )
         name, _, *rest = filename.split("-")
         target = f"{filename.removesuffix('.tar.gz').rpartition('-')[0]}-{new}.tar.gz"
-        target = "-".join([name, new, *rest]) if is_wheel else target
+        target = "-".join([name, new, *rest]) if filename.endswith(".whl") else target
     return Renamed(
         source=filename, target=target, distribution=parsed.distribution, kind=kind, old=old, new=new
     )

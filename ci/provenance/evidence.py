@@ -334,7 +334,15 @@ def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
     """Compare what a file says of itself with records; return the one that it is of."""
     for by, said in promised:
         if said.sha256 == file.sha256 and said.size == file.size:
-            _require_said(file, by, said)
+            for name in _SAID:
+                here, there = getattr(file, name), getattr(said, name)
+                # records of earlier versions leave out what they did not know
+                if there and here != there:
+                    raise ProvenanceError(
+                        f"{file.name}: its {name} is {here!r}, and its record {by.document.key} "
+                        f"says {there!r}.",
+                        hint="The record was changed: build the file again with --force.",
+                    )
             return by, said
     by, said = promised[0]
     what = "SHA-256" if said.sha256 != file.sha256 else "size"
@@ -344,17 +352,6 @@ def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
         f"the file    {here}\nthe record  {there}",
         hint=_REPLACED,
     )
-
-
-def _require_said(file: FileRecord, by: Recorded, said: FileRecord) -> None:
-    for name in _SAID:
-        here, there = getattr(file, name), getattr(said, name)
-        # records of earlier versions leave out what they did not know
-        if there and here != there:
-            raise ProvenanceError(
-                f"{file.name}: its {name} is {here!r}, and its record {by.document.key} says {there!r}.",
-                hint="The record was changed: build the file again with --force.",
-            )
 
 
 def check_statement(statement: Statement, path: str, file: FileRecord, by: Recorded) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pydantic import ConfigDict, Field
 from ci.promote.documents import document
 from ci.promote.runs import Recorded, recorded
 from core import data, parallel
-from core.data import Model, load_toml, validated
+from core.data import Model, data_file, validated
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
 from core.run import is_record
@@ -48,10 +47,7 @@ class Names(Model):
     sources: Mapping[Literal["rocm"], str]
 
 
-@functools.cache
-def names() -> Names:
-    """Read the data file."""
-    return load_toml(NAMES_FILE, Names)
+names = data_file(NAMES_FILE, Names)
 
 
 def statement_path(group: str, filename: str) -> str:
@@ -80,29 +76,17 @@ def commit_uri(origin: str, commit: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockFile:
-    """A source lock, and where it was read."""
-
-    lock: SourceLock
-    document: Document
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunRecords:
     """The contents of a run's manifests."""
 
     prefix: str
     groups: Mapping[str, Sequence[Recorded]]
-    locks: Sequence[LockFile] = ()
+    locks: Mapping[str, tuple[SourceLock, Document]] = field(default_factory=dict)  # by torch ref
     unreadable: Sequence[DataError] = ()
 
     def path(self, key: str) -> str:
         """Return a key below the run's prefix, which holds wherever the run is copied to."""
         return key.removeprefix(f"{self.prefix}/")
-
-    def known(self, group: str) -> Mapping[str, FileRecord]:
-        """Return the files that a group's successful stages made, by digest."""
-        return {file.sha256: file for one in self.groups[group] for file in one.files}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,15 +181,15 @@ def read_run(
     return RunRecords(
         prefix=outputs.prefix,
         groups={name: tuple(known[one] for one in of if one in known) for name, of in groups.items()},
-        locks=tuple(_lock(store, key) for key in locks),
+        locks=dict(_lock(store, key) for key in locks),
         unreadable=tuple(one for one in found.values() if isinstance(one, DataError)),
     )
 
 
-def _lock(store: Store, key: str) -> LockFile:
+def _lock(store: Store, key: str) -> tuple[str, tuple[SourceLock, Document]]:
     content = store.read(key)
     lock = data.parse_json(content.decode(errors="replace"), SourceLock, where=key)
-    return LockFile(lock=lock, document=document(key, content))
+    return lock.torch_ref, (lock, document(key, content))
 
 
 def made_files(run: RunRecords, group: str = "") -> tuple[MadeFile, ...]:
@@ -234,7 +218,7 @@ def _counts_more(file: FileRecord, by: Recorded, known: FileRecord, known_by: Re
 
 def _materials(run: RunRecords, group: str, by: Recorded) -> Iterator[Material]:
     """List what a build used: sources at commits, locks, ROCm, wheels; sources first."""
-    inputs, known = inputs_of(by), run.known(group)
+    inputs, known = inputs_of(by), {file.sha256: file for one in run.groups[group] for file in one.files}
     yield from _sources(run, by, inputs)
     if by.record.stage == BUILD_ROCM:
         yield from _artifacts(run.groups[group], by)
@@ -264,17 +248,13 @@ def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material
     record, source = by.record, inputs.source
     if source.commit:
         project = record.stage.removeprefix(_BUILD)
-        held = next((one for one in run.locks if one.lock.torch_ref == record.cell.torch_ref), None)
-        locked = held.lock.projects.get(project) if held else None
-        is_locked = locked is not None and locked.commit == source.commit
-        notes = {
-            "role": SOURCE,
-            "ref": locked.ref if locked and is_locked else "",
-            "uncommitted_changes_sha256": source.diff,
-        }
+        lock, read = run.locks.get(record.cell.torch_ref, (None, None))
+        locked = lock.projects.get(project) if lock else None
+        ref = locked.ref if locked and locked.commit == source.commit else None
+        notes = {"role": SOURCE, "ref": ref or "", "uncommitted_changes_sha256": source.diff}
         yield _commit(project, source.origin or source.tree, source.commit, **notes)
-        if held is not None and is_locked:
-            yield Material(name=run.path(held.document.key), digest={"sha256": held.document.sha256})
+        if read and ref is not None:
+            yield Material(name=run.path(read.key), digest={"sha256": read.sha256})
     commit = record.details.get("commit")
     if record.stage == BUILD_ROCM and isinstance(commit, str) and commit:
         yield _commit(ROCM_SOURCE, names().sources["rocm"], commit, role=SOURCE)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import ConfigDict
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import UsageError
-from core.run.locations import BUCKETS_FILE, Location, Origin, RunBucket, RunBuckets, is_own, location
+from core.run.locations import BUCKETS_FILE, Origin, RunBucket, RunBuckets, is_own, location
+from core.run.plan import Upload
 
 
 class ReleaseType(RunBucket):
@@ -54,41 +53,23 @@ class Buckets(RunBuckets):
     model_config = ConfigDict(extra="forbid")
 
     region: str
-    permissions: Mapping[str, str]
     release_types: Mapping[str, ReleaseType]
     maintenance: Maintenance
     products: Products
     distributions: dict[str, Distribution]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """What a workflow's job needs to write a run's outputs."""
-
-    location: Location
-    region: str
-    role: str
-    permissions: Mapping[str, str]
+buckets = data_file(BUCKETS_FILE, Buckets)
 
 
-@functools.cache
-def buckets() -> Buckets:
-    """Read the data file."""
-    return load_toml(BUCKETS_FILE, Buckets)
-
-
-def access(data: Buckets, origin: Origin, release_type: str) -> Access:
+def access(data: Buckets, origin: Origin, release_type: str) -> Upload:
     """Return where a run of a repository writes, and as which role."""
     place = location(data, origin.repository, fork=origin.fork, release_type=release_type)
     chosen = data.release_types[release_type]
     role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
-    return Access(
-        location=place,
-        region=data.region,
-        # GitHub gives a pull request from a fork no identity that a role could be assumed with
-        role="" if origin.fork else role,
-        permissions={"contents": "read"} if origin.fork or not role else data.permissions,
-    )
+    # GitHub gives a pull request from a fork no identity that a role could be assumed with
+    role = "" if origin.fork else role
+    return Upload(store=place.store, external_repo=place.external_repo, role=role, region=data.region)
 
 
 def server_writes_pages(data: Buckets, store: str) -> bool:

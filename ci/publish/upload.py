@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ci.publish.folders import Digests, Item
     from core.cli.options import Common
+    from core.packages import Offer
     from core.run.records import FileRecord
     from core.stores import Store, Stored
 
@@ -207,6 +208,12 @@ def write_record(
         details={_OBJECTS: objects} if objects else {},
     )
     records.write(store, outputs, artifact_group, record)
+
+
+def show(found: Iterable[FileRecord | Offer]) -> None:
+    """Print files with their sizes and digests."""
+    rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in found]
+    console.table(("file", "size", "sha256"), rows)
 
 
 def done(common: Common, prefix: str, sent: Sent) -> None:

@@ -15,6 +15,7 @@ from ci.publish.upload import (
     put,
     put_small,
     recorded,
+    show,
     upload_artifacts,
     upload_tree,
     write_record,
@@ -76,7 +77,7 @@ def upload_folder(
     fresh = [one for one in found if one.sha256 not in known.get(one.key, ())]
     if fresh:
         write_record(common, "", artifact_group, [one.key for one in fresh], named=fresh)
-    _table(found)
+    show(found)
     done(common, prefix, sent)
     return found
 
@@ -126,22 +127,18 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         raise MissingInputError(
             f"No record of group {artifact_group} names a wheel.", hint="Build something first."
         )
-    paths = {
-        key: _verified(common, source.store, key, known) for key, known in records.promised(found).items()
-    }
+    paths = {key: _verified(common, source.store, key, known) for key, known in built.items()}
     prefix = outputs.python_prefix(artifact_group)
     if source.store.url == store.url:
         console.done(f"upload: unchanged, {len(paths)} files in {store.url}/{prefix} are as recorded")
-        return [_described(key, *paths[key]).record for key in sorted(paths)]
+        return [_described(one).record for one in sorted(paths.items())]
     distributions.require_platform([path.name for path, _ in paths.values()], outputs)
     moved = {source.key_in(outputs, key): one for key, one in paths.items()}
     listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     ours = [_moved(one, source, outputs) for one in found]
     settled = _first_of_each(store, ours, listed) if outputs.immutable else ours
     promised = records.promised(settled)
-    described = [
-        _described(key, *moved[key]) for key in sorted(moved) if moved[key][1] in promised.get(key, ())
-    ]
+    described = [_described(one) for one in sorted(moved.items()) if one[1][1] in promised.get(one[0], ())]
     documents = {outputs.record_key(artifact_group, one.name): one for one in settled}
     fresh = changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
     items = [
@@ -162,7 +159,7 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         records.write(store, outputs, artifact_group, documents[key])
     stands = {one.key: one for record in settled for one in record.files}
     held = [one for _, one in sorted((stands | {one.record.key: one.record for one in described}).items())]
-    _table(held)
+    show(held)
     done(common, prefix, sent)
     return held
 
@@ -176,7 +173,8 @@ def _verified(common: Common, source: Store, key: str, promised: frozenset[str])
     return path, digest
 
 
-def _described(key: str, path: Path, sha256: str) -> Described:
+def _described(one: tuple[str, tuple[Path, str]]) -> Described:
+    key, (path, sha256) = one
     return distributions.describe(path, key=key, sha256=sha256)
 
 
@@ -220,11 +218,6 @@ def _first(record: Record, there: Iterable[Record], listed: Mapping[str, Stored]
 def _put_sidecars(common: Common, described: Iterable[Described], listed: Mapping[str, Stored]) -> None:
     sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
     put_small(common.open_store(), absent(sidecars, listed), listed, replace=not common.outputs.immutable)
-
-
-def _table(put: Sequence[FileRecord]) -> None:
-    rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
-    console.table(("file", "size", "sha256"), rows)
 
 
 def _upload_manifests(common: Common, source: Source) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC, datetime
 from math import isfinite
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ci.report.model import (
@@ -103,7 +104,8 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     for name, found in runs.items():
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
     cells = []
-    for name in sorted((name for name in runs if name.torch_ref), key=_in_order):
+    named = {(natural(one.group), natural(one.torch_ref), natural(one.python), one) for one in runs}
+    for *_, name in sorted(one for one in named if one[-1].torch_ref):
         found = runs[name]
         known = {run.stage for run in found}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
@@ -126,10 +128,6 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     return tuple(cells)
 
 
-def _in_order(name: CellName) -> tuple[object, ...]:
-    return (natural(name.group), natural(name.torch_ref), natural(name.python), name)
-
-
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
     """Return a cell's stages: builds of what is locked, else those that other cells of the ref have."""
     kind = "cpu" if name.group == CPU else "rocm"
@@ -143,23 +141,17 @@ def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> S
 
 def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> tuple[State, str]:
     """Return the worst state, and its reason."""
-
-    def reason(state: str, what: str) -> str:
-        return _reason([run.stage for run in found if run.state == state], what)
-
-    reasons: dict[State, str] = {
-        "failed": " and ".join(filter(None, [reason("failed", "failed"), failing])),
-        "unreadable": reason("unreadable", "cannot be read"),
-        "interrupted": reason("interrupted", "was interrupted"),
-        "incomplete": _reason([stage for stage in missing if stage != TEST], "has no record"),
-        "untested": _reason(missing, "has no record"),
+    words = {"unreadable": "cannot be read", "interrupted": "was interrupted", "failed": "failed"}
+    stages: dict[str, Sequence[str]] = {
+        state: [run.stage for run in found if run.state == state] for state in words
     }
-    worst = next((state for state in reversed(STATES) if reasons.get(state)), STATES[0])
-    return worst, reasons.get(worst, "")
-
-
-def _reason(stages: Sequence[str], what: str) -> str:
-    return f"{', '.join(stages)} {what}" if stages else ""
+    stages |= {"incomplete": [stage for stage in missing if stage != TEST], "untested": missing}
+    for state in reversed(STATES):
+        some = stages.get(state)
+        what = f"{', '.join(some)} {words.get(state, 'has no record')}" if some else ""
+        if why := " and ".join(filter(None, [what, failing if state == "failed" else ""])):
+            return state, why
+    return STATES[0], ""
 
 
 def problems_of(facts: RunFacts) -> tuple[Problem, ...]:
@@ -184,6 +176,9 @@ class _Span(NamedTuple):
     end: float
     stage: str
     run: StageRun
+
+
+_LAST = attrgetter("end", "stage")
 
 
 class _Cut(NamedTuple):
@@ -242,7 +237,7 @@ def moment(started: str) -> float | None:
 
 def _critical(spans: Sequence[_Span]) -> list[_Span]:
     """Walk back from the last end: to the needed stage that ended last before each began."""
-    at = max(spans, key=_last)
+    at = max(spans, key=_LAST)
     path = [at]
     while True:
         needed = NEEDS.get(_kind(at.stage), ())
@@ -253,12 +248,8 @@ def _critical(spans: Sequence[_Span]) -> list[_Span]:
         ]
         if not before:
             return path[::-1]
-        at = max(before, key=_last)
+        at = max(before, key=_LAST)
         path.append(at)
-
-
-def _last(span: _Span) -> tuple[float, str]:
-    return span.end, span.stage
 
 
 def _kind(stage: str) -> str:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ci.report import commit_url
 from ci.report.text import counted, duration, natural, signed, spelt
-from ci.report.wheels import commit_url
 from core import console
 
 if TYPE_CHECKING:
@@ -151,15 +151,6 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _finalize(value: object) -> str:
-    """Spell out what would change how the rest is read; markup of our own passes."""
-    return value if isinstance(value, Markup) else spelt(str(value))
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 @cache
 def _engine() -> Environment:
     engine = Environment(
@@ -168,14 +159,15 @@ def _engine() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalize,
+        # markup of our own passes; in the rest what would change how it is read is spelt out
+        finalize=lambda value: value if isinstance(value, Markup) else spelt(str(value)),
     )
     engine.filters |= {
         "size": console.size,
         "duration": duration,
         "signed": signed,
         "quoted": shlex.quote,
-        "slug": _slug,
+        "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,

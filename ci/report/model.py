@@ -247,8 +247,8 @@ class Build:
     seconds: float
     failed: bool = False
     reached: Reached | None = None
-    cache: CompilerCache | None = None
-    graphs: tuple[BuildGraph, ...] = ()
+    cache: Annotated[CompilerCache | None, Field(validation_alias="compiler_cache")] = None
+    graphs: Annotated[tuple[BuildGraph, ...], Field(validation_alias="ninja")] = ()
     memory: Memory | None = None
 
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from pydantic import model_validator
 
@@ -20,6 +19,7 @@ from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError, nearest
 from core.families import gpu_targets
+from core.http import has_secret
 from core.run import group_name
 from core.run.job_files import job_files
 from core.run.job_files import table as markdown_table
@@ -70,22 +70,18 @@ class Image(Model):
             if name not in given:
                 found[name] = Template(one.default).substitute(found)
         for name, value in found.items():
-            _refuse(name, value, self.arguments[name])
+            argument = self.arguments[name]
+            if not re.fullmatch(argument.pattern, value):
+                raise UsageError(
+                    f"{name}={value!r} cannot be right: {argument.about}.",
+                    hint=f"The default is {argument.default!r}.",
+                )
+            if "://" in value and has_secret(value):
+                raise UsageError(
+                    f"{name} holds a user name or password, which would stay in the image.",
+                    hint="Give an address without one; a base image of yours can hold a netrc file.",
+                )
         return found
-
-
-def _refuse(name: str, value: str, argument: BuildArgument) -> None:
-    """Refuse a value that cannot be right, or that holds credentials."""
-    if not re.fullmatch(argument.pattern, value):
-        raise UsageError(
-            f"{name}={value!r} cannot be right: {argument.about}.",
-            hint=f"The default is {argument.default!r}.",
-        )
-    if "://" in value and "@" in urlsplit(value).netloc:
-        raise UsageError(
-            f"{name} holds a user name or password, which would stay in the image.",
-            hint="Give an address without one; a base image of yours can hold a netrc file.",
-        )
 
 
 class _ImagesFile(Model):

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ci.plan.data import Test
     from pytorch_build.refs.torch_refs import TorchRef
 
-TESTS = JOBS["test_pytorch"]
 TORCH_TESTS = "test_torch"
 
 
@@ -135,7 +134,7 @@ def expand(
                 if reason:
                     left_out.append(f"{python} {ref_name} {name}: {reason}")
                     continue
-                for session in (*(BUILDS[component] for component in ref.components), *TESTS):
+                for session in (*(BUILDS[component] for component in ref.components), *JOBS["test_pytorch"]):
                     sessions[session].append(cell)
     for test in tests:
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:

@@ -19,8 +19,8 @@ from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
-from core.data import read_text
-from core.errors import DataError, UsageError, nearest
+from core.data import json_object, read_text
+from core.errors import UsageError, nearest
 from core.run import LOCAL_RUN
 from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:
     """Gather everything that the plan follows from."""
     described = bool(arguments.event or arguments.payload)
-    known = data.load(data.own_file(arguments.config, common.root, env))
+    known = data.load_own(arguments, common.root, env)
     event = _described(arguments) if described else _current(arguments, env)
     github = None if described else events.github_service(env)
     labels, note = events.event_labels(event, github)
@@ -157,7 +157,7 @@ def _inputs(
     """Put inputs together: the calling workflow's (or else the event's), then the options'."""
     given = dict(event.inputs)
     if env.get(INPUTS) and not arguments.event:
-        given = _object(env[INPUTS])
+        given = json_object(env[INPUTS], where=INPUTS, hint="Write it with toJSON(inputs).")
     if common.torch_ref:
         given["pytorch_git_refs"] = common.torch_ref
     if common.gpu_family:
@@ -179,16 +179,6 @@ def _on_platforms(words: str, known: data.Families) -> Mapping[str, str]:
         or inputs.NONE
         for platform in PLATFORMS
     }
-
-
-def _object(written: str) -> dict[str, Any]:
-    try:
-        value = json.loads(written)
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{INPUTS} is not JSON: {problem}.") from problem
-    if not isinstance(value, dict):
-        raise DataError(f"{INPUTS} is not a JSON object.", hint="Write it with toJSON(inputs).")
-    return value
 
 
 def _paths(words: list[str]) -> list[str]:

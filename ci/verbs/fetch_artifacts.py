@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(common.gpu_family or default_family(detect()))
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
-    own = data.load(data.own_file(arguments.config, common.root, environment())).rocm
+    own = data.load_own(arguments, common.root, environment()).rocm
     common, place = _found(common, chosen, arguments, own)
     group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
@@ -96,7 +96,17 @@ def run(arguments: argparse.Namespace) -> None:
     def work() -> Made:
         jobs, force = arguments.jobs, arguments.force
         fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), jobs=jobs, force=force))
-        return Made(files=(), details={"folder": str(folder), "artifacts": [*map(_described, fetched)]})
+        described = [
+            {
+                "name": one.artifact.name.filename,
+                "size": one.artifact.size,
+                "sha256": one.artifact.sha256,
+                "seconds": round(one.seconds, 3),
+                "fresh": one.fresh,
+            }
+            for one in fetched
+        ]
+        return Made(files=(), details={"folder": str(folder), "artifacts": described})
 
     stage.perform(
         Stage(
@@ -131,16 +141,6 @@ def show(fetched: list[Fetched], folder: Path) -> None:
     ]
     console.table(("artifact", "size", "seconds", "sha256"), rows)
     console.say(f"artifacts  {folder}")
-
-
-def _described(one: Fetched) -> dict[str, object]:
-    return {
-        "name": one.artifact.name.filename,
-        "size": one.artifact.size,
-        "sha256": one.artifact.sha256,
-        "seconds": round(one.seconds, 3),
-        "fresh": one.fresh,
-    }
 
 
 def _found(

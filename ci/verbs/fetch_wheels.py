@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from ci.install import base_python, parse_requirements, pinned
 from ci.install.dependencies import mirror
 from ci.install.devices import devices_for
+from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
 from core.console import transfer
@@ -92,10 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
     folder = folder.absolute()
     if common.dry_run:
-        console.table(
-            ("file", "size", "sha256"),
-            [(one.name, console.size(one.size), one.sha256[:12]) for one in wanted],
-        )
+        show(wanted)
         console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
         return
     done = fetch(group, wanted, folder, jobs=arguments.jobs)
@@ -205,7 +203,12 @@ def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
                         came += len(chunk)
                         shown.advance(len(chunk))
                 whole = True
-                _require_digest(group, one, digest.hexdigest())
+                if digest.hexdigest() != one.sha256:
+                    raise StoreError(  # noqa: TRY301
+                        f"{one.key} in {group.store.url} is not the file that its record names: its digest "
+                        f"is {digest.hexdigest()}, recorded is {one.sha256}.",
+                        hint="It was replaced; find out by whom, and do not install it.",
+                    )
         except StoreError as problem:
             if whole or attempt == _TRIES - 1:
                 raise
@@ -214,15 +217,6 @@ def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
             time.sleep(0.5 * 2**attempt)
         else:
             return
-
-
-def _require_digest(group: RunGroup, one: Offer, found: str) -> None:
-    if found != one.sha256:
-        raise StoreError(
-            f"{one.key} in {group.store.url} is not the file that its record names: its digest is "
-            f"{found}, recorded is {one.sha256}.",
-            hint="It was replaced; find out by whom, and do not install it.",
-        )
 
 
 def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:

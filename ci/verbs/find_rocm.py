@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
             requested=plan.rocm,
             repository=plan.event.repository,
             release_type=plan.release_type,
-            data=data.load(data.own_file(arguments.config, common.root, env)).rocm,
+            data=data.load_own(arguments, common.root, env).rocm,
             github=from_environment(env),
             place=place,
             notes=[],

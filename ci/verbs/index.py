@@ -36,13 +36,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_platform(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Index a directory, or every chosen group of the run."""
-    common = common_from(arguments)
-    with uncollected():
-        _index(common, arguments)
-
-
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Let the collector rest: an index makes a hundred thousand small values, and no cycles."""
@@ -53,7 +46,10 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _index(common: Common, arguments: argparse.Namespace) -> None:
+@uncollected()
+def run(arguments: argparse.Namespace) -> None:
+    """Index a directory, or every chosen group of the run."""
+    common = common_from(arguments)
     if arguments.directory is not None:
         _say(common, str(arguments.directory), write_directory(common, arguments.directory))
         return

@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the matrices, and set them as the job's outputs."""
     common, env = common_from(arguments), environment()
-    own = data.load(data.own_file(arguments.config, common.root, env)).upload
+    own = data.load_own(arguments, common.root, env).upload
     repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
     found = matrices(buckets(), own, repository=repository, release_type=common.release_type)
     for name, rows in found.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ci.install.dependencies import bring, mirror, needs, resolved
 from ci.publish.index import Records, write_index
+from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, common_from
 from core.errors import StoreError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from ci.install.dependencies import Mirror, Source
     from core.cli.options import Common
-    from core.run.records import FileRecord
     from core.stores import Store
 
 
@@ -62,9 +62,18 @@ def run(arguments: argparse.Namespace) -> None:
         # also what an interrupted call put there without a record
         present = frozenset(stored.key for stored in store.list(data.prefix, recursive=False))
         put = bring(data, store, missing, present)
-        _record(data, common, store, put)
-        rows = [(one.name, console.size(one.size), one.sha256[:12]) for one in put]
-        console.table(("file", "size", "sha256"), rows)
+        made = sorted(put, key=lambda one: one.name)
+        record = Record(
+            stage="mirror_deps",
+            run_id=common.run_id,
+            platform=common.outputs.platform,
+            started=records.now(),
+            seconds=0,
+            files=tuple(made),
+        )
+        name = files.digest_of([(one.name, one.sha256) for one in made])[:16]
+        store.put_bytes(f"{data.prefix}/manifests/mirror_deps-{name}.json", records.serialize(record))
+        show(put)
     indexed = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     pages = len(indexed.written) + len(indexed.removed)
     console.done(
@@ -104,17 +113,3 @@ def absent(
                 hint="One of them was replaced. Find out which before anybody installs it.",
             )
     return [one for one in sources if one.filename not in have]
-
-
-def _record(data: Mirror, common: Common, store: Store, put: Sequence[FileRecord]) -> None:
-    made = sorted(put, key=lambda one: one.name)
-    record = Record(
-        stage="mirror_deps",
-        run_id=common.run_id,
-        platform=common.outputs.platform,
-        started=records.now(),
-        seconds=0,
-        files=tuple(made),
-    )
-    name = files.digest_of([(one.name, one.sha256) for one in made])[:16]
-    store.put_bytes(f"{data.prefix}/manifests/mirror_deps-{name}.json", records.serialize(record))

@@ -17,7 +17,7 @@ import urllib3
 from ci.github import Failure, first_line, from_environment
 from core import console
 from core.cli.options import common_from, environment
-from core.data import Model, load_toml, parse_json
+from core.data import Model, json_object, load_toml, validated
 from core.errors import CheckError, DataError, FatalError, ServiceError, UsageError
 from core.run import records
 from core.run.job_files import link, table, text
@@ -109,15 +109,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def read_needs(written: str) -> Mapping[str, str]:
     """Read ``toJSON(needs)``: jobs to their results."""
-    try:
-        given = json.loads(written)
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"NEEDS is not JSON: {problem}.", hint="Write it with toJSON(needs).") from problem
-    if not isinstance(given, dict) or not given:
+    given = json_object(written, where="NEEDS", hint="Write it with toJSON(needs).")
+    if not given:
         raise DataError("NEEDS names no job.", hint="Write it with toJSON(needs).")
-    return {
-        name: parse_json(json.dumps(one), _Need, where=f"NEEDS, {name}").result for name, one in given.items()
-    }
+    return {name: validated(one, _Need, where=f"NEEDS, {name}").result for name, one in given.items()}
 
 
 def _failures(common: Common, env: Mapping[str, str]) -> Sequence[Failure]:

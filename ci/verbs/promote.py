@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import getpass
 from collections import Counter
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci.jobs import JOBS
 from ci.plan import data
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
@@ -19,7 +18,7 @@ from ci.promote.facts import SetRequest, gather, staged_versions
 from ci.promote.policy import Rules, by_cell, decide, gates
 from ci.promote.version_change import final_of, kept_facts, new_version
 from ci.publish.buckets import buckets, distribution_store
-from ci.verbs.cells import TESTS, expand, load_matrix
+from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
 from core.cli.options import DEFAULT_STORE, common_from, environment
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
     from ci.promote.version_change import RocmChange
     from core.cli.options import Common
     from core.stores import Store
-
-# the stage of a matrix that has every one of its cells
-_EVERY_CELL = TESTS[0]
-
 
 _OPTIONS = {
     "the set": (
@@ -88,12 +83,17 @@ def run(arguments: argparse.Namespace) -> None:
     override = _override(arguments)
     # as they are: nothing is written before the decision, and nothing at all in a dry run
     bucket = distribution_store_of(arguments, common, dry_run=False)
-    source = _candidates(arguments, common) if change else bucket
+    source = bucket
+    if change:
+        kind = arguments.from_release_type or "prerelease"
+        place = arguments.from_store or distribution_store(buckets(), kind)
+        source = open_store(place, root=common.root)
     request = _request(arguments, common, source, change)
-    facts = gather(source, request, partial(_open_run, common), jobs=arguments.jobs)
+    # a run lies where it was staged from, unless another store is named
+    named = common.store if common.store != DEFAULT_STORE else ""
+    facts = gather(source, request, lambda at: open_store(named or at, root=common.root), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
-    own = Path(arguments.config) if arguments.config else None
-    known = data.load(data.own_file(own, common.root, environment()))
+    known = data.load_own(arguments, common.root, environment())
     rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
@@ -116,7 +116,10 @@ def run(arguments: argparse.Namespace) -> None:
         override=verdict.override,
         files=files,
     )
-    _show_unfinished(bucket, decision)
+    for one in promotion.unfinished(bucket):
+        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
+        since = f"is being promoted by {one.by} since {one.decided}, or was interrupted"
+        console.warn(f"{one.set_name} {since}{again}.")
     promotion.require_same_targets(bucket, decision)
     if common.dry_run:
         _show_plan(bucket, decision)
@@ -157,16 +160,6 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
             hint="Give --release-type release.",
         )
     return change
-
-
-def _candidates(arguments: argparse.Namespace, common: Common) -> Store:
-    named = arguments.from_store or distribution_store(buckets(), arguments.from_release_type or "prerelease")
-    return open_store(named, root=common.root)
-
-
-def _open_run(common: Common, address: str) -> Store:
-    """Open a run's store: where it was staged from, unless another one is named."""
-    return open_store(common.store if common.store != DEFAULT_STORE else address, root=common.root)
 
 
 def _override(arguments: argparse.Namespace) -> Override | None:
@@ -211,11 +204,11 @@ def _only_version(source: Store, change: RocmChange | None) -> str:
 
 def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Cell], ...]:
     """Return the cells of a matrix, on the chosen platform or on all."""
-    matrix = load_matrix(arguments.matrix, common.root)
+    matrix, (tested,) = load_matrix(arguments.matrix, common.root), JOBS["test_pytorch"]  # has every cell
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(common.refs_file, common.root, platform=platform)
-        for one in expand(matrix, refs, platform).sessions[_EVERY_CELL]:
+        for one in expand(matrix, refs, platform).sessions[tested]:
             family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python).abi
             cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))
     return tuple(cells)
@@ -266,14 +259,6 @@ def _require(facts: Facts, verdict: Verdict) -> None:
         + "\n".join(lines),
         hint=hint,
     )
-
-
-def _show_unfinished(bucket: Store, decision: Decision) -> None:
-    for one in promotion.unfinished(bucket):
-        again = "; this promotion continues it" if one.set_name == decision.set_name else ""
-        console.warn(
-            f"{one.set_name} is being promoted by {one.by} since {one.decided}, or was interrupted{again}."
-        )
 
 
 def _show_plan(bucket: Store, decision: Decision) -> None:

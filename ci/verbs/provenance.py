@@ -26,8 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ci.provenance.statements import write_provenance
 
     common = common_from(arguments)
-    store = common.open_store()
-    group = arguments.artifact_group or common.artifact_group
+    store, group = common.open_store(), arguments.artifact_group or common.artifact_group
     report(store, write_provenance(store, common.outputs, group))
 
 

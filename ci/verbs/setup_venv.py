@@ -48,23 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="requirements, separated by spaces; of a run's distributions a name alone means its version",
     )
-    _add_sources(parser)
-    parser.add_argument("--pre", action="store_true", help="allow pre-releases that nothing names")
-    parser.add_argument("--clean", action="store_true", help="make the environment anew")
-    parser.add_argument(
-        "--activate-in-future-github-actions-steps",
-        dest="activate",
-        action="store_true",
-        help="let the job's later steps run in the environment",
-    )
-    parser.add_argument(
-        "--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
-    )
-    parser.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
-    parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-run-id", default="", metavar="ID", help="a run, or 'local' for what was built"
     )
@@ -85,6 +68,19 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long to wait for an index that lags behind (default: {WAIT:.0f})",
     )
+    parser.add_argument("--pre", action="store_true", help="allow pre-releases that nothing names")
+    parser.add_argument("--clean", action="store_true", help="make the environment anew")
+    parser.add_argument(
+        "--activate-in-future-github-actions-steps",
+        dest="activate",
+        action="store_true",
+        help="let the job's later steps run in the environment",
+    )
+    parser.add_argument(
+        "--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
+    )
+    parser.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+    parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ci.promote import documents
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from ci.publish.buckets import buckets, distribution_store
+from ci.publish.upload import show
 from core import console
 from core.cli.options import add_group, common_from
 from core.run import artifact_groups
@@ -19,7 +20,6 @@ from pytorch_build.refs.torch_refs import load_refs
 if TYPE_CHECKING:
     import argparse
 
-    from ci.promote.documents import StagingRecord
     from core.cli.options import Common
     from core.stores import Store
 
@@ -89,24 +89,17 @@ def run(arguments: argparse.Namespace) -> None:
         chosen = chosen_files(read, arguments.distributions, listed(arguments.packages))
         planned.append(planned_record(source, read, chosen, read_locks(source, outputs, group, refs)))
     for record in planned:
-        _stage(common, source, target, record, arguments.jobs)
-
-
-def _stage(common: Common, source: Store, target: Store, planned: StagingRecord, jobs: int) -> None:
-    with console.group(f"stage {planned.family}"):
-        copied = stage_group(source, target, planned, jobs=jobs)
-        if not common.dry_run:
-            keys = {file.key for file in planned.files}
-            documents.write_pages(target, documents.STAGING, planned.family, expected=keys)
-    console.table(
-        ("file", "size", "sha256"),
-        [(file.name, console.size(file.size), file.sha256[:12]) for file in planned.files],
-    )
-    where = f"{target.url}/{documents.folder(documents.STAGING, planned.family)}"
-    count = len(planned.files)
-    if common.dry_run:
-        console.done(f"stage: {copied} of {count} files would be copied to {where}")
-    elif copied:
-        console.done(f"stage: {count} files are in {where}, {copied} of them new")
-    else:
-        console.done(f"stage: unchanged, {count} files are in {where}")
+        with console.group(f"stage {record.family}"):
+            copied = stage_group(source, target, record, jobs=arguments.jobs)
+            if not common.dry_run:
+                keys = {file.key for file in record.files}
+                documents.write_pages(target, documents.STAGING, record.family, expected=keys)
+        show(record.files)
+        where = f"{target.url}/{documents.folder(documents.STAGING, record.family)}"
+        count = len(record.files)
+        if common.dry_run:
+            console.done(f"stage: {copied} of {count} files would be copied to {where}")
+        elif copied:
+            console.done(f"stage: {count} files are in {where}, {copied} of them new")
+        else:
+            console.done(f"stage: unchanged, {count} files are in {where}")

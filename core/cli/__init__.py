@@ -21,7 +21,7 @@ from core.cli.options import add_common
 from core.errors import FatalError, InterruptedStageError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class VerbModule(Protocol):
@@ -43,6 +43,12 @@ class Verb:
     name: str
     module: str
     summary: str
+
+
+def verbs_of(package: str, summaries: Mapping[str, str]) -> tuple[Verb, ...]:
+    """Return the verbs of a package, whose modules are named as they are."""
+    found = ((name, f"{package}.verbs.{name.replace('-', '_')}") for name in summaries)
+    return tuple(Verb(name, module, summaries[name]) for name, module in found)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,7 +6,6 @@ where, and what is handed out from where, is `ci.publish.buckets`'s.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
@@ -16,7 +15,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import DataError, UsageError, nearest
 
 BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
@@ -73,10 +72,7 @@ class Location:
         return f"s3://{self.bucket}"
 
 
-@functools.cache
-def run_buckets() -> RunBuckets:
-    """Read the data file's part."""
-    return load_toml(BUCKETS_FILE, RunBuckets)
+run_buckets = data_file(BUCKETS_FILE, RunBuckets)
 
 
 def is_own(data: RunBuckets, origin: Origin) -> bool:

@@ -129,8 +129,8 @@ class Store(Protocol):
         """
         ...
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
-        """Put an object of any store, which must have a digest, under `key`; on the server where possible."""
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
+        """Put an object of any store, of that digest, where nothing else is; on the server where possible."""
         ...
 
     def delete(self, key: str) -> None:

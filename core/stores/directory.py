@@ -139,14 +139,14 @@ class DirectoryStore:
                 stream.write(data)
         return "written"
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
         """Link (or copy) an object of any store under `key`."""
         require_digest(source, source_key, sha256)
         if self.find(key) is not None and self.digest(key) == sha256:
             return "unchanged"
         with tempfile.TemporaryDirectory(dir=files.made(self.root), prefix=".copy.") as folder:
             path = source.fetch(source_key, Path(folder))
-            return self.put_file(key, path, sha256=sha256, replace=replace)
+            return self.put_file(key, path, sha256=sha256, replace=False)
 
     def delete(self, key: str) -> None:
         """Delete an object and its remembered digest."""

@@ -146,12 +146,12 @@ class DryRunStore:
         sha256 = hashlib.sha256(data).hexdigest()
         return self._plan(key, len(data), sha256, data, what, **how)
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
         """Print a copy; refuse what the store behind would refuse."""
         require_digest(source, source_key, sha256)
         found = source.find(source_key)
         what = f"would copy {source.url}/{source_key} to {self.url}/{key}  (sha256 {sha256[:12]})"
-        return self._plan(key, found.size if found else 0, sha256, None, what, replace=replace)
+        return self._plan(key, found.size if found else 0, sha256, None, what, replace=False)
 
     def delete(self, key: str) -> None:
         """Print the deletion of an object that is there."""
@@ -272,9 +272,9 @@ class OverlayStore:
         """Put a small object into the first store."""
         return self.store.put_bytes(key, data, **how)
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
         """Copy an object into the first store."""
-        return self.store.copy(key, source, source_key, sha256=sha256, replace=replace)
+        return self.store.copy(key, source, source_key, sha256=sha256)
 
     def delete(self, key: str) -> None:
         """Delete an object of the first store."""

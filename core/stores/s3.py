@@ -174,17 +174,17 @@ class S3Store:
         sha256, send = hashlib.sha256(data).hexdigest(), partial(transfer.put, data=data)
         return self._write(key, sha256, len(data), send, **how)
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
         if not isinstance(source, S3Store) or source.connection is not self.connection:
             stores.require_digest(source, source_key, sha256)
             with tempfile.TemporaryDirectory(prefix="copy.") as folder:
                 path = source.fetch(source_key, Path(folder))
-                return self.put_file(key, path, sha256=sha256, replace=replace)
+                return self.put_file(key, path, sha256=sha256, replace=False)
         seen = source._existing(source_key)  # noqa: SLF001 - of this class
         stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
         send = partial(self._copy, source=source, seen=seen.stored)
-        return self._write(key, sha256, seen.stored.size, send, replace=replace, whole=False)
+        return self._write(key, sha256, seen.stored.size, send, replace=False, whole=False)
 
     def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:
         """Copy the very object that was seen within a service."""

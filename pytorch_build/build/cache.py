@@ -7,7 +7,6 @@ object of another target. `plans` sees to that.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 from packaging.version import Version
 from pydantic import field_validator
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -85,10 +84,7 @@ class CacheRules(Model):
         return value
 
 
-@functools.cache
-def cache_rules() -> CacheRules:
-    """Read the data."""
-    return load_toml(DATA, CacheRules)
+cache_rules = data_file(DATA, CacheRules)
 
 
 @dataclass(frozen=True, kw_only=True)

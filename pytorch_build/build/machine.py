@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import Field
 
 from core import process
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import EnvironmentSetupError, UsageError
 
 if TYPE_CHECKING:
@@ -62,10 +61,7 @@ class Needs(Model):
         return self.sample if sample else self.projects[project]
 
 
-@cache
-def load_needs() -> Needs:
-    """Read needs.toml."""
-    return load_toml(_FILE, Needs)
+load_needs = data_file(_FILE, Needs)
 
 
 def max_jobs(need: Need, wanted: str = "") -> int:

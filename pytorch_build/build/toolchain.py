@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import zipfile
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ from pydantic import Field
 
 from core import console, files, process
 from core.cli.options import environment
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import BuildError, DataError, MissingInputError, ProcessError
 from core.http import download
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
@@ -101,10 +100,7 @@ class Toolchain(Model):
     openmp: OpenMp
 
 
-@cache
-def load_toolchain() -> Toolchain:
-    """Read toolchain.toml."""
-    return load_toml(FILE, Toolchain)
+load_toolchain = data_file(FILE, Toolchain)
 
 
 @dataclass(frozen=True, kw_only=True)

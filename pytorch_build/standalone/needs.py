@@ -12,12 +12,11 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core.binaries import rpath
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import RocmError
 from core.families import families
 from pytorch_build.check.device_code import is_asked_for
@@ -57,10 +56,7 @@ class Table(Model):
     library: tuple[Row, ...]
 
 
-@cache
-def load_table() -> Table:
-    """Read the table beside this module."""
-    return load_toml(TABLE, Table)
+load_table = data_file(TABLE, Table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ gfx target. PyTorch's wheels follow: ``amd-torch-device-{target or bundle}`` lie
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
 from fnmatch import fnmatchcase
@@ -18,7 +17,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import BuildError, RocmError, UsageError
 from core.families import gpu_targets, parents
 
@@ -200,10 +199,7 @@ class Packages(Model):
     profiler_programs: dict[str, Program]
 
 
-@functools.cache
-def packages() -> Packages:
-    """Read `packages.toml`."""
-    return load_toml(PACKAGES_FILE, Packages)
+packages = data_file(PACKAGES_FILE, Packages)
 
 
 def payload_folder(package: str, family: str = "", suffix: str = "") -> str:

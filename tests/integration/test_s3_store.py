@@ -59,7 +59,7 @@ def test_objects_of_every_size_come_and_go(server: S3Server, tmp_path: Path) -> 
         assert store.digest(key) == sha(data)
         assert store.read(key) == data
         assert store.fetch(key, tmp_path / "fetched").read_bytes() == data
-        assert store.copy(f"copies/{key}", store, key, sha256=sha(data), replace=False) == "written"
+        assert store.copy(f"copies/{key}", store, key, sha256=sha(data)) == "written"
         assert store.read(f"copies/{key}") == data
         assert store.digest(f"copies/{key}") == sha(data)
         found = store.find(key)
@@ -106,7 +106,7 @@ def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path:
             return store.put_file(key, source, sha256=sha(objects[key]), replace=False)
 
         def copy(key: str) -> str:
-            return store.copy(f"v2/{key}", store, key, sha256=sha(objects[key]), replace=False)
+            return store.copy(f"v2/{key}", store, key, sha256=sha(objects[key]))
 
         def fetch(key: str) -> bytes:
             return store.fetch(key, tmp_path / "fetched").read_bytes()

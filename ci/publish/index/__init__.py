@@ -118,31 +118,23 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
         found = _snapshot(store, prefix, source)
         old = _remembered(store, prefix, found)
         try:
-            yanked = _read_yanked(store, key_in(prefix, YANKED), found)
-            listed = Catalog(
+            catalog = Catalog(
                 store=store,
                 prefix=prefix,
                 source=source,
                 old=old,
                 documents=found.documents,
                 files=seen_of(found.found, prefix),
-                yanked=yanked,
+                yanked=_read_yanked(store, key_in(prefix, YANKED), found),
                 strict=strict,
-            ).listed()
+            )
+            new = catalog.listed(title)
         except FatalError:
             # perhaps of what was just being changed
             if not found.same(_snapshot(store, prefix, source)):
                 _pause(attempt)
                 continue
             raise
-        new = State(
-            form=page_format(),
-            title=title,
-            yanked=yanked,
-            documents=listed.documents,
-            projects=listed.projects,
-            pending=listed.pending,
-        )
         folders = _ROOT in old.pages or store.keeps_folder_pages(prefix)
         todo = _changes(old, new, found.pages, folders=folders, md5=not is_local(store))
         try:
@@ -155,10 +147,10 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
         settled = todo is None or (is_local(store) and source.names_files)
         if settled or found.same(_snapshot(store, prefix, source)):
             return Indexed(
-                files=sum(project.count for project in listed.projects.values()),
+                files=sum(project.count for project in new.projects.values()),
                 written=tuple(writer.written),
                 removed=tuple(writer.removed),
-                held=tuple(listed.held),
+                held=tuple(catalog.held),
             )
     raise StoreError(
         f"The pages of {store.url}/{prefix} were written by others {_TRIES} times.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.publish.index.pages import FILES, SIDECAR, Entry, read_name, row
+from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, read_name, row
 from ci.publish.index.sources import Promise, digest_in, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
@@ -25,16 +26,6 @@ class Held:
 
     stored: Stored
     why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed:
-    """What an index is to list."""
-
-    documents: Mapping[str, tuple[str, int]]
-    projects: Mapping[str, Project]
-    pending: Sequence[Promise]
-    held: Sequence[Held]
 
 
 def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
@@ -60,13 +51,13 @@ class Catalog:
     files: Mapping[str, Stored]
     yanked: Mapping[str, str]
     strict: bool
-    promises: dict[str, list[Promise]] = field(default_factory=dict)
+    promises: dict[str, list[Promise]] = field(default_factory=lambda: defaultdict(list))
     earlier: Mapping[str, Line] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     pending: set[Promise] = field(default_factory=set)
 
-    def listed(self) -> Listed:
-        """Return what the index lists now."""
+    def listed(self, title: str) -> State:
+        """Return what the index lists now; its pages are not made yet."""
         documents, anew = self._read_documents()
         old: Mapping[str, Project] = {} if anew else self.old.projects
         known = set() if anew else self.old.seen()
@@ -74,7 +65,7 @@ class Catalog:
         gone = self._gone(known - self.files.keys())
         if self.source.names_files:
             for line in gone:
-                self._promise(line.promise)
+                self.promises[line.promise.key].append(line.promise)
             self._collect_absent({seen.partition(" ")[0] for seen in fresh})
         else:
             described = self.source.query(list(fresh.values()))
@@ -93,15 +84,14 @@ class Catalog:
             kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
             rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
             projects[name] = project_of([*rows, *made.get(name, ())])
-        return Listed(
+        return State(
+            form=page_format(),
+            title=title,
+            yanked=self.yanked,
             documents=documents,
             projects={name: projects[name] for name in sorted(projects) if projects[name].count},
             pending=sorted(self.pending),
-            held=self.held,
         )
-
-    def _promise(self, promise: Promise) -> None:
-        self.promises.setdefault(promise.key, []).append(promise)
 
     def _read_documents(self) -> tuple[Mapping[str, tuple[str, int]], bool]:
         """Gather promises; return documents with etags and counts, and whether all were read anew."""
@@ -114,7 +104,7 @@ class Catalog:
         new = list(self.documents) if anew else new
         counts = dict.fromkeys(self.documents, 0) | {name: one[1] for name, one in old.items()}
         for promise in () if anew else self.old.pending:
-            self._promise(promise)
+            self.promises[promise.key].append(promise)
         for name, promised in zip(new, self.source.read(new) if new else (), strict=True):
             mine = [
                 one._replace(key=filename)
@@ -123,7 +113,7 @@ class Catalog:
             ]
             counts[name] = len(mine)
             for one in mine:
-                self._promise(one)
+                self.promises[one.key].append(one)
         return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:

@@ -136,9 +136,9 @@ class MemoryStore:
         self.after_write(number, key)
         return "written"
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str, replace: bool) -> Outcome:
+    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
         require_digest(source, source_key, sha256)
-        return self.put_bytes(key, source.read(source_key), replace=replace)
+        return self.put_bytes(key, source.read(source_key), replace=False)
 
     def delete(self, key: str) -> None:
         number = self._begun("delete", key)

@@ -248,7 +248,7 @@ def recorded_runs(found: list[Run]) -> Any:
 
 
 def test_the_newest_run_with_artifacts_counts() -> None:
-    source = recorded_runs([replace(GOOD, run_id=str(number)) for number in (5, 4, 3)])
+    source = recorded_runs([made_run(str(number)) for number in (5, 4, 3)])
     assert find_run(source, RUNS, lambda run: run.run_id in {"4", "3"}).run_id == "4"
     assert source.given == 2
 
@@ -257,7 +257,7 @@ def test_the_newest_run_with_artifacts_counts() -> None:
     ("status", "conclusion"), [("completed", "failure"), ("in_progress", ""), ("completed", "cancelled")]
 )
 def test_only_successful_runs_count_unless_others_may(status: str, conclusion: str) -> None:
-    source = recorded_runs([replace(GOOD, run_id="2", status=status, conclusion=conclusion), GOOD])
+    source = recorded_runs([made_run("2", status=status, conclusion=conclusion), GOOD])
     assert find_run(source, RUNS, lambda _: True).run_id == "1"
     assert find_run(source, replace(RUNS, require_successful=False), lambda _: True).run_id == "2"
 

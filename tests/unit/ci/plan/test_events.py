@@ -127,7 +127,7 @@ def test_a_repository_is_owner_and_name(repository: str) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "[" * 100_000, '{"a": 1} x'])
 def test_a_file_that_is_no_event(tmp_path: Path, text: str) -> None:
     (tmp_path / "event.json").write_text(text)
-    with pytest.raises(DataError, match="is not the event of a CI run"):
+    with pytest.raises(DataError, match="the event of a CI run, is not"):
         read_payload(tmp_path / "event.json")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.plan.events import Changes
-from ci.plan.outputs import decisions, jobs, show, summary
+from ci.plan.outputs import show, summary, tables
 from tests.unit.ci.plan.planning import planned, pull_request, push
 
 if TYPE_CHECKING:
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 def test_every_job_and_all_that_is_left_out_has_its_reason() -> None:
     made = planned("schedule", release_type="nightly")
-    assert len(jobs(made)) == len(made.cells)
-    assert all(all(row) for row in jobs(made))
+    (_, decisions), (_, jobs), _ = tables(made)
+    assert len(jobs) == len(made.cells)
+    assert all(map(all, jobs))
     assert all(one.what and one.reason for one in made.left_out)
-    assert decisions(made)[4][:2] == ["promote", "yes"]
+    assert decisions[4][:2] == ["promote", "yes"]
 
 
 def test_a_summary_of_many_jobs_says_how_many_it_leaves_out() -> None:

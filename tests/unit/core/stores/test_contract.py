@@ -122,7 +122,7 @@ def test_what_is_not_there_is_named(store: Store, tmp_path: Path) -> None:
         partial(store.open, "a/b.whl"),
         partial(store.digest, "a/b.whl"),
         partial(store.fetch, "a/b.whl", tmp_path),
-        partial(store.copy, "c.whl", store, "a/b.whl", sha256=sha(b""), replace=False),
+        partial(store.copy, "c.whl", store, "a/b.whl", sha256=sha(b"")),
     ]
     for call in calls:
         with pytest.raises(MissingInputError, match=r"a/b\.whl is not in the store"):
@@ -219,16 +219,15 @@ def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
     source = store if origin == "itself" else open_store(origin, root=tmp_path)
     source.put_bytes("staging/a.whl", b"a")
     with pytest.raises(StoreError, match=f"has the digest {sha(b'a')}, and {sha(b'b')} was to be copied"):
-        store.copy("v2/a.whl", source, "staging/a.whl", sha256=sha(b"b"), replace=False)
+        store.copy("v2/a.whl", source, "staging/a.whl", sha256=sha(b"b"))
     assert store.find("v2/a.whl") is None
     copy = partial(store.copy, "v2/a.whl", source, "staging/a.whl", sha256=sha(b"a"))
-    assert [copy(replace=False), copy(replace=False)] == ["written", "unchanged"]
+    assert [copy(), copy()] == ["written", "unchanged"]
     assert (store.read("v2/a.whl"), store.digest("v2/a.whl")) == (b"a", sha(b"a"))
     put("v2/a.whl", b"other", replace=True)
     with pytest.raises(StoreError, match="with other bytes"):
-        copy(replace=False)
-    assert copy(replace=True) == "written"
-    assert store.read("v2/a.whl") == b"a"
+        copy()
+    assert store.read("v2/a.whl") == b"other"
 
 
 def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Put) -> None:
@@ -238,7 +237,7 @@ def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Put) -> None:
     assert put("r/b.whl", b"b", into=dry) == "planned"
     assert put("r/a.whl", b"a", into=dry) == "unchanged"
     assert dry.put_bytes("r/x.html", b"x", if_match="") == "planned"
-    assert dry.copy("r/c.whl", store, "r/a.whl", sha256=sha(b"a"), replace=False) == "planned"
+    assert dry.copy("r/c.whl", store, "r/a.whl", sha256=sha(b"a")) == "planned"
     dry.delete("r/a.whl")
     with pytest.raises(StoreError, match="with other bytes"):
         put("r/a.whl", b"other", into=dry)

@@ -90,7 +90,7 @@ def test_what_a_dry_run_would_write_is_there_for_later_reads(
     dry = DryRunStore(behind)
     dry.put_file("r/b.whl", source, sha256=sha(b"bbb"), replace=False)
     dry.put_bytes("r/deep/c.json", b"c")
-    dry.copy("s/b.whl", dry, "r/b.whl", sha256=sha(b"bbb"), replace=False)
+    dry.copy("s/b.whl", dry, "r/b.whl", sha256=sha(b"bbb"))
     assert [one.key for one in dry.list("r")] == ["r/a.json", "r/b.whl", "r/deep/c.json"]
     assert [one.key for one in dry.list("r", recursive=False)] == ["r/a.json", "r/b.whl"]
     assert [one.key for one in dry.list("")] == ["r/a.json", "r/b.whl", "r/deep/c.json", "s/b.whl"]
@@ -149,7 +149,7 @@ def test_only_the_first_store_is_written(both: OverlayStore, tmp_path: Path) -> 
     before = [(one.key, one.etag) for one in both.behind.list("")]
     both.put_bytes("r/other", b"mine")
     both.put_file("r/file", tmp_path / "out/r/own", sha256=sha(b"1"), replace=False)
-    both.copy("r/copy", both, "r/own", sha256=sha(b"1"), replace=False)
+    both.copy("r/copy", both, "r/own", sha256=sha(b"1"))
     both.delete("r/shared")
     assert [(one.key, one.etag) for one in both.behind.list("")] == before
     assert [one.key for one in both.store.list("")] == ["r/copy", "r/file", "r/other", "r/own"]

@@ -240,7 +240,7 @@ def test_a_copy_has_headers_metadata_and_digest_at_every_size(
     with monkeypatch.context() as patch:
         for operation in ("get_object", "put_object", "upload_part"):  # not a byte comes through here
             patch.setattr(source.connection.client, operation, None)
-        assert target.copy("v2/a.whl", source, "staging/a.whl", sha256=SHA, replace=False) == "written"
+        assert target.copy("v2/a.whl", source, "staging/a.whl", sha256=SHA) == "written"
     head = s3.head_object(Bucket="other", Key="run/v2/a.whl")
     assert head["ContentType"] == "application/zip"
     assert "immutable" in head["CacheControl"]
@@ -276,7 +276,7 @@ def test_an_object_that_is_replaced_between_check_and_copy_is_refused(
     with pytest.raises(
         StoreError, match=r"staging/a\.whl in s3://bucket/run was replaced while it was copied"
     ):
-        target.copy("v2/a.whl", source, "staging/a.whl", sha256=SHA, replace=False)
+        target.copy("v2/a.whl", source, "staging/a.whl", sha256=SHA)
     assert target.find("v2/a.whl") is None
     assert unfinished(s3, "other") == []
 
@@ -287,7 +287,7 @@ def test_an_object_of_another_service_comes_through_this_machine(
     source, target = stores
     elsewhere = dataclasses.replace(source, connection=s3_client.connect())
     monkeypatch.setattr(target.connection.client, "copy_object", None)
-    assert target.copy("v2/a.whl", elsewhere, "staging/a.whl", sha256=SHA, replace=False) == "written"
+    assert target.copy("v2/a.whl", elsewhere, "staging/a.whl", sha256=SHA) == "written"
     assert target.read("v2/a.whl") == DATA
 
 
