@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re  # noqa: TC003 - pydantic reads it
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
-from core.data import Model, data_file, load_toml
+from core.data import Model, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
