@@ -159,10 +159,10 @@ def test_python_tag(version: str, tag: str) -> None:
     [
         (
             python_tag,
-            "no Python version",
+            "not a Python version",
             ["", "3", "2.7", "3.x", "cp312", "3.13tt", "3.1\uff12"],
         ),
-        (version_suffix, "is no ROCm version", ["", "latest", "7.10.0 ; rm", "1!7.0", "7.10/x", "==7.10"]),
+        (version_suffix, "is not a ROCm version", ["", "latest", "7.10.0 ; rm", "1!7.0", "7.10/x", "==7.10"]),
         (cpu_suffix, "local version label", ["Sample", "a b", "a..b", "+x", "."]),
     ],
 )
