@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from core.stores import location
 from tests.integration.ceph_server import ceph, ceph_server
 from tests.integration.rocm_environments import setuptools
 from tests.integration.s3_servers import rclone, rclone_server
@@ -16,6 +17,11 @@ __all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", action="store_true", help="build container images: minutes, gigabytes, root")
     parser.addoption("--ceph", action="store_true", help="also test against Ceph's S3 server (20 s to start)")
+
+
+@pytest.fixture(autouse=True)
+def _ports_are_used_again() -> None:
+    location.answers.cache_clear()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess  # noqa: TID251 - forbidden here, for everybody
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["aws", "s3"]
 
+UNIT = Path(__file__).parent
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -53,7 +55,9 @@ def _local_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    # a hook and no fixture, so that fixtures of every scope are held to it
+    # a hook and no fixture, so that fixtures of every scope are held to it; it is called for every folder's tests
+    if not item.path.is_relative_to(UNIT):
+        return (yield)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
         patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))

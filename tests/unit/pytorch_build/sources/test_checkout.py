@@ -304,7 +304,7 @@ def other_repository(world: World) -> None:
         (commit_gone, rf"does not have {'1' * 40} any more; it was 'main'"),
         (lambda world: (world.root / "torch").rename(world.root / "gone"), "does not answer: .*git repo"),
         (lambda world: (world.root / "inner").rename(world.root / "gone"), "could not be fetched: .*inner"),
-        (lambda world: world.write(world.tree, {"mine.txt": ""}), "holds files but is no git repository"),
+        (lambda world: world.write(world.tree, {"mine.txt": ""}), "holds files but is not a git repository"),
         (other_repository, "worktree or submodule of another repository"),
         (prebuilt, "nothing to check out"),
     ],

@@ -135,7 +135,7 @@ def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
     (tmp_path / "version.txt").write_text("two\n")
     with pytest.raises(SourceError):
         base_version_of(tmp_path)
-    with pytest.raises(SourceError, match="nowhere is not there"):
+    with pytest.raises(SourceError, match="nowhere does not exist"):
         base_version_of(tmp_path / "nowhere")
 
 
@@ -257,7 +257,7 @@ def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_
 
 def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path, git: Git, write_files: Write) -> None:
     work = tmp_path / "work"
-    with pytest.raises(SourceError, match="is not there"):
+    with pytest.raises(SourceError, match="does not exist"):
         mirror(tmp_path / "absent", work)
     write_files(tmp_path / "plain", {"setup.py": ""})
     with pytest.raises(SourceError, match="is not a git repository"):

@@ -152,7 +152,7 @@ def test_a_tree_without_a_version_takes_the_locks(
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(
     ("texts", "words"),
-    [(None, "is not there"), ({}, "no git repository"), ({"README": "hello\n"}, "nothing to build")],
+    [(None, "does not exist"), ({}, "not a git repository"), ({"README": "hello\n"}, "nothing to build")],
 )
 def test_a_folder_that_is_no_tree_is_refused(
     front: Any, tmp_path: Path, commit_files: Commit, texts: Mapping[str, str] | None, words: str
