@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
+from core.env.installer import uv_program
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.portable import analyse, repair
 from tests.folders import served
@@ -105,7 +106,7 @@ def test_a_stand_alone_wheel_is_installed_by_name_used_and_taken_out(
     process.capture([sys.executable, "-m", "virtualenv", "--quiet", venv])
     python = venv / "bin" / "python"
     before = sorted(path for path in (venv / "lib").rglob("*") if path.is_file())
-    tool = ["uv", "pip"] if installer == "uv" else [python, "-m", "pip"]
+    tool = [uv_program(), "pip"] if installer == "uv" else [python, "-m", "pip"]
     where = ["--python", python] if installer == "uv" else ["--disable-pip-version-check"]
     # nothing of the machine's own configuration, which may name other indexes with another torch
     env = {name: value for name, value in process.inherited().items() if not name.startswith(("PIP_", "UV_"))}

@@ -55,7 +55,7 @@ def _local_names(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    # a hook and no fixture, so that fixtures of every scope are held to it; it is called for every folder's tests
+    # a hook and no fixture, so that fixtures of every scope are held to it; all folders' tests come by
     if not item.path.is_relative_to(UNIT):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
