@@ -104,7 +104,7 @@ def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Pat
     group = common.artifact_group
     store = common.open_for_reading()
     found = [
-        [file for file in record.files if serves(file.distribution, (), targets)]
+        [one for one in record.files if serves(one.distribution, (), targets)]
         for record in records.read_all(store, common.outputs, group)
         if record.stage == "build_torch" and common.torch_ref in {"", record.cell.torch_ref}
         if record.status == "ok"
@@ -115,7 +115,7 @@ def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Pat
             f"Run {common.outputs.run_id} has no torch{of_ref} for {group}.",
             hint="Build it (nox -s build_torch), or name a wheel: nox -s fat_wheel -- WHEEL.",
         )
-    return [[store.fetch(one.key, common.cache / "fetched") for one in files] for files in found]
+    return [[store.fetch(one.key, common.cache / "fetched") for one in made] for made in found]
 
 
 def _rocm_wheels(context: Context, source: SourceOptions, targets: Sequence[str]) -> Path:
@@ -125,10 +125,10 @@ def _rocm_wheels(context: Context, source: SourceOptions, targets: Sequence[str]
     found = for_bundles(packages, version, family, targets, common.outputs.platform)
     digest = files.digest_of([packages.words, version, family, *targets])
     folder = files.made(common.cache / "fetched" / f"rocm-{digest[:16]}")
-    for one in found.files:
+    for one in () if common.dry_run else found.files:
         path = packages.fetch(packages.sealed(one), folder)
         if path.parent != folder:
-            files.copy(path, folder / one.name)
+            files.link_or_copy(path, folder / one.name)
     return folder
 
 
