@@ -11,10 +11,11 @@ import json
 import tomllib
 import types
 from datetime import date  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from core import files
 from core.errors import DataError, MissingInputError, nearest
 
 if TYPE_CHECKING:
@@ -29,6 +30,33 @@ class Model(BaseModel):
 
     # built at first use: a front door imports more models than it reads
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Document(Model):
+    """A model that is kept as a JSON file of its own."""
+
+    def digest(self) -> str:
+        """Hash what it says: the hex SHA-256 of its canonical JSON."""
+        return files.digest_of(self.model_dump(mode="json"))
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, atomically; the same document gives the same bytes."""
+        files.write_json(path, self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote.
+
+        Raises:
+            MissingInputError: There is no such file.
+            DataError: It is not such a document.
+        """
+        return parse_json(read_text(path), cls, where=path)
+
+
+def compact(value: object) -> str:
+    """Write JSON on one line, as job outputs and variables hold it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 class Dated(Model):

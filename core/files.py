@@ -27,7 +27,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as problem:
-        raise _unwritten(path, problem) from problem
+        raise unwritten(path, problem) from problem
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -36,13 +36,14 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
-        raise _unwritten(path, problem) from problem
+        raise unwritten(path, problem) from problem
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _unwritten(path: Path, problem: OSError) -> FatalError:
+def unwritten(path: Path, problem: OSError) -> FatalError:
+    """Return the error of a file that the disk or its rights refuse."""
     return FatalError(
         f"{path} could not be written: {problem.strerror or problem}.",
         hint="Free space or change the folder.",
@@ -113,7 +114,7 @@ def _placed(source: Path, target: Path, place: Callable[[Path, Path], object]) -
             place(source, temporary)
             temporary.replace(target)
     except OSError as problem:
-        raise _unwritten(target, problem) from problem
+        raise unwritten(target, problem) from problem
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from docs.command_tables import table
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PLATFORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pytorch_build.refs.torch_refs import FeatureRow, HistoryRow, ProjectSource, RefsFile, TorchRef
 
@@ -46,7 +47,7 @@ def feature_table(features: Iterable[FeatureRow]) -> list[str]:
         (row.name, *(_feature_cell(row, getattr(row, platform)) for platform in PLATFORMS))
         for row in features
     ]
-    return _markdown(("Project or feature", *_TITLES.values()), rows)
+    return table(("Project or feature", *_TITLES.values()), rows)
 
 
 def _feature_cell(row: FeatureRow, status: str) -> str:
@@ -74,7 +75,7 @@ def version_table(
             for row in past
             if row.after == name
         ]
-    return _markdown(("PyTorch version", "Torch ref", "Python", *_TITLES.values()), rows)
+    return table(("PyTorch version", "Torch ref", "Python", *_TITLES.values()), rows)
 
 
 def _version_cell(ref: TorchRef, platform: str) -> str:
@@ -98,8 +99,3 @@ def _project_text(source: ProjectSource, ref: TorchRef) -> str:
         text = f"{name}: [{repository}]({address}) at [`{pin.rpartition('/')[2]}`]({page})"
         return f"{text}, else `{source.ref}`" if source.ref else text
     return f"{name}: [{repository} `{source.ref}`]({address}/tree/{source.ref})"
-
-
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
-from core.errors import ArtifactError, FatalError, nearest
+from core.errors import ArtifactError, nearest
+from core.files import unwritten
 from core.run import this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
 
@@ -151,7 +152,7 @@ def extract(
                 target.rename(Path(work) / "old")
             fresh.rename(target)
     except OSError as problem:
-        raise _unwritten(target, problem) from problem
+        raise unwritten(target, problem) from problem
     return target
 
 
@@ -177,7 +178,7 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
         try:
             tree.add(member, tar.chunks())
         except OSError as problem:
-            raise _unwritten(folder / member.name, problem) from problem
+            raise unwritten(folder / member.name, problem) from problem
     tree.link()
 
 
@@ -237,7 +238,7 @@ class _Tree:
             try:
                 os.symlink(target, f"{self._root}/{name}")  # noqa: PTH211 - a path object a link takes longer
             except OSError as problem:
-                raise _unwritten(self._folder / name, problem) from problem
+                raise unwritten(self._folder / name, problem) from problem
 
     def _make(self, name: str, mode: int) -> None:
         path = f"{self._root}/{name}"
@@ -319,10 +320,3 @@ def _write(path: str, mode: int, data: Iterable[memoryview]) -> None:
             os.fchmod(handle, mode)
     finally:
         os.close(handle)
-
-
-def _unwritten(path: Path, problem: OSError) -> FatalError:
-    return FatalError(
-        f"{path} could not be written: {problem.strerror or problem}.",
-        hint="Free space or change the folder.",
-    )

@@ -11,6 +11,7 @@ import zstandard
 
 from core import files
 from core.archive.tar import XZ, ZSTD
+from rocm_packaging.artifacts import scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,3 +30,9 @@ def pack(folder: Path, directory: Path, *, suffix: str = ZSTD) -> Path:
         out.write(lzma.compress(data, preset=0) if suffix == XZ else zstandard.compress(data, 1))
     files.write_text(path.with_name(f"{path.name}.sha256sum"), f"{files.sha256(path)}\n")
     return path
+
+
+def pack_all(artifacts: Path, directory: Path) -> None:
+    """Write the archives of every artifact in a directory, as a run has them."""
+    for artifact in scan(artifacts):
+        pack(artifact.path, directory)

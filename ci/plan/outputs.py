@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from core import console
+from core.data import compact
 from core.run.job_files import job_files, table, text
 from core.run.plan import PLATFORMS, matrices, refuse_outputs
 
@@ -52,11 +52,6 @@ def outputs(plan: Plan) -> Mapping[str, str]:
     values |= matrices(plan)
     written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
     return refuse_outputs(written)
-
-
-def compact(value: object) -> str:
-    """Write JSON on one line."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def tables(plan: Plan) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.plan import data
-from ci.plan.outputs import compact
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
+from core.data import compact
 from core.run.job_files import job_files
 from core.run.locations import Origin, is_own
 

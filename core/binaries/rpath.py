@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from core import process
 from core.archive import Edited
-from core.binaries import elf
+from core.binaries import elf, up
 from core.binaries.elf import DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, Elf, Segment
 from core.errors import BuildError, MissingInputError
 
@@ -129,8 +129,8 @@ def _added(segments: Sequence[Segment], size: int, strings: bytes) -> tuple[int,
     """Return the new segment: its offset, its bytes, and the address of the strings in it."""
     loads = [(index, one) for index, one in enumerate(segments) if one.kind == elf.LOAD]
     alignment = max(_LEAST_ALIGNMENT, *(one.alignment for _, one in loads))
-    offset = _up(size, alignment)
-    address = _up(max(one.address + one.memory for _, one in loads), alignment)
+    offset = up(size, alignment)
+    address = up(max(one.address + one.memory for _, one in loads), alignment)
     headers = elf.SEGMENT.size * (len(segments) + 1)
     length = headers + len(strings)
     new = Segment(elf.LOAD, _READABLE, offset, address, address, length, length, alignment)
@@ -142,7 +142,3 @@ def _added(segments: Sequence[Segment], size: int, strings: bytes) -> tuple[int,
         for one in (*segments[:last], new, *segments[last:])
     )
     return offset, b"".join(elf.SEGMENT.pack(*one) for one in table) + strings, address + headers
-
-
-def _up(value: int, alignment: int) -> int:
-    return -(-value // alignment) * alignment

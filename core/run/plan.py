@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
 
-from core import data, files
-from core.data import Model
+from core import files
+from core.data import Document, Model
 from core.errors import DataError
 from core.run import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 
 Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_torch"]
@@ -191,7 +190,7 @@ class LeftOut(Model):
     reason: str
 
 
-class Plan(Model):
+class Plan(Document):
     """What one run does.
 
     Attributes:
@@ -225,10 +224,6 @@ class Plan(Model):
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
     locks: dict[Platform, dict[str, str]] = Field(default_factory=dict)
-
-    def digest(self) -> str:
-        """Hash what is planned: the hex SHA-256 of its canonical JSON."""
-        return files.digest_of(self.model_dump(mode="json"))
 
     def matrix(self, platform: Platform, stage: Stage) -> Sequence[Cell]:
         """Return the jobs of one stage on one platform."""
@@ -266,15 +261,6 @@ class Plan(Model):
             "expect_failure": cell.expect_failure,
             **({"rocm": rocm} if rocm else {}),
         }
-
-    def write(self, path: Path) -> None:
-        """Write the plan as JSON, atomically; the same plan gives the same bytes."""
-        files.write_json(path, self.model_dump(mode="json"))
-
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Read a plan that `write` wrote."""
-        return data.parse_json(data.read_text(path), cls, where=path)
 
 
 def matrices(plan: Plan) -> Mapping[str, object]:

@@ -6,9 +6,9 @@ here, before anything builds.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Protocol
 
+from core.data import compact
 from core.errors import SourceError
 from core.families import CPU
 from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
@@ -111,12 +111,8 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
         values[f"{platform}_source_locks"] = {
             name: lock.compact() for name, lock in locks.get(platform, {}).items()
         }
-    written = {name: _compact(value) for name, value in values.items()}
+    written = {name: compact(value) for name, value in values.items()}
     return refuse_outputs(written | {"plan_digest": plan.digest()})
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _family(builds: Sequence[Cell], torch_ref: str) -> str:

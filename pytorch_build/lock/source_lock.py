@@ -6,19 +6,15 @@ CI it passes between jobs as one line, with its digest.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from core import data, files
-from core.data import Model
+from core import data
+from core.data import Document, Model, compact
 from core.errors import DataError, SourceError, nearest
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sources.git import is_commit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Kind = Literal["rocm", "cpu"]
 
@@ -64,7 +60,7 @@ class LockedProject(Model):
         return self
 
 
-class SourceLock(Model):
+class SourceLock(Document):
     """A resolved torch ref.
 
     Attributes:
@@ -86,10 +82,6 @@ class SourceLock(Model):
             if locked.project != name:
                 raise ValueError(f"projects.{name} locks {locked.project}.")
         return self
-
-    def digest(self) -> str:
-        """Hash what is locked: the hex SHA-256 of its canonical JSON."""
-        return files.digest_of(self.model_dump(mode="json"))
 
     def project(self, name: str) -> LockedProject:
         """Find a locked project.
@@ -121,24 +113,10 @@ class SourceLock(Model):
             )
         return locked.versions[kind]
 
-    def write(self, path: Path) -> None:
-        """Write the lock as JSON, atomically; the same lock gives the same bytes."""
-        files.write_json(path, self.model_dump(mode="json"))
-
-    @classmethod
-    def read(cls, path: Path) -> SourceLock:
-        """Read a lock that `write` wrote.
-
-        Raises:
-            MissingInputError: There is no such file.
-            DataError: It is not a source lock.
-        """
-        return data.parse_json(data.read_text(path), cls, where=path)
-
     def compact(self) -> str:
         """Write the lock and its digest as one line, for a job output or an environment variable."""
         value = {"digest": self.digest(), "lock": self.model_dump(mode="json")}
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return compact(value)
 
     @classmethod
     def from_compact(cls, text: str) -> SourceLock:

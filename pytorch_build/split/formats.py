@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from core.binaries import up
 from core.binaries.elf import HEADER, LOAD, PHDR, SECTION, SEGMENT, Segment
 from core.binaries.elf import Section as Row
 from pytorch_build.split.library import (
@@ -22,7 +23,6 @@ from pytorch_build.split.library import (
     Library,
     Section,
     SplitError,
-    up,
 )
 
 if TYPE_CHECKING:

@@ -159,8 +159,3 @@ class Library(ABC):
     @abstractmethod
     def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
         """Return the library without its device code; `indexes` are those of bundles by offset."""
-
-
-def up(value: int, alignment: int) -> int:
-    """Round up to a multiple."""
-    return -(-value // alignment) * alignment

@@ -18,7 +18,7 @@ from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
-from tests.artifact_archives import pack
+from tests.artifact_archives import pack_all
 from tests.folders import Quiet
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def bucket(rclone_server: S3Server, tmp_path_factory: pytest.TempPathFactory) ->
     assert rclone_server.folder is not None
     made = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
     for run in (RED, FORK, GREEN):
-        for artifact in scan(made):
-            pack(artifact.path, rclone_server.folder / name / f"{run}-linux", suffix=".tar.zst")
+        pack_all(made, rclone_server.folder / name / f"{run}-linux")
     return name
 
 

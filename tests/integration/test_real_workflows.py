@@ -15,9 +15,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
-from tests.artifact_archives import pack
+from tests.artifact_archives import pack_all
 from tests.folders import served
 from tests.integration.clones import FAMILY, SERIES, TAG
 from tests.integration.workflow_engine import ACT, Engine, Ran, others, pull_request
@@ -101,8 +100,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
     bucket = rclone_server.make_bucket()
     assert rclone_server.folder is not None
-    for artifact in scan(artifacts):
-        pack(artifact.path, rclone_server.folder / bucket / f"{ARTIFACT_RUN}-linux", suffix=".tar.zst")
+    pack_all(artifacts, rclone_server.folder / bucket / f"{ARTIFACT_RUN}-linux")
     engine = Engine.cloned(
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",

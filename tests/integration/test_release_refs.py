@@ -16,9 +16,8 @@ import pytest
 from core import process
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample.repositories import ensure_repositories
-from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
-from tests.artifact_archives import pack
+from tests.artifact_archives import pack_all
 from tests.integration.clones import SERIES
 from tests.integration.workflow_engine import ACT, Engine
 
@@ -105,8 +104,8 @@ def site(
     bucket = rclone_server.make_bucket()
     assert rclone_server.folder is not None
     folder = rclone_server.folder / bucket
-    for artifact in scan(ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)):
-        pack(artifact.path, folder / f"{RUN}-linux")
+    artifacts = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
+    pack_all(artifacts, folder / f"{RUN}-linux")
     machines = "".join(FAMILY_DATA.format(family=family) for family in FAMILIES)
     engine = Engine.cloned(
         tmp_path_factory.mktemp("downstream"),
