@@ -152,11 +152,11 @@ def read_run(
     groups: dict[str, list[tuple[str, str]]] = {}
     locks = []
     for stored in store.list(prefix):
-        first, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
-        if slash and is_record(stored.key) and "/" not in name:
-            groups.setdefault(first, []).append((stored.key, stored.etag))
-        elif not slash and first.startswith(_LOCK) and first.endswith(".json"):
-            locks.append(stored.key)
+        match stored.key.removeprefix(f"{prefix}/").split("/"):
+            case [name, _] if is_record(stored.key):
+                groups.setdefault(name, []).append((stored.key, stored.etag))
+            case [name] if name.startswith(_LOCK) and name.endswith(".json"):
+                locks.append(stored.key)
     if not groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records in {store.url}/{prefix}.",
@@ -167,8 +167,7 @@ def read_run(
         key, _etag = version
         try:
             return recorded(key, store.read(key))
-        except MissingInputError:
-            # a failure's record goes when its stage succeeds
+        except MissingInputError:  # a failure's record goes when its stage succeeds
             return None
         except DataError as problem:
             if group in {"", key.removeprefix(f"{prefix}/").partition("/")[0]}:
@@ -282,8 +281,7 @@ def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
 
 def _file(run: RunRecords, name: str, sha256: str, known: Mapping[str, FileRecord]) -> Material:
     """Describe a file by its digest, and as one of the run's where it is that."""
-    file = known.get(sha256)
-    if file is None:
+    if (file := known.get(sha256)) is None:
         return Material(name=name, digest={"sha256": sha256})
     uri = package_url(file.distribution, file.version, file.name)
     return Material(name=file.name, uri=uri, digest={"sha256": sha256}, of_run=run.path(file.key))

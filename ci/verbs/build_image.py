@@ -150,8 +150,7 @@ def run(arguments: argparse.Namespace) -> None:
     command, pushes = engines.build_command(engine, build), engines.push_commands(engine, build)
     if common.dry_run:
         saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
-        for words in (command, *pushes, *saves):
-            console.result(shlex.join(words))
+        console.result("\n".join(map(shlex.join, (command, *pushes, *saves))))
         return
     with console.group(f"{engine} build {build.names[0]}"):
         _run(engine, build, [command], common)
@@ -208,13 +207,12 @@ def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 def repository(named: str) -> str:
     """Check where an image is pushed to: REGISTRY/REPO, in small letters as registries want it."""
-    found = named.lower()
-    if not _REPOSITORY.fullmatch(found):
+    if not _REPOSITORY.fullmatch(named.lower()):
         raise UsageError(
             f"{named!r} is not a REGISTRY/REPO to push to.",
             hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
         )
-    return found
+    return named.lower()
 
 
 def _engine(named: Engine | None, *, dry_run: bool) -> Engine:
