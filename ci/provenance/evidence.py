@@ -8,17 +8,16 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pydantic import AliasPath, ConfigDict, Field
 
 from ci.promote.runs import Recorded, python_of, recorded
-from ci.provenance.facts import inputs_of, statement_path
+from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, files, parallel
@@ -192,17 +191,6 @@ def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
             yield None
 
 
-class Descriptor(Model):
-    """A ResourceDescriptor of in-toto."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: str = ""
-    uri: str = ""
-    digest: Mapping[str, str] = Field(default_factory=dict)
-    annotations: Mapping[str, Any] = Field(default_factory=dict)
-
-
 class Statement(Model):
     """An in-toto statement with SLSA's provenance v1, as far as it is read here; the rest is ignored."""
 
@@ -228,7 +216,7 @@ class Statement(Model):
     @property
     def sources(self) -> tuple[Descriptor, ...]:
         """The commits that the file was built from."""
-        return tuple(one for one in self.dependencies if one.annotations.get("role") == "source")
+        return tuple(one for one in self.dependencies if one.annotations.get("role") == SOURCE)
 
 
 def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:

@@ -89,14 +89,20 @@ class RunRecords:
         return key.removeprefix(f"{self.prefix}/")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """One thing that a build used (a ResourceDescriptor of in-toto v1)."""
+class Descriptor(Model):
+    """A ResourceDescriptor of in-toto v1."""
 
-    name: str
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = ""
     uri: str = ""
-    digest: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    digest: Mapping[str, str] = Field(default_factory=dict)
+    annotations: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class Material(Descriptor):
+    """One thing that a build used; `of_run` is its path in the run that made it."""
+
     of_run: str = ""
 
 
@@ -113,7 +119,9 @@ class MadeFile:
     @property
     def commits(self) -> tuple[str, ...]:
         """The commits of the sources that it was built from; not the build system's own."""
-        return tuple(one.digest["gitCommit"] for one in self.materials if one.notes.get("role") == SOURCE)
+        return tuple(
+            one.digest["gitCommit"] for one in self.materials if one.annotations.get("role") == SOURCE
+        )
 
 
 class Source(Model):
@@ -228,7 +236,7 @@ def _materials(run: RunRecords, group: str, by: Recorded) -> Iterator[Material]:
         version, _layout, content = inputs.rocm
         if isinstance(content, str):
             # packages of an index: installed by version, and the record has no digest of them
-            yield Material(name="rocm", uri=package_url("rocm", version), notes={"from": content})
+            yield Material(name="rocm", uri=package_url("rocm", version), annotations={"from": content})
         else:
             yield from (_file(run, name, sha256, known) for name, sha256 in sorted(content.items()))
     for project, identity in inputs.dependencies.items():
@@ -264,7 +272,7 @@ def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material
 
 def _commit(name: str, origin: str, commit: str, **notes: str) -> Material:
     said = {key: note for key, note in notes.items() if note}
-    return Material(name=name, uri=commit_uri(origin, commit), digest={"gitCommit": commit}, notes=said)
+    return Material(name=name, uri=commit_uri(origin, commit), digest={"gitCommit": commit}, annotations=said)
 
 
 def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
@@ -294,7 +302,7 @@ def _prebuilt(requirement: str) -> Material:
         return Material(name=requirement)
     pins = [one.version for one in parsed.specifier if one.operator == "=="]
     uri = package_url(parsed.name, pins[0] if len(pins) == 1 else "")
-    return Material(name=requirement, uri=uri, notes={"prebuilt": "yes"})
+    return Material(name=requirement, uri=uri, annotations={"prebuilt": "yes"})
 
 
 def builder_of(record: Record) -> Mapping[str, str]:

@@ -109,8 +109,7 @@ def _details(run: RunRecords, made: MadeFile) -> dict[str, Any]:
 
 
 def _descriptor(one: Material) -> dict[str, Any]:
-    said = {"name": one.name, "uri": one.uri, "digest": dict(one.digest), "annotations": dict(one.notes)}
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in one.model_dump(exclude={"of_run"}).items() if value}
 
 
 def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:

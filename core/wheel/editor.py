@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
@@ -30,10 +30,14 @@ from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row,
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from core.archive.zip_reader import Span
+
+    # of a text file's path in the old wheel and content: its new content, the same for no change;
+    # it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`
+    Edit = Callable[[str, bytes], bytes]
 
 TEXT_LIMIT = 1 << 20
 LIMIT = 64 << 20
@@ -41,13 +45,6 @@ _SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
 # RECORD is written anew; a signature of the old one would no longer hold.
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 _PKG_INFO = "PKG-INFO"
-
-
-class Edit(Protocol):
-    """Edits a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
-
-    def __call__(self, member: str, content: bytes, /) -> bytes:
-        """Return the new content of a member, by its path in the old wheel; the same for no change."""
 
 
 @dataclass(frozen=True, kw_only=True)
