@@ -51,14 +51,6 @@ class ProjectSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlatformSupport:
-    """How a torch ref is supported on one platform, and what is built there."""
-
-    status: str
-    components: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TorchRef:
     """A torch ref as one platform builds it."""
 
@@ -66,7 +58,7 @@ class TorchRef:
     projects: Mapping[str, ProjectSource]
     components: tuple[str, ...]  # what gets built, in build order
     pythons: tuple[str, ...]
-    platforms: Mapping[str, PlatformSupport]
+    platforms: Mapping[str, Status]  # how it is supported on each
     default_family: str = ""  # where none is given; only the sample has one, as it has a ROCm version
     rocm_version: str = ""
     local_label: str = ""  # of the wheels' local version, besides the ROCm version
@@ -214,13 +206,15 @@ def _torch_ref(name: str, layered: _Layered, platform: str) -> TorchRef:
         if component not in projects:
             hint = f"Add a table {key_path(('refs', name, component))}."
             raise DataError(f"{where}: {component!r} has no source.", hint=hint)
-    platforms = {each: _platform_support(table, each, projects) for each in PLATFORMS}
+    rows = {each: getattr(table, each) or PlatformTable() for each in PLATFORMS}
+    named = next((one for one in (rows[platform].components, table.components) if one is not None), PROJECTS)
+    built = [one for one in PROJECTS if one in named and one in projects and not projects[one].prebuilt]
     return TorchRef(
         name=name,
         projects=projects,
-        components=platforms[platform].components,
+        components=tuple(built),
         pythons=table.pythons or embedded().refs["nightly"].pythons,
-        platforms=platforms,
+        platforms={each: row.status for each, row in rows.items()},
         title=table.title or name,
         **table.model_dump(include={"default_family", "rocm_version", "local_label", "source", "listed"}),
     )
@@ -241,17 +235,6 @@ def _project_source(name: str, project: str, given: ProjectTable, file: Path, pl
             hint=f'Add ref = "…" to {where} in {file}.',
         )
     return source
-
-
-def _platform_support(
-    table: RefTable, platform: str, projects: Mapping[str, ProjectSource]
-) -> PlatformSupport:
-    given: PlatformTable = getattr(table, platform) or PlatformTable()
-    names = given.components if given.components is not None else table.components
-    if names is None:
-        names = tuple(project for project, source in projects.items() if not source.prebuilt)
-    built = tuple(p for p in PROJECTS if p in names and p in projects and not projects[p].prebuilt)
-    return PlatformSupport(status=given.status, components=built)
 
 
 Status = Literal["supported", "unsupported", "previously-built", "off"]
