@@ -119,8 +119,12 @@ def _staged(key: str) -> tuple[str, str, Version] | None:
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
     """Return the keys that a page links to."""
     try:
-        text = page.decode()
-        found = _of_json(text) if page_key.endswith(".json") else list(links(text))
+        if page_key.endswith(".json"):
+            # the page of all projects lists no file
+            said = json.loads(page.decode())
+            found = [] if "projects" in said else [str(one["url"]) for one in said["files"]]
+        else:
+            found = list(links(page.decode()))
     except (UnicodeDecodeError, ValueError, TypeError, KeyError) as problem:
         raise DataError(
             f"{page_key} is not a page of an index: {problem}.",
@@ -129,12 +133,6 @@ def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) ->
     base = f"https://{_HERE if own else _ELSEWHERE}/{quote(page_key)}"
     keys = (_key(urlsplit(urljoin(base, link)), bucket) for link in found)
     return frozenset(key for key in keys if key)
-
-
-def _of_json(text: str) -> Sequence[str]:
-    page = json.loads(text)
-    # the page of all projects lists no file
-    return [] if "projects" in page else [str(one["url"]) for one in page["files"]]
 
 
 def _key(address: SplitResult, bucket: str) -> str:

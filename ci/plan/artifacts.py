@@ -129,12 +129,9 @@ def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
         key = f"{prefix}/{name.filename}"
         key, sidecar = (one if one in sizes else "" for one in (key, f"{key}{SIDECAR}"))
         one = Artifact(name=name, key=key, sidecar=sidecar, size=sizes.get(key, 0))
-        chosen[name.stem] = min(chosen.get(name.stem, one), one, key=_rank)
+        known = chosen.setdefault(name.stem, one)
+        chosen[name.stem] = min(known, one, key=lambda one: (not one.key, SUFFIXES.index(one.name.suffix)))
     return tuple(one for _, one in sorted(chosen.items()))
-
-
-def _rank(one: Artifact) -> tuple[bool, int]:
-    return not one.key, SUFFIXES.index(one.name.suffix)
 
 
 def _targets_of(family: Family) -> frozenset[str]:

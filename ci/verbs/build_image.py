@@ -168,7 +168,11 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     # images of several families may share a machine and a registry
     suffix = f"-{group_name(common.gpu_family).lower()}" if common.gpu_family else ""
     if common.gpu_family:
-        given = {**_of_family(common.gpu_family), **given}
+        if not (targets := gpu_targets(common.gpu_family)):
+            hint = "Name a family of GPUs, or leave it out."
+            raise UsageError(f"There is no ROCm for {common.gpu_family}.", hint=hint)
+        index = release_index_url("", common.gpu_family)
+        given = {_INDEX: index, _ARCH: ";".join(targets), **given}
     name = arguments.name or f"{chosen.name}{suffix}"
     if not _NAME.fullmatch(name):
         raise UsageError(f"Invalid image name {name!r}.", hint="Use small letters and digits, and no tag.")
@@ -185,13 +189,6 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
         archive=arguments.output.absolute() if arguments.output else None,
         no_cache=arguments.no_cache,
     )
-
-
-def _of_family(family: str) -> dict[str, str]:
-    targets = gpu_targets(family)
-    if not targets:
-        raise UsageError(f"There is no ROCm for {family}.", hint="Name a family of GPUs, or leave it out.")
-    return {_INDEX: release_index_url("", family), _ARCH: ";".join(targets)}
 
 
 def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -293,10 +293,8 @@ def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
 def deflate_chunk(data: bytes, level: int, *, last: bool) -> bytes:
     """Deflate one chunk of a larger stream, without reference to what is before it."""
     packed = bytes(deflate.deflate_compress(data, level))
-    return packed if last else _opened(packed, data) or _by_zlib(data)
-
-
-def _by_zlib(data: bytes) -> bytes:
+    if chunk := packed if last else _opened(packed, data):
+        return chunk
     deflater = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, _RAW, 9)
     return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
 

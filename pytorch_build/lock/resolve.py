@@ -140,18 +140,16 @@ class _Resolution:
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
         found = torch.found if project == "torch" and torch.found else self._find(source, torch)
+        setup_files = pins.SETUP_FILES if project == "triton" else ()
+        setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
         return LockedProject(
             project=project,
             origin=found.origin,
             ref=found.ref,
             commit=found.commit,
             base_version=self._base_version(found, torch),
-            tagged=project == "triton" and self._tags_itself(found),
+            tagged=any(map(pins.adds_commit, setup.values())),
         )
-
-    def _tags_itself(self, triton: Found) -> bool:
-        texts = self.reader.texts(triton.origin, triton.commit, pins.SETUP_FILES)
-        return any(map(pins.adds_commit, texts.values()))
 
     def _find(self, source: ProjectSource, torch: _Torch) -> Found:
         given = self.explicit.get(source.project)

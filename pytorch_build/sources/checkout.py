@@ -32,7 +32,7 @@ from pytorch_build.sources.git import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from pytorch_build.lock.source_lock import LockedProject
@@ -174,7 +174,10 @@ class _Checkout:
         self._fetch()
         repositories = [*submodules(git), git]
         ours = {one.path: self._ours(one) for one in repositories}
-        stashes = self._put_aside(repositories, ours)
+        for one in repositories:
+            if commits := edits.own_commits(one, ours[one.path]):
+                edits.keep_or_refuse(one, commits, force=self.options.force)
+        stashes = [stash for one in repositories if (stash := edits.put_aside(one))]
         head = self._restored() or self._rebuilt(stashes)
         remove_left(ours, git)
         kept = [
@@ -239,13 +242,6 @@ class _Checkout:
                 return False
             raise unreachable(self.locked.origin, problem) from problem
         return True
-
-    def _put_aside(self, repositories: list[Repository], ours: Mapping[Path, list[str]]) -> list[Stash]:
-        """Keep or refuse the user's commits, then stash edits, in every repository of the tree."""
-        for git in repositories:
-            if commits := edits.own_commits(git, ours[git.path]):
-                edits.keep_or_refuse(git, commits, force=self.options.force)
-        return [stash for git in repositories if (stash := edits.put_aside(git))]
 
     def _ours(self, git: Repository) -> list[str]:
         """Commits that a checkout of ours put into a repository of the tree."""
