@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, cast
 import zstandard
 
 from core import console
-from core.errors import ArtifactError, FatalError, StoreError
+from core.errors import ArtifactError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,8 +72,6 @@ class HashedSource:
         """Read up to `size` bytes."""
         try:
             data = self._stream.read(size)
-        except FatalError:
-            raise
         except OSError as problem:
             raise StoreError(
                 f"Reading {self._where} broke off after {self.count} bytes: {problem}.",

@@ -74,7 +74,7 @@ class ZipWriter:
 
     Every member gets the time `epoch`, in seconds since 1970 UTC; before 1980 it is the earliest that a zip
     can hold. `level` is libdeflate's, 1 to 12; 0 stores members as they are. `workers` are threads shared
-    with other archives, which keep running (default: `jobs` threads of its own, one a core). Very large
+    with other archives, which keep running (default: its own, one a core). Very large
     members lie in `scratch`, compressed, before they are written.
     """
 
@@ -83,7 +83,6 @@ class ZipWriter:
         stream: HashingStream,
         *,
         epoch: int | None = None,
-        jobs: int | None = None,
         workers: Workers | None = None,
         level: int = LEVEL,
         scratch: Path | None = None,
@@ -92,8 +91,7 @@ class ZipWriter:
         moment = datetime.fromtimestamp(min(max(epoch or EARLIEST, EARLIEST), _LATEST), tz=UTC)
         self._date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
         self._time = moment.hour << 11 | moment.minute << 5 | moment.second // 2
-        self._jobs, self._workers = jobs, workers
-        self._level, self._scratch = level, scratch
+        self._workers, self._level, self._scratch = workers, level, scratch
         self._directory: list[bytes] = []
 
     def add(self, members: Sequence[Member]) -> list[Written]:
@@ -105,7 +103,7 @@ class ZipWriter:
         order = longest_first(members)
         before = len(self._directory)
         with ExitStack() as held:
-            workers = self._workers or held.enter_context(Workers(jobs=self._jobs))
+            workers = self._workers or held.enter_context(Workers())
             sized = [one for _, one in order]
             packed = packed_in_order(sized, workers, level=self._level, scratch=self._scratch)
             written = [self._put(one) for one in held.enter_context(closing(packed))]
