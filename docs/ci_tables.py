@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from typing import TYPE_CHECKING, get_args
 
 from ci.plan import data, inputs
-from core.errors import DataError
 from core.run import plan as plans
 from core.run.plan import PLATFORMS
 from docs.command_tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ci.plan.data import Data
     from core.data import Model
-
-_ATTRIBUTE = re.compile(r"^    (?P<name>\w+): (?P<text>.+?)$(?=\n    \w+:|\n*\Z)", re.DOTALL | re.MULTILINE)
 
 
 def test_table() -> str:
@@ -83,8 +76,8 @@ def _machine(known: Data, name: str, platform: str) -> str:
 
 
 def input_table() -> str:
-    """Write the inputs of a dispatch, from the docstring that holds them to what they are."""
-    rows = [(f"`{name}`", text) for name, text in _attributes(inputs.Inputs)]
+    """Write the inputs of a dispatch."""
+    rows = [(f"`{name}`", one.about) for name, one in inputs.table().inputs.items()]
     return "\n".join(table(("input", "what it is"), rows))
 
 
@@ -136,13 +129,3 @@ def plan_schema() -> str:
 
 def _fields(model: type[Model], *without: str) -> str:
     return " ".join(f"`{name}`" for name in model.model_fields if name not in without)
-
-
-def _attributes(one: type) -> Sequence[tuple[str, str]]:
-    """Read the attributes of a class out of its docstring, each of its fields."""
-    _, _, listed = (inspect.getdoc(one) or "").partition("Attributes:\n")
-    found = [(row["name"], " ".join(row["text"].split())) for row in _ATTRIBUTE.finditer(listed)]
-    named, declared = [name for name, _ in found], list(inspect.get_annotations(one))
-    if named != declared:
-        raise DataError(f"The docstring of {one.__name__} describes {named or 'nothing'}, not {declared}.")
-    return found

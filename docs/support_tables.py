@@ -79,9 +79,8 @@ def version_table(
 
 
 def _version_cell(ref: TorchRef, platform: str) -> str:
-    support = ref.platforms[platform]
-    if support.status != "supported":
-        return _WORDS[support.status]
+    if ref.platforms[platform] != "supported":
+        return _WORDS[ref.platforms[platform]]
     lines = [_project_text(ref.projects[name], ref) for name in ref.components]
     return "<br>".join([f"✅ Using {ref.source}", *lines])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email import message_from_bytes
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -65,26 +65,13 @@ def units(objects: Sequence[Stored]) -> Sequence[Unit]:
     runs: dict[tuple[str, str], list[Stored]] = defaultdict(list)
     versions: dict[tuple[str, str, Version], list[Stored]] = defaultdict(list)
     for one in objects:
-        if one.key.startswith(_NEVER):
-            continue
         if one.key.startswith(STAGING):
             if (staged := _staged(one.key)) is not None:
                 versions[staged].append(one)
-        elif (run := _run_of(one.key)) is not None:
+        elif not one.key.startswith(_NEVER) and (run := _run_of(one.key)) is not None:
             runs[run].append(one)
     found = [_run_unit(*run, files) for run, files in runs.items()]
-    found += [
-        Unit(
-            name=f"{folder}/{project} {version}",
-            series=f"{folder}/{project}",
-            objects=tuple(files),
-            modified=max(one.modified for one in files),
-            folder=folder,
-            project=project,
-            version=version,
-        )
-        for (folder, project, version), files in versions.items()
-    ]
+    found += [_staged_unit(*staged, files) for staged, files in versions.items()]
     # of a series the newest first
     return sorted(found, key=lambda one: (one.series, one.version or one.modified, one.name), reverse=True)
 
@@ -112,6 +99,12 @@ def _run_unit(external_repo: str, folder: str, files: Sequence[Stored]) -> Unit:
     )
 
 
+def _staged_unit(folder: str, project: str, version: Version, files: Sequence[Stored]) -> Unit:
+    series, modified = f"{folder}/{project}", max(one.modified for one in files)
+    unit = Unit(name=f"{series} {version}", series=series, objects=tuple(files), modified=modified)
+    return replace(unit, folder=folder, project=project, version=version)
+
+
 def _staged(key: str) -> tuple[str, str, Version] | None:
     folder, _, filename = key.rpartition("/")
     if folder.count("/") != 1 or is_page(key):
@@ -126,8 +119,12 @@ def _staged(key: str) -> tuple[str, str, Version] | None:
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
     """Return the keys that a page links to."""
     try:
-        text = page.decode()
-        found = _of_json(text) if page_key.endswith(".json") else list(links(text))
+        if page_key.endswith(".json"):
+            # the page of all projects lists no file
+            said = json.loads(page.decode())
+            found = [] if "projects" in said else [str(one["url"]) for one in said["files"]]
+        else:
+            found = list(links(page.decode()))
     except (UnicodeDecodeError, ValueError, TypeError, KeyError) as problem:
         raise DataError(
             f"{page_key} is not a page of an index: {problem}.",
@@ -138,22 +135,13 @@ def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) ->
     return frozenset(key for key in keys if key)
 
 
-def _of_json(text: str) -> Sequence[str]:
-    page = json.loads(text)
-    # the page of all projects lists no file
-    return [] if "projects" in page else [str(one["url"]) for one in page["files"]]
-
-
 def _key(address: SplitResult, bucket: str) -> str:
     host, path = address.hostname or "", unquote(address.path).lstrip("/")
-    if host == _HERE:
+    amazon = bucket and host.endswith(".amazonaws.com")
+    if host == _HERE or (amazon and host.startswith(f"{bucket}.s3")):
         return path
-    if bucket and host.endswith(".amazonaws.com"):
-        if host.startswith(f"{bucket}.s3"):
-            return path
-        if host.startswith("s3") and path.startswith(f"{bucket}/"):
-            return path.removeprefix(f"{bucket}/")
-    return ""
+    in_bucket = amazon and host.startswith("s3") and path.startswith(f"{bucket}/")
+    return path.removeprefix(f"{bucket}/") if in_bucket else ""
 
 
 def required(staying: Iterable[Unit], going: Iterable[Unit], metadata: Mapping[str, bytes]) -> frozenset[str]:

@@ -7,14 +7,14 @@ step: run again, the rest is as old as before, so the new plan completes what th
 
 from __future__ import annotations
 
-import re
+import re  # noqa: TC003 - pydantic reads it
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ci import cleanup
 from ci.cleanup import is_page, listed
@@ -60,19 +60,10 @@ class Policy(Model):
 class Retention(Model):
     """The contents of `retention.toml`."""
 
-    run_ids: str
+    run_ids: re.Pattern[str]
     at_most_percent: int = Field(ge=1, le=100)
     abort_uploads_days: int = Field(ge=1)
     policies: dict[str, Policy]
-
-    @field_validator("run_ids")
-    @classmethod
-    def _is_an_expression(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as problem:
-            raise ValueError(f"{value!r} is not a regular expression: {problem}.") from problem
-        return value
 
     def policy(self, name: str) -> Policy:
         """Look a policy up."""
@@ -89,7 +80,7 @@ class Rules:
     """What a plan follows from, besides the store."""
 
     policy: Policy
-    run_ids: str
+    run_ids: re.Pattern[str]
     now: datetime
     distribution_stores: tuple[Store, ...] = ()
 
@@ -156,14 +147,13 @@ def plan_of(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
             f"{ahead[0].name} was written after {rules.now:%Y-%m-%d %H:%M} UTC: the clock is wrong.",
             hint="Set the clock (or --today) right; nothing was deleted.",
         )
-    goes, stays = [], []
-    seen: dict[str, int] = defaultdict(int)
+    goes: list[Decision] = []
+    stays: list[Decision] = []
+    seen: Counter[str] = Counter()
     for unit in found:
-        if why := _kept_because(unit, seen[unit.series], rules, held):
-            stays.append(Decision(unit=unit, why=why))
-        else:
-            why = f"{rules.age(unit)} days old, kept for {rules.policy.days}"
-            goes.append(Decision(unit=unit, why=why))
+        why = _kept_because(unit, seen[unit.series], rules, held)
+        gone = f"{rules.age(unit)} days old, kept for {rules.policy.days}"
+        (stays if why else goes).append(Decision(unit=unit, why=why or gone))
         seen[unit.series] += 1
     return Plan(goes=tuple(goes), stays=tuple(stays))
 
@@ -178,7 +168,7 @@ def _kept_because(unit: Unit, rank: int, rules: Rules, held: Held) -> str:
         f"not {policy.days} days old": rules.age(unit) < (policy.days or 0),
         f"among the newest {policy.newest}": rank < policy.newest,
         "a version that stays requires it": unit.name in held.required,
-        "a user named it": unit.run_id and not re.fullmatch(rules.run_ids, unit.run_id),
+        "a user named it": unit.run_id and not rules.run_ids.fullmatch(unit.run_id),
     }
     return next((why for why, holds in reasons.items() if holds), "")
 
@@ -196,10 +186,9 @@ def require_modest(plan: Plan, *, percent: int) -> None:
 
 def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
     bucket = store.url.removeprefix(_BUCKET_SCHEME) if store.url.startswith(_BUCKET_SCHEME) else ""
-    own = _of_pages(store, objects, bucket)
     folder = cleanup.RELEASE_INDEX.rstrip("/")
     others = [_of_pages(other, other.list(folder), bucket, own=False) for other in rules.distribution_stores]
-    return own.union(*others)
+    return _of_pages(store, objects, bucket).union(*others)
 
 
 def _of_pages(store: Store, objects: Iterable[Stored], bucket: str, *, own: bool = True) -> frozenset[str]:
@@ -271,22 +260,20 @@ def carry_out(store: Store, plan: Plan) -> int:
     _require_unused(store, keys)
     with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
 
-        def delete(found: Iterable[str]) -> None:
-            def one(key: str) -> None:
-                store.delete(key)
-                shown.advance(sizes[key])
+        def delete(key: str) -> None:
+            store.delete(key)
+            shown.advance(sizes[key])
 
-            parallel.each(one, found)
-
-        delete(key for key in keys if is_page(key))
+        parallel.each(delete, [key for key in keys if is_page(key)])
         for folder, going in folders.items():
             _rewrite(store, folder, going)
         _require_unused(store, keys)
-        delete(key for key in keys if key.endswith(SIDECAR))
+        parallel.each(delete, [key for key in keys if key.endswith(SIDECAR)])
         for folder, going in folders.items():
             _await_unlisted(store, folder, going)
-        delete(key for key in keys if key.endswith(DISTRIBUTIONS))
-        delete(key for key in keys if not (is_page(key) or key.endswith((SIDECAR, *DISTRIBUTIONS))))
+        parallel.each(delete, [key for key in keys if key.endswith(DISTRIBUTIONS)])
+        others = (SIDECAR, *DISTRIBUTIONS)
+        parallel.each(delete, [key for key in keys if not (is_page(key) or key.endswith(others))])
     return len(keys)
 
 

@@ -78,17 +78,16 @@ def _artifacts(checkout: Tree) -> tuple[Facts, Facts]:
 
 def _own_artifacts() -> dict[str, Sequence[str]]:
     data = packages()
+    split, known = data.split, ("lib", "run", "dbg", "dev", "doc", "test")
     every = {
         "core": data.core,
         "profiler": data.profiler,
-        "libraries": data.split.libraries,
-        "device": data.split.device,
+        "libraries": split.libraries,
+        "device": split.device,
     }
-    known = ("lib", "run", "dbg", "dev", "doc", "test")
+    facts = ("artifacts", "components", "rpath_core")
     return {
-        **{f"{name}.artifacts": package.artifacts for name, package in every.items()},
-        **{f"{name}.components": package.components for name, package in every.items()},
-        **{f"{name}.rpath_core": package.rpath_core for name, package in every.items()},
+        **{f"{name}.{fact}": getattr(one, fact) for name, one in every.items() for fact in facts},
         "core.only_lib": data.core.only_lib,
         "core.with_headers": data.core.with_headers,
         "profiler.include": data.profiler.include,

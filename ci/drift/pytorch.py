@@ -56,13 +56,13 @@ def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
     for platform in _PLATFORMS:
         refs = load_refs(None, ROOT, platform=platform)
         excluded = [row for row in data.release.exclude if row.platform == platform and not row.pythons]
-        left_out = [(ref, families) for ref, families in unsupported[platform].items()]
+        left_out = unsupported[platform]
         theirs |= {
             f"pythons on {platform}": released,
             f"pythons in CI on {platform}": python.constant("CI_PYTHON_VERSIONS")[platform],
             f"refs on {platform}": [*stable[platform], *nightly],
             f"refs in CI on {platform}": ci_refs[platform],
-            f"not built on {platform}": [f"{ref}: {one}" for ref, families in left_out for one in families],
+            f"not built on {platform}": [f"{ref}: {one}" for ref, some in left_out.items() for one in some],
         }
         ours |= {
             f"pythons on {platform}": data.release.pythons,

@@ -34,14 +34,13 @@ class Tree:
 
     def text(self, path: str) -> str:
         """Read a file by its path from the root."""
-        if not self.commit:
-            if not (self.root / path).is_file():
-                raise moved(path, "the file")
+        if self.commit:
+            shown = process.capture([*self._git, "show", f"{self.commit}:{path}"], check=False)
+            if not shown.returncode:
+                return shown.stdout
+        elif (self.root / path).is_file():
             return read_text(self.root / path)
-        shown = process.capture([*self._git, "show", f"{self.commit}:{path}"], check=False)
-        if shown.returncode:
-            raise moved(path, "the file")
-        return shown.stdout
+        raise moved(path, "the file")
 
     def names(self, folder: str) -> Sequence[str]:
         """List the files of a folder, by name."""

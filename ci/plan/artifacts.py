@@ -122,24 +122,16 @@ def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iter
 
 def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
     """List a run's artifacts; of one in several forms, the preferred form."""
-    sizes = {
-        stored.key.removeprefix(f"{prefix}/"): stored.size
-        for stored in store.list(f"{prefix}/", recursive=False)
-    }
-    archives = sorted({name.removesuffix(SIDECAR) for name in sizes})
-    names = [parse_name(name) for name in archives if is_archive(name)]
-    chosen: dict[str, ArchiveName] = {}
-    for name in sorted(names, key=lambda name: (name.filename not in sizes, SUFFIXES.index(name.suffix))):
-        chosen.setdefault(name.stem, name)
-    return tuple(
-        Artifact(
-            name=name,
-            key=f"{prefix}/{name.filename}" if name.filename in sizes else "",
-            sidecar=f"{prefix}/{name.filename}{SIDECAR}" if f"{name.filename}{SIDECAR}" in sizes else "",
-            size=sizes.get(name.filename, 0),
-        )
-        for _, name in sorted(chosen.items())
-    )
+    sizes = {stored.key: stored.size for stored in store.list(f"{prefix}/", recursive=False)}
+    archives = {key.removeprefix(f"{prefix}/").removesuffix(SIDECAR) for key in sizes}
+    chosen: dict[str, Artifact] = {}
+    for name in map(parse_name, sorted(filter(is_archive, archives))):
+        key = f"{prefix}/{name.filename}"
+        key, sidecar = (one if one in sizes else "" for one in (key, f"{key}{SIDECAR}"))
+        one = Artifact(name=name, key=key, sidecar=sidecar, size=sizes.get(key, 0))
+        known = chosen.setdefault(name.stem, one)
+        chosen[name.stem] = min(known, one, key=lambda one: (not one.key, SUFFIXES.index(one.name.suffix)))
+    return tuple(one for _, one in sorted(chosen.items()))
 
 
 def _targets_of(family: Family) -> frozenset[str]:

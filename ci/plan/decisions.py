@@ -86,10 +86,8 @@ class Question:
 
 @functools.cache
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    each = (
-        "".join(_GLOB_MEANING.get(part) or re.escape(part) for part in _GLOB_PARTS.findall(one))
-        for one in patterns
-    )
+    parts = (_GLOB_PARTS.findall(one) for one in patterns)
+    each = ("".join(_GLOB_MEANING.get(part) or re.escape(part) for part in one) for one in parts)
     return re.compile("|".join(f"(?:{one})" for one in each) or "(?!)", re.DOTALL)
 
 
@@ -130,10 +128,8 @@ def trusted(question: Question) -> Decision:
     if not event.fork:
         return Decision(value=True, reason=f"the commits are those of {event.repository}")
     whose = "a deleted fork" if event.fork == "deleted" else f"the fork {event.fork}"
-    return Decision(
-        value=False,
-        reason=f"the commits are those of {whose}: no credentials, no release bucket, no shared caches",
-    )
+    reason = f"the commits are those of {whose}: no credentials, no release bucket, no shared caches"
+    return Decision(value=False, reason=reason)
 
 
 def enabled(question: Question) -> Decision:

@@ -152,25 +152,23 @@ def expected_failure(
     question: Question, one: Chosen, stage: Stage, torch_ref: str = ""
 ) -> ExpectedFailure | None:
     """Find the row that expects a job to fail, if its last day has not passed."""
-    for row in question.data.families.expect_failure:
-        if (
-            (row.gpu_family, row.platform) == (one.name, one.platform)
-            and row.until >= question.today
-            and (not row.stages or stage in row.stages)
-            and (not row.torch_refs or torch_ref in row.torch_refs)
-        ):
-            return row
-    return None
+    rows = (
+        row
+        for row in question.data.families.expect_failure
+        if (row.gpu_family, row.platform) == (one.name, one.platform)
+        and row.until >= question.today
+        and (not row.stages or stage in row.stages)
+        and (not row.torch_refs or torch_ref in row.torch_refs)
+    )
+    return next(rows, None)
 
 
 def past_failures(question: Question) -> Iterator[str]:
     """Name the expected failures whose last day has passed."""
     for row in question.data.families.expect_failure:
         if row.until < question.today:
-            yield (
-                f"the failure of {row.gpu_family} on {row.platform} was expected until {row.until} "
-                f"and counts again ({row.reason}): remove it from [[expect_failure]], or extend it"
-            )
+            what = f"the failure of {row.gpu_family} on {row.platform} was expected until {row.until}"
+            yield f"{what} and counts again ({row.reason}): remove it from [[expect_failure]], or extend it"
 
 
 def _builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
@@ -178,14 +176,11 @@ def _builder(question: Question, platform: Platform, variant: BuildVariant) -> s
     if given:
         return _served(question, given, f"{platform}_build_runner")
     machines = _machines(question, platform)
-    why = ""
-    for label in (
-        (variant.runner == "sanitizer" and machines.sanitizer) or machines.build,
-        machines.fallback,
-    ):
-        why = question.data.runners.unserved(label, question.event.owner)
-        if not why:
-            return label
+    first = (variant.runner == "sanitizer" and machines.sanitizer) or machines.build
+    refused = {one: _unserved(question, one) for one in (first, machines.fallback)}
+    if usable := [one for one, why in refused.items() if not why]:
+        return usable[0]
+    why = refused[machines.fallback]
     raise DataError(f"No machine builds on {platform}: {why}.", hint="Correct [machines] of runners.toml.")
 
 
@@ -205,11 +200,8 @@ def machine(question: Question, one: Chosen, job: str, *, several_gpus: bool = F
     else:
         labels = [row.test_runner, *row.more_test_runners]
         missing = f"no machine has {one.name} on {one.platform}"
-    refused = {
-        label: question.data.runners.unserved(label, question.event.owner) for label in labels if label
-    }
-    usable = [label for label, why in refused.items() if not why]
-    if usable:
+    refused = {label: _unserved(question, label) for label in labels if label}
+    if usable := [label for label, why in refused.items() if not why]:
         # the same run chooses the same machines at every attempt
         return stable_choice(usable, f"{question.run_id} {job} {one.platform} {one.name}"), ""
     return "", next(iter(refused.values()), missing)
@@ -221,25 +213,26 @@ def rocm_machine(question: Question, one: Chosen) -> tuple[str, str]:
     if label or question.labels.kernel or not question.does_after_merge:
         return label, reason
     without_gpu = _machines(question, one.platform).without_gpu
-    if not without_gpu or question.data.runners.unserved(without_gpu, question.event.owner):
+    if not without_gpu or _unserved(question, without_gpu):
         return label, reason
     return without_gpu, f"{reason}, so without a GPU"
 
 
+def _unserved(question: Question, label: str) -> str:
+    return question.data.runners.unserved(label, question.event.owner)
+
+
 def _machines(question: Question, platform: Platform) -> Machines:
-    machines = question.data.runners.machines.get(platform)
-    if machines is None:
+    if platform not in question.data.runners.machines:
         hint = f"Add [machines.{platform}] to runners.toml."
         raise DataError(f"No machine builds on {platform}.", hint=hint)
-    return machines
+    return question.data.runners.machines[platform]
 
 
 def _served(question: Question, label: str, name: str) -> str:
-    runners, owner = question.data.runners, question.event.owner
-    why = runners.unserved(label, owner)
-    if why:
-        every = (*runners.github, *runners.self_hosted)
-        known = {one for one in every if not runners.unserved(one, owner)}
+    if why := _unserved(question, label):
+        runners = question.data.runners
+        known = {one for one in (*runners.github, *runners.self_hosted) if not _unserved(question, one)}
         raise UsageError(
             f"The input {name!r}: {why}, so its jobs would queue for ever. {nearest(label, known)}"
         )

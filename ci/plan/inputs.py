@@ -7,21 +7,21 @@ CI's, in any case of letters. An unknown label of these, input or value is an er
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from ci.plan.data import TestType
 from core.cli.options import RELEASE_TYPES
+from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
 from core.run.plan import PLATFORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ci.plan.data import Data, Families
     from core.run import Platform
@@ -31,54 +31,34 @@ BUILD_PYTORCH, SKIP, ALL_FAMILIES = "build:pytorch", "ci:skip", "ci:run-all-arch
 _PREFIXES = ("build:", "ci:", "test:", "test_filter:", "test_runner:", "gfx")
 _SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")  # of a label, behind the family's own name
 _SIMILAR = 0.8
-_ALIASES = MappingProxyType(
-    {
-        "linux_gpu_families": "linux_amdgpu_families",
-        "windows_gpu_families": "windows_amdgpu_families",
-        "pytorch_git_ref": "pytorch_git_refs",
-        "pytorch_python_version": "pytorch_python_versions",
-        "python_version": "pytorch_python_versions",
-        "python_versions": "pytorch_python_versions",
-    }
-)
-_KNOWN_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"release_type": RELEASE_TYPES, "test_type": get_args(TestType)}
-)
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
-_STORE = re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*")
-_URL = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9._~:/?&+,;=%-]*")
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CHOICES: Mapping[str, tuple[str, ...]] = {"release type": RELEASE_TYPES, "test type": get_args(TestType)}
+_PATTERNS = {
+    "value": re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*"),
+    "store": re.compile(r"(s3://)?[A-Za-z0-9._/][A-Za-z0-9._+/-]*"),
+    "address": re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9._~:/?&+,;=%-]*"),
+    "runner label": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*"),
+}
 _Value = TypeVar("_Value", bound=str)
+
+
+class _Input(Model):
+    about: str
+    kind: Literal[
+        "value", "store", "address", "runner label", "flag", "names", "families", "release type", "test type"
+    ] = "value"
+    aliases: tuple[str, ...] = ()
+
+
+class _Table(Model):
+    inputs: dict[str, _Input]
+
+
+table = data_file(Path(__file__).with_name("inputs.toml"), _Table)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs; None, or nothing, for what was not given.
-
-    Attributes:
-        linux_amdgpu_families: GPU families on Linux: names, ``all``, or ``none``; an empty list is none.
-        windows_amdgpu_families: The same on Windows.
-        linux_test_labels: Names of tests on Linux.
-        windows_test_labels: The same on Windows.
-        build_variants: Build variants, in the place of ``release``.
-        build_pytorch: Whether PyTorch is built.
-        pytorch_git_refs: Torch refs.
-        pytorch_python_versions: Python series.
-        pytorch_components: Of ``triton``, ``torch``, ``audio``, ``vision``, ``apex``.
-        release_type: The release type.
-        test_type: The test type.
-        artifact_run_id: The artifact run, whose artifacts ROCm's packages are made of.
-        artifact_repository: Its repository, where it is another than the data names.
-        artifact_store: The store that has its outputs, where it is another than the data names.
-        use_prebuilt_artifacts: Whether ROCm's packages are made of a run's artifacts in any case.
-        rocm_package_index_url: The index that has ROCm's packages, in the place of an artifact run.
-        rocm_package_version: The version of ROCm's packages.
-        expect_failure: Whether every family's failure is expected.
-        linux_build_runner: The machines that build on Linux.
-        windows_build_runner: The same on Windows.
-        linux_test_runner: The machines that test on Linux.
-        windows_test_runner: The same on Windows.
-    """
+    """Inputs, as `inputs.toml` explains them; None, or nothing, for what was not given."""
 
     linux_amdgpu_families: tuple[str, ...] | None = None
     windows_amdgpu_families: tuple[str, ...] | None = None
@@ -140,36 +120,38 @@ def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
 
     With `exact`, of a dispatch, families that are not named are not built.
     """
-    known = {one.name for one in fields(Inputs)}
+    known = table().inputs
+    names = {alias: name for name, one in known.items() for alias in (name, *one.aliases)}
     found: dict[str, Any] = {}
     for name, value in sorted(given.items()):
-        field_name = _ALIASES.get(name, name)
-        if field_name not in known:
-            raise UsageError(f"Unknown input {name!r}. {nearest(name, known | _ALIASES.keys())}")
+        if name not in names:
+            raise UsageError(f"Unknown input {name!r}. {nearest(name, names)}")
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
         for one in value if isinstance(value, list | tuple) else [value]:
             if not isinstance(one, str | bool | int | float):
                 raise UsageError(f"The input {name!r} is neither a text nor a list of texts.")
-        read = _reader(field_name)(name, value)
-        if found.setdefault(field_name, read) != read:
-            raise UsageError(f"The input {name!r} contradicts {field_name!r}.", hint="Give one of them.")
+        read = _read(name, value, known[names[name]].kind)
+        if found.setdefault(names[name], read) != read:
+            raise UsageError(f"The input {name!r} contradicts {names[name]!r}.", hint="Give one of them.")
     unnamed = {f"{platform}_amdgpu_families": () for platform in PLATFORMS if exact}
     return Inputs(**{**unnamed, **found})
 
 
-def _reader(name: str) -> Callable[[str, Any], Any]:
-    if name in {"build_pytorch", "use_prebuilt_artifacts", "expect_failure"}:
-        return _flag
-    if name in _KNOWN_VALUES:
-        return partial(_one_of, known=_KNOWN_VALUES[name])
-    if name.endswith("_amdgpu_families"):
-        return _families
-    if name.endswith(("_labels", "_variants", "_refs", "_versions", "_components")):
-        return _words
-    kinds = {"runner": (_LABEL, "runner label"), "store": (_STORE, "store"), "url": (_URL, "address")}
-    pattern, what = kinds.get(name.rpartition("_")[2], (_WORD, "value"))
-    return partial(_matching, pattern=pattern, what=what)
+def _read(name: str, value: Any, kind: str) -> Any:  # noqa: ANN401 - of a payload
+    match kind:
+        case "flag":
+            return _flag(name, value)
+        case "names":
+            return _names(name, value)
+        case "families":
+            return _families(name, value)
+    text = str(value).strip()
+    if kind in _CHOICES and text not in _CHOICES[kind]:
+        raise UsageError(f"The input {name!r} is {text!r}. {nearest(text, _CHOICES[kind])}")
+    if kind in _PATTERNS and not _PATTERNS[kind].fullmatch(text):
+        raise UsageError(f"The input {name!r} is {text!r}: not a valid {kind}.")
+    return text
 
 
 def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload
@@ -179,33 +161,21 @@ def _flag(name: str, value: Any) -> bool:  # noqa: ANN401 - of a payload
     return text == "true"
 
 
-def _words(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a payload
+def _names(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a payload
     texts = [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
     words = [word for text in texts for word in re.split(r"[,;\s]+", text) if word]
-    for word in words:
-        _matching(name, word.removeprefix("test:"), _WORD, "name")
+    for word in (one.removeprefix("test:") for one in words):
+        if not _PATTERNS["value"].fullmatch(word):
+            raise UsageError(f"The input {name!r} is {word!r}: not a valid name.")
     return tuple(dict.fromkeys(words))
 
 
 def _families(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a payload
-    words = _words(name, value)
+    words = _names(name, value)
     special = [word for word in words if word.lower() in {ALL, NONE}]
     if special and len(words) > 1:
         raise UsageError(f"The input {name!r} has {special[0]!r} beside other families.")
     return () if special and special[0].lower() == NONE else words
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:  # noqa: ANN401 - of a payload
-    if str(value) not in known:
-        raise UsageError(f"The input {name!r} is {str(value)!r}. {nearest(str(value), known)}")
-    return str(value)
-
-
-def _matching(name: str, value: Any, pattern: re.Pattern[str], what: str) -> str:  # noqa: ANN401 - of a payload
-    text = str(value).strip()
-    if not pattern.fullmatch(text):
-        raise UsageError(f"The input {name!r} is {text!r}: not a valid {what}.")
-    return text
 
 
 def read_labels(labels: Iterable[str], data: Data) -> Labels:

@@ -239,10 +239,8 @@ class Search:
         if variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {variant}.")
         given, index = self.requested.index_url, self._runs.index
-        indexes = {
-            one: PackageSource(index_urls=(given or release_index_url(index, one.gpu_family),))
-            for one in needs
-        }
+        urls = {one: given or release_index_url(index, one.gpu_family) for one in needs}
+        indexes = {one: PackageSource(index_urls=(url,)) for one, url in urls.items()}
         first = indexes[needs[0]]
         named = self.requested.version_named
         lacking: FatalError = first.lacks("version of rocm")

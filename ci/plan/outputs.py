@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from core.run.plan import Plan
 
+_DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
 
 
@@ -27,12 +28,8 @@ def write_outputs(plan: Plan, env: Mapping[str, str]) -> None:
 def outputs(plan: Plan) -> Mapping[str, str]:
     """Return a plan's outputs: lists, objects, booleans as JSON, words as they are."""
     values: dict[str, object] = {
-        "enable_build_jobs": plan.enable_build_jobs.value,
-        "build_pytorch": plan.build_pytorch.value,
-        "trusted": plan.trusted.value,
-        "upload": plan.upload.value,
+        **{name: getattr(plan, name).value for name in _DECISIONS},
         "upload_reason": plan.upload.reason,
-        "promote": plan.promote.value,
         "release_type": plan.release_type,
         "test_type": plan.test_type,
         "store": plan.store.store,
@@ -44,9 +41,10 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "plan_digest": plan.digest(),
     }
     for platform in PLATFORMS:
-        entries = [one for one in plan.variants if one.platform == platform]
         values[f"{platform}_variants"] = [
-            one.model_dump(mode="json", exclude={"platform"}) for one in entries
+            one.model_dump(mode="json", exclude={"platform"})
+            for one in plan.variants
+            if one.platform == platform
         ]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     values |= matrices(plan)
@@ -56,13 +54,8 @@ def outputs(plan: Plan) -> Mapping[str, str]:
 
 def tables(plan: Plan) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
     """Yield columns and rows of the decisions, of the jobs, and of what is left out."""
-    made = {
-        "build": plan.enable_build_jobs,
-        "PyTorch": plan.build_pytorch,
-        "trusted": plan.trusted,
-        "upload": plan.upload,
-        "promote": plan.promote,
-    }
+    named = {"enable_build_jobs": "build", "build_pytorch": "PyTorch"}
+    made = {named.get(one, one): getattr(plan, one) for one in _DECISIONS}
     decisions = [(name, "yes" if one.value else "no", one.reason) for name, one in made.items()]
     jobs = [(one.stage, one.platform, one.name, one.runner, one.reason) for one in plan.cells]
     tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ci.jobs import BUILDS
@@ -54,16 +54,9 @@ def plan(question: Question) -> Plan:
     if pytorch.value and not built:
         _refuse_nothing(question, jobs.left_out)
         pytorch = Decision(value=False, reason=f"{pytorch.reason}, but no family in the plan has it")
-    event = question.event
+    event = replace(question.event, labels=tuple(sorted(question.event.labels or ())))
     made = Plan(
-        event=PlanEvent(
-            name=event.name,
-            repository=event.repository,
-            branch=event.branch,
-            commit=event.commit,
-            number=event.number,
-            labels=tuple(sorted(event.labels or ())),
-        ),
+        event=PlanEvent.model_validate(event, from_attributes=True),
         trusted=trust,
         enable_build_jobs=enabled,
         build_pytorch=pytorch,
@@ -76,10 +69,8 @@ def plan(question: Question) -> Plan:
         store=store,
         rocm=_rocm(question, own=bool(jobs.own_rocm)),
         variants=tuple(
-            one.entry.model_copy(
-                update={"build_pytorch": (one.entry.platform, one.entry.artifact_group) in built}
-            )
-            for one in builds
+            one.model_copy(update={"build_pytorch": (one.platform, one.artifact_group) in built})
+            for one in (build.entry for build in builds)
         ),
         cells=tuple(jobs.cells),
         left_out=tuple(jobs.left_out),
@@ -121,15 +112,9 @@ def _rocm(question: Question, *, own: bool) -> RocmPackages:
                 hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
             )
         version = compute(base, question.type, commit=question.event.commit, day=question.today)
-    return RocmPackages(
-        artifact_run_id=inputs.artifact_run_id,
-        artifact_repository=inputs.artifact_repository,
-        artifact_store=inputs.artifact_store,
-        use_prebuilt_artifacts=inputs.use_prebuilt_artifacts,
-        index_url=inputs.rocm_package_index_url,
-        version=version,
-        version_named=bool(inputs.rocm_package_version),
-    )
+    named = {"version": version, "version_named": bool(inputs.rocm_package_version)}
+    requested = RocmPackages.model_validate(inputs, from_attributes=True)
+    return requested.model_copy(update={**named, "index_url": inputs.rocm_package_index_url})
 
 
 def _notes(question: Question) -> Iterator[str]:
@@ -270,16 +255,13 @@ class _Jobs:
             return None
         for wheel in wheels:
             pythons = test.of([one.python for one in wheels if one.torch_ref == wheel.torch_ref])
-            if wheel.python not in pythons:
-                reason = f"tested with Python {' and '.join(pythons)}"
-            elif wheel.expect_failure:
-                reason = "its build is expected to fail"
-            elif "build_torch" not in wheel.sessions:
-                reason = "torch is not built"
-            else:
+            rules = (
+                (wheel.python not in pythons, f"tested with Python {' and '.join(pythons)}"),
+                (wheel.expect_failure, "its build is expected to fail"),
+                ("build_torch" not in wheel.sessions, "torch is not built"),
+            )
+            if not self._left(f"{job}, {wheel.name} on {platform}", rules):
                 self._torch_parts(build, wheel, test)
-                continue
-            self._leave(f"{job}, {wheel.name} on {platform}", reason)
         return None
 
     def _torch_parts(self, build: Build, wheel: Cell, test: Test) -> None:
@@ -288,8 +270,7 @@ class _Jobs:
             shard = f"{number}/{test.shards}"
             job = f"test_torch {wheel.torch_ref} {wheel.python} {test.config} {shard}"
             label, _ = families.machine(self.question, build.chosen, job, several_gpus=test.several_gpus)
-            python, ref = wheel.python, wheel.torch_ref
-            cell = self._cell(build, "test_torch", (test.session,), label, python, ref)
+            cell = self._cell(build, "test_torch", (test.session,), label, wheel.python, wheel.torch_ref)
             part = {"config": test.config, "shard": shard, "minutes": test.minutes}
             name = f"{cell.name}, {test.config} {shard}"
             self.cells.append(cell.model_copy(update={"name": name, **part}))
@@ -314,6 +295,10 @@ class _Jobs:
             ),
             (not label, reason),
         )
+        return self._left(what, rules)
+
+    def _left(self, what: str, rules: Sequence[tuple[object, str]]) -> bool:
+        """Leave something out for the first reason that applies; return whether there is one."""
         why = next((said for applies, said in rules if applies), "")
         if why:
             self._leave(what, why)
@@ -342,17 +327,14 @@ class _Jobs:
         late = f"; expected to fail until {failure.until}: {failure.reason}" if failure else ""
         return Cell(
             name=", ".join(filter(None, named)),
-            platform=entry.platform,
             stage=stage,
             sessions=sessions,
             runner=runner,
-            gpu_family=entry.gpu_family,
-            artifact_group=entry.artifact_group,
-            build_variant=entry.build_variant,
             expect_failure=entry.expect_failure or failure is not None,
             reason=f"{reason}{late}",
             python=python,
             torch_ref=torch_ref,
+            **entry.model_dump(include={"platform", "gpu_family", "artifact_group", "build_variant"}),
         )
 
     def _leave(self, what: str, reason: str) -> None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pydantic import AliasPath, ConfigDict, Field
 
 from ci.promote.runs import Recorded, python_of, recorded
-from ci.provenance.facts import inputs_of, statement_path
+from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, files, parallel
@@ -124,18 +123,17 @@ def locate(file: str, common: Common, folder: Path, *, named: bool, cert: str = 
     run of the options.
     """
     if file.startswith(_WEB):
-        path, run, group = _served(file, folder, cert)
-    elif file.startswith(_BUCKET):
-        path, run, group = _stored(file, folder, common)
+        found = _served(file, folder, cert)
     else:
-        path, run, group = _here(file)
-    if named or run is None:
-        run = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
-        group = common.artifact_group
-    return Located(path=path, run=run, group=group)
+        found = _stored(file, folder, common) if file.startswith(_BUCKET) else _here(file)
+    if not named and isinstance(found, Located):
+        return found
+    run = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
+    path = found.path if isinstance(found, Located) else found
+    return Located(path=path, run=run, group=common.artifact_group)
 
 
-def _served(url: str, folder: Path, cert: str) -> tuple[Path, RunPlace | None, str]:
+def _served(url: str, folder: Path, cert: str) -> Located | Path:
     parts = urlsplit(url)
     name = PurePosixPath(unquote(parts.path)).name
     if not name:
@@ -152,35 +150,33 @@ def _served(url: str, folder: Path, cert: str) -> tuple[Path, RunPlace | None, s
                 shown.advance(len(chunk))
         if size and came != size:
             raise ServiceError(f"{url} broke off after {came} of {size} bytes.", hint="Try again.")
-    found = _IN_RUN.fullmatch(unquote(parts.path))
-    if found is None:
-        return path, None, ""
+    if not (found := _IN_RUN.fullmatch(unquote(parts.path))):
+        return path
     base = urlunsplit(parts._replace(path=quote(found["run"]), query="", fragment=""))
-    return path, ServedRun(url=base, cert=cert), found["group"]
+    return Located(path=path, run=ServedRun(url=base, cert=cert), group=found["group"])
 
 
-def _stored(uri: str, folder: Path, common: Common) -> tuple[Path, RunPlace | None, str]:
+def _stored(uri: str, folder: Path, common: Common) -> Located | Path:
     bucket, _, key = uri.removeprefix(_BUCKET).partition("/")
     if not key:
         raise UsageError(f"{uri} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
     store = open_store(f"{_BUCKET}{bucket}", root=common.root)
-    path, found = store.fetch(key, folder), _IN_RUN.fullmatch(key)
-    if found is None:
-        return path, None, ""
-    return path, StoredRun(store=store, prefix=found["run"]), found["group"]
+    path = store.fetch(key, folder)
+    if not (found := _IN_RUN.fullmatch(key)):
+        return path
+    return Located(path=path, run=StoredRun(store=store, prefix=found["run"]), group=found["group"])
 
 
-def _here(file: str) -> tuple[Path, RunPlace | None, str]:
-    path = Path(
-        urllib.request.url2pathname(urlsplit(file).path) if file.startswith(_FILE) else file
-    ).absolute()
+def _here(file: str) -> Located | Path:
+    named = urllib.request.url2pathname(urlsplit(file).path) if file.startswith(_FILE) else file
+    path = Path(named).absolute()
     if not path.is_file():
         raise MissingInputError(f"There is no file {path}.", hint="Give a wheel, or its address.")
     found = _IN_RUN.fullmatch(path.as_posix())
-    run = Path(found["run"]) if found else None
-    if found is None or run is None or not (run / "manifests").is_dir():
-        return path, None, ""
-    return path, StoredRun(store=DirectoryStore(run.parent), prefix=run.name), found["group"]
+    if not found or not (run := Path(found["run"])).joinpath("manifests").is_dir():
+        return path
+    stored = StoredRun(store=DirectoryStore(run.parent), prefix=run.name)
+    return Located(path=path, run=stored, group=found["group"])
 
 
 @contextmanager
@@ -193,17 +189,6 @@ def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
             if opened.enter_context(problem).code not in _ABSENT:
                 raise ServiceError(f"{url} answers {problem.code} {problem.reason}.") from problem
             yield None
-
-
-class Descriptor(Model):
-    """A ResourceDescriptor of in-toto."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: str = ""
-    uri: str = ""
-    digest: Mapping[str, str] = Field(default_factory=dict)
-    annotations: Mapping[str, Any] = Field(default_factory=dict)
 
 
 class Statement(Model):
@@ -231,7 +216,7 @@ class Statement(Model):
     @property
     def sources(self) -> tuple[Descriptor, ...]:
         """The commits that the file was built from."""
-        return tuple(one for one in self.dependencies if one.annotations.get("role") == "source")
+        return tuple(one for one in self.dependencies if one.annotations.get("role") == SOURCE)
 
 
 def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
@@ -240,9 +225,8 @@ def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
     if listed is None:
         return (_by_statement(run, file.name, group),)
     paths = [path for path in listed if is_record(path) and _RECORD.fullmatch(path)]
-    read = parallel.each(
-        lambda path: _read(run, path), [path for path in paths if group in {"", _group_of(path)}]
-    )
+    of_group = [path for path in paths if group in {"", _group_of(path)}]
+    read = parallel.each(lambda path: _read(run, path), of_group)
     found = [one for one in read if isinstance(one, Recorded)]
     promised = [(by, said) for by in found for said in by.files if said.name == file.name]
     if not promised:
@@ -254,8 +238,7 @@ def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
 def statement_of(run: RunPlace, by: Recorded, name: str) -> tuple[Statement, str]:
     """Read the statement that lies by a record's group; return also its path."""
     path = statement_path(_group_of(by.document.key), name)
-    statement = _statement(run, path)
-    if statement is not None:
+    if statement := _statement(run, path):
         return statement, path
     said = f"{name} is as its record {by.document.key} says"
     if by.record.stage.startswith("build_"):
@@ -345,11 +328,10 @@ def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
                     )
             return by, said
     by, said = promised[0]
-    what = "SHA-256" if said.sha256 != file.sha256 else "size"
-    here, there = (one.sha256 if what == "SHA-256" else one.size for one in (file, said))
+    what = "sha256" if said.sha256 != file.sha256 else "size"
     raise ProvenanceError(
-        f"{file.name} has another {what} than its record {by.document.key} says.\n"
-        f"the file    {here}\nthe record  {there}",
+        f"{file.name} has another {what.replace('sha', 'SHA-')} than its record {by.document.key} says.\n"
+        f"the file    {getattr(file, what)}\nthe record  {getattr(said, what)}",
         hint=_REPLACED,
     )
 

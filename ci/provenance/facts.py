@@ -89,14 +89,20 @@ class RunRecords:
         return key.removeprefix(f"{self.prefix}/")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """One thing that a build used (a ResourceDescriptor of in-toto v1)."""
+class Descriptor(Model):
+    """A ResourceDescriptor of in-toto v1."""
 
-    name: str
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = ""
     uri: str = ""
-    digest: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    digest: Mapping[str, str] = Field(default_factory=dict)
+    annotations: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class Material(Descriptor):
+    """One thing that a build used; `of_run` is its path in the run that made it."""
+
     of_run: str = ""
 
 
@@ -113,7 +119,9 @@ class MadeFile:
     @property
     def commits(self) -> tuple[str, ...]:
         """The commits of the sources that it was built from; not the build system's own."""
-        return tuple(one.digest["gitCommit"] for one in self.materials if one.notes.get("role") == SOURCE)
+        return tuple(
+            one.digest["gitCommit"] for one in self.materials if one.annotations.get("role") == SOURCE
+        )
 
 
 class Source(Model):
@@ -152,11 +160,11 @@ def read_run(
     groups: dict[str, list[tuple[str, str]]] = {}
     locks = []
     for stored in store.list(prefix):
-        first, slash, name = stored.key.removeprefix(f"{prefix}/").partition("/")
-        if slash and is_record(stored.key) and "/" not in name:
-            groups.setdefault(first, []).append((stored.key, stored.etag))
-        elif not slash and first.startswith(_LOCK) and first.endswith(".json"):
-            locks.append(stored.key)
+        match stored.key.removeprefix(f"{prefix}/").split("/"):
+            case [name, _] if is_record(stored.key):
+                groups.setdefault(name, []).append((stored.key, stored.etag))
+            case [name] if name.startswith(_LOCK) and name.endswith(".json"):
+                locks.append(stored.key)
     if not groups:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records in {store.url}/{prefix}.",
@@ -167,8 +175,7 @@ def read_run(
         key, _etag = version
         try:
             return recorded(key, store.read(key))
-        except MissingInputError:
-            # a failure's record goes when its stage succeeds
+        except MissingInputError:  # a failure's record goes when its stage succeeds
             return None
         except DataError as problem:
             if group in {"", key.removeprefix(f"{prefix}/").partition("/")[0]}:
@@ -229,7 +236,7 @@ def _materials(run: RunRecords, group: str, by: Recorded) -> Iterator[Material]:
         version, _layout, content = inputs.rocm
         if isinstance(content, str):
             # packages of an index: installed by version, and the record has no digest of them
-            yield Material(name="rocm", uri=package_url("rocm", version), notes={"from": content})
+            yield Material(name="rocm", uri=package_url("rocm", version), annotations={"from": content})
         else:
             yield from (_file(run, name, sha256, known) for name, sha256 in sorted(content.items()))
     for project, identity in inputs.dependencies.items():
@@ -265,7 +272,7 @@ def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material
 
 def _commit(name: str, origin: str, commit: str, **notes: str) -> Material:
     said = {key: note for key, note in notes.items() if note}
-    return Material(name=name, uri=commit_uri(origin, commit), digest={"gitCommit": commit}, notes=said)
+    return Material(name=name, uri=commit_uri(origin, commit), digest={"gitCommit": commit}, annotations=said)
 
 
 def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
@@ -282,8 +289,7 @@ def _artifacts(group: Sequence[Recorded], by: Recorded) -> Iterator[Material]:
 
 def _file(run: RunRecords, name: str, sha256: str, known: Mapping[str, FileRecord]) -> Material:
     """Describe a file by its digest, and as one of the run's where it is that."""
-    file = known.get(sha256)
-    if file is None:
+    if (file := known.get(sha256)) is None:
         return Material(name=name, digest={"sha256": sha256})
     uri = package_url(file.distribution, file.version, file.name)
     return Material(name=file.name, uri=uri, digest={"sha256": sha256}, of_run=run.path(file.key))
@@ -296,7 +302,7 @@ def _prebuilt(requirement: str) -> Material:
         return Material(name=requirement)
     pins = [one.version for one in parsed.specifier if one.operator == "=="]
     uri = package_url(parsed.name, pins[0] if len(pins) == 1 else "")
-    return Material(name=requirement, uri=uri, notes={"prebuilt": "yes"})
+    return Material(name=requirement, uri=uri, annotations={"prebuilt": "yes"})
 
 
 def builder_of(record: Record) -> Mapping[str, str]:

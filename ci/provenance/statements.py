@@ -85,7 +85,10 @@ def _definition(made: MadeFile) -> dict[str, Any]:
             **{name: value for name, value in inputs.items() if name not in {*_CHOSEN, *_MATERIALS}},
             "input_digest": record.input_digest,
         },
-        "resolvedDependencies": [_descriptor(one) for one in made.materials],
+        "resolvedDependencies": [
+            {name: value for name, value in one.model_dump(exclude={"of_run"}).items() if value}
+            for one in made.materials
+        ],
     }
 
 
@@ -106,11 +109,6 @@ def _details(run: RunRecords, made: MadeFile) -> dict[str, Any]:
         },
         "byproducts": byproducts,
     }
-
-
-def _descriptor(one: Material) -> dict[str, Any]:
-    said = {"name": one.name, "uri": one.uri, "digest": dict(one.digest), "annotations": dict(one.notes)}
-    return {name: value for name, value in said.items() if value}
 
 
 def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:

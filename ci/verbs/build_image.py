@@ -150,8 +150,7 @@ def run(arguments: argparse.Namespace) -> None:
     command, pushes = engines.build_command(engine, build), engines.push_commands(engine, build)
     if common.dry_run:
         saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
-        for words in (command, *pushes, *saves):
-            console.result(shlex.join(words))
+        console.result("\n".join(map(shlex.join, (command, *pushes, *saves))))
         return
     with console.group(f"{engine} build {build.names[0]}"):
         _run(engine, build, [command], common)
@@ -169,7 +168,11 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     # images of several families may share a machine and a registry
     suffix = f"-{group_name(common.gpu_family).lower()}" if common.gpu_family else ""
     if common.gpu_family:
-        given = {**_of_family(common.gpu_family), **given}
+        if not (targets := gpu_targets(common.gpu_family)):
+            hint = "Name a family of GPUs, or leave it out."
+            raise UsageError(f"There is no ROCm for {common.gpu_family}.", hint=hint)
+        index = release_index_url("", common.gpu_family)
+        given = {_INDEX: index, _ARCH: ";".join(targets), **given}
     name = arguments.name or f"{chosen.name}{suffix}"
     if not _NAME.fullmatch(name):
         raise UsageError(f"Invalid image name {name!r}.", hint="Use small letters and digits, and no tag.")
@@ -188,13 +191,6 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     )
 
 
-def _of_family(family: str) -> dict[str, str]:
-    targets = gpu_targets(family)
-    if not targets:
-        raise UsageError(f"There is no ROCm for {family}.", hint="Name a family of GPUs, or leave it out.")
-    return {_INDEX: release_index_url("", family), _ARCH: ";".join(targets)}
-
-
 def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return an image's tags."""
     if not _DATE.fullmatch(date):
@@ -208,13 +204,12 @@ def tags(date: str, named: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 def repository(named: str) -> str:
     """Check where an image is pushed to: REGISTRY/REPO, in small letters as registries want it."""
-    found = named.lower()
-    if not _REPOSITORY.fullmatch(found):
+    if not _REPOSITORY.fullmatch(named.lower()):
         raise UsageError(
             f"{named!r} is not a REGISTRY/REPO to push to.",
             hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
         )
-    return found
+    return named.lower()
 
 
 def _engine(named: Engine | None, *, dry_run: bool) -> Engine:

@@ -140,7 +140,7 @@ def differences(subject: Subject, checkout: Tree) -> Sequence[Difference]:
 
 def _values(facts: Facts, key: str) -> set[str]:
     value = facts.get(key, ())
-    return {value} - {""} if isinstance(value, str) else {*value} - {""}
+    return {*([value] if isinstance(value, str) else value)} - {""}
 
 
 def sorted_out(

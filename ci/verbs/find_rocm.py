@@ -69,16 +69,11 @@ def show(plan: Plan) -> None:
     """Print where ROCm comes from."""
     for note in plan.notes:
         console.warn(note, title="plan")
-    rows = [
-        (
-            one.artifact_group,
-            one.platform,
-            f"{one.version} of {one.index_url}" if one.index_url else f"run {one.run_id} in {one.store}",
-            str(len(one.artifacts) or ""),
-            one.reason,
-        )
-        for one in plan.rocm.origins
-    ]
+    rows = []
+    for one in plan.rocm.origins:
+        source = f"{one.version} of {one.index_url}" if one.index_url else f"run {one.run_id} in {one.store}"
+        count = str(len(one.artifacts) or "")
+        rows.append((one.artifact_group, one.platform, source, count, one.reason))
     console.table(("artifact group", "platform", "ROCm from", "artifacts", "why"), rows)
     if not rows:
         console.done("find_rocm: nothing in the plan needs ROCm from elsewhere")

@@ -192,11 +192,10 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
         with member.content() as data:
             size = len(data)
             packed = deflate.deflate_compress(data, _level_for(size, level)) if level and data else None
-            smaller = packed is not None and len(packed) < size
-            kept = packed if packed is not None and smaller else bytes(data)
+            kept = bytes(data) if packed is None or len(packed) >= size else packed
             result = Packed(
                 member=member,
-                method=DEFLATED if smaller else STORED,
+                method=DEFLATED if kept is packed else STORED,
                 packed_size=len(kept),
                 pieces=lambda: iter((kept,)),
                 crc=deflate.crc32(data),
@@ -294,10 +293,8 @@ def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
 def deflate_chunk(data: bytes, level: int, *, last: bool) -> bytes:
     """Deflate one chunk of a larger stream, without reference to what is before it."""
     packed = bytes(deflate.deflate_compress(data, level))
-    return packed if last else _opened(packed, data) or _by_zlib(data)
-
-
-def _by_zlib(data: bytes) -> bytes:
+    if chunk := packed if last else _opened(packed, data):
+        return chunk
     deflater = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, _RAW, 9)
     return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
 
@@ -342,10 +339,8 @@ def _last_silence(inflater: Any, packed: bytes, start: int, end: int) -> int | N
     """Find the offset from which a decoder begins to read without putting anything out."""
     last, reading = None, False
     for at in range(start, end, _STEP):
-        silent = not inflater.decompress(packed[at : at + _STEP])
-        if silent and not reading:
-            last = at
-        reading = silent
+        before, reading = reading, not inflater.decompress(packed[at : at + _STEP])
+        last = at if reading and not before else last
     return last
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, cast
 import zstandard
 
 from core import console
-from core.errors import ArtifactError, FatalError, StoreError
+from core.errors import ArtifactError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,17 +51,13 @@ _MEANT = {"path", "linkpath", "size"}
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How much an archive may expand to before it counts as an attack; sizes in bytes.
-
-    It may expand to `max_ratio` times its own size, once it is past `ratio_from`; `max_memory` is what
-    decompressing may take.
-    """
+    """How much an archive may expand to before it counts as an attack; sizes in bytes."""
 
     max_bytes: int = 256 << 30
     max_members: int = 2_000_000
-    max_ratio: int = 1000
+    max_ratio: int = 1000  # times its own size, once it is past `ratio_from`
     ratio_from: int = 256 << 20
-    max_memory: int = 128 << 20
+    max_memory: int = 128 << 20  # of decompressing
 
 
 class HashedSource:
@@ -76,8 +72,6 @@ class HashedSource:
         """Read up to `size` bytes."""
         try:
             data = self._stream.read(size)
-        except FatalError:
-            raise
         except OSError as problem:
             raise StoreError(
                 f"Reading {self._where} broke off after {self.count} bytes: {problem}.",
@@ -123,13 +117,11 @@ class _Xz:
 
     def _another(self) -> bool:
         """Begin the next of several streams, which zeros may part."""
-        rest = self._stream.unused_data.lstrip(b"\0")
-        while not rest:
-            more = self._source.read()
-            if not more:
+        self._rest = self._stream.unused_data.lstrip(b"\0")
+        while not self._rest:
+            if not (more := self._source.read()):
                 return False
-            rest = more.lstrip(b"\0")
-        self._rest = rest
+            self._rest = more.lstrip(b"\0")
         self._stream = self._next_stream()
         return True
 

@@ -74,7 +74,7 @@ class ZipWriter:
 
     Every member gets the time `epoch`, in seconds since 1970 UTC; before 1980 it is the earliest that a zip
     can hold. `level` is libdeflate's, 1 to 12; 0 stores members as they are. `workers` are threads shared
-    with other archives, which keep running (default: `jobs` threads of its own, one a core). Very large
+    with other archives, which keep running (default: its own, one a core). Very large
     members lie in `scratch`, compressed, before they are written.
     """
 
@@ -83,7 +83,6 @@ class ZipWriter:
         stream: HashingStream,
         *,
         epoch: int | None = None,
-        jobs: int | None = None,
         workers: Workers | None = None,
         level: int = LEVEL,
         scratch: Path | None = None,
@@ -92,8 +91,7 @@ class ZipWriter:
         moment = datetime.fromtimestamp(min(max(epoch or EARLIEST, EARLIEST), _LATEST), tz=UTC)
         self._date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
         self._time = moment.hour << 11 | moment.minute << 5 | moment.second // 2
-        self._jobs, self._workers = jobs, workers
-        self._level, self._scratch = level, scratch
+        self._workers, self._level, self._scratch = workers, level, scratch
         self._directory: list[bytes] = []
 
     def add(self, members: Sequence[Member]) -> list[Written]:
@@ -105,7 +103,7 @@ class ZipWriter:
         order = longest_first(members)
         before = len(self._directory)
         with ExitStack() as held:
-            workers = self._workers or held.enter_context(Workers(jobs=self._jobs))
+            workers = self._workers or held.enter_context(Workers())
             sized = [one for _, one in order]
             packed = packed_in_order(sized, workers, level=self._level, scratch=self._scratch)
             written = [self._put(one) for one in held.enter_context(closing(packed))]
@@ -149,13 +147,10 @@ class ZipWriter:
             self._stream.write(entry)
         size = self._stream.size - start
         if start > _U32 or size > _U32 or count > _U16:
-            end = self._stream.size
-            version = _ZIP64_VERSION
-            self._stream.write(
-                _END64.pack(
-                    b"PK\6\6", 44, _UNIX | version, version, 0, 0, count, count, size, start
-                )  # 44: the size of what follows that field
-            )
+            end, version = self._stream.size, _ZIP64_VERSION
+            # 44: the size of what follows that field
+            head = (b"PK\6\6", 44, _UNIX | version, version, 0, 0)
+            self._stream.write(_END64.pack(*head, count, count, size, start))
             self._stream.write(_LOCATOR64.pack(b"PK\6\7", 0, end, 1))
         count16 = min(count, _U16)
         self._stream.write(_END.pack(b"PK\5\6", 0, 0, count16, count16, min(size, _U32), min(start, _U32), 0))
@@ -173,8 +168,10 @@ class ZipWriter:
         sizes64 = struct.pack("<HHQQ", 1, 16, packed.size, compressed)
         large = packed.size > _U32 or compressed > _U32
         local_extra = sizes64 if large else b""
-        central_extra, needs64 = _central_extra(packed.size, compressed, offset)
-        version = _ZIP64_VERSION if needs64 else _PLAIN_VERSION
+        # the central entry's field: only the values that do not fit into 32 bits
+        values = [*([packed.size, compressed] if large else []), *([offset] if offset > _U32 else [])]
+        central_extra = struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values) if values else b""
+        version = _ZIP64_VERSION if values else _PLAIN_VERSION
         common = (_UTF8_FLAG, packed.method, self._time, self._date, packed.crc)
         sizes = (_U32, _U32) if large else (compressed, packed.size)
         lengths = (len(name), len(local_extra))
@@ -185,14 +182,3 @@ class ZipWriter:
         head = (b"PK\1\2", _UNIX | version, version, *common, *sizes, len(name), len(central_extra))
         tail = (0, 0, 0, mode, min(offset, _U32))
         self._directory.append(_CENTRAL.pack(*head, *tail) + name + central_extra)
-
-
-def _central_extra(size: int, compressed: int, offset: int) -> tuple[bytes, bool]:
-    """Return the zip64 field of a central entry: only the values that do not fit into 32 bits."""
-    large = size > _U32 or compressed > _U32
-    values = [size, compressed] if large else []
-    if offset > _U32:
-        values.append(offset)
-    if not values:
-        return b"", False
-    return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values), True

@@ -71,8 +71,7 @@ def patched(path: Path, search: Sequence[str], target: Path) -> Path:
 
 def rewrite(path: Path, search: Sequence[str]) -> None:
     """Set the search path of a file in place."""
-    change = edited(path, search)
-    if change is None:
+    if (change := edited(path, search)) is None:
         patched(path, search, path)
         return
     with path.open("r+b") as stream:

@@ -49,20 +49,13 @@ def group_name(gpu_family: str, build_variant: str = "") -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """The keys and addresses of one run's outputs.
-
-    Attributes:
-        run_id: The CI run's id, or ``local``.
-        external_repo: ``{owner}-{repo}/`` in the bucket that forks and other repositories share, else empty.
-        bucket: The S3 bucket, for the addresses; empty for a directory store.
-        address: Where clients read the store's keys (`Store.url_of`); empty for the bucket's own at Amazon.
-    """
+    """The keys and addresses of one run's outputs."""
 
     run_id: str
     platform: Platform
-    external_repo: str = ""
-    bucket: str = ""
-    address: str = ""
+    external_repo: str = ""  # {owner}-{repo}/ in the bucket that forks and other repositories share
+    bucket: str = ""  # for the addresses; empty for a directory store
+    address: str = ""  # where clients read the store's keys; empty for the bucket's own at Amazon
 
     def __post_init__(self) -> None:
         if not _RUN_ID.fullmatch(self.run_id):

@@ -30,9 +30,9 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~$-])")
 class JobFiles:
     """The files that a step of a job may append to; None for what this machine does not have."""
 
-    outputs: Path | None = None  # GITHUB_OUTPUT
-    variables: Path | None = None  # GITHUB_ENV
-    search_path: Path | None = None  # GITHUB_PATH
+    outputs: Path | None = None
+    variables: Path | None = None
+    search_path: Path | None = None
 
     def set_output(self, name: str, value: str) -> None:
         """Pass a value of one or more lines to later steps and jobs."""
@@ -66,9 +66,8 @@ class JobFiles:
 
 def job_files(env: Mapping[str, str]) -> JobFiles:
     """Return the files that the runner named in the environment."""
-    named = (env.get(name) for name in ("GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH"))
-    outputs, variables, search_path = (Path(path) if path else None for path in named)
-    return JobFiles(outputs=outputs, variables=variables, search_path=search_path)
+    named = {"outputs": "GITHUB_OUTPUT", "variables": "GITHUB_ENV", "search_path": "GITHUB_PATH"}
+    return JobFiles(**{field: Path(path) for field, name in named.items() if (path := env.get(name))})
 
 
 def text(value: str) -> str:

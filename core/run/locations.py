@@ -6,20 +6,18 @@ where, and what is handed out from where, is `ci.publish.buckets`'s.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ConfigDict
 
-from core.data import Model, data_file
-from core.errors import DataError, UsageError, nearest
+from core.data import Model, data_file, json_object, read_text
+from core.errors import UsageError, nearest
 
 BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
-_REPOSITORY = re.compile(r"(?P<owner>[A-Za-z0-9-]+)/(?P<name>[A-Za-z0-9._-]+)")
+_REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 
 
 class _Part(Model):
@@ -82,8 +80,7 @@ def is_own(data: RunBuckets, origin: Origin) -> bool:
 
 def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
     """Return where the outputs of a repository's run lie."""
-    match = _REPOSITORY.fullmatch(repository)
-    if match is None:
+    if not _REPOSITORY.fullmatch(repository):
         raise UsageError(f"{repository!r} is not a repository.", hint="Write it as owner/name.")
     chosen = data.release_types.get(release_type)
     if chosen is None:
@@ -94,7 +91,7 @@ def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str
         )
     if is_own(data, Origin(repository=repository, fork=fork)) or not chosen.external_bucket:
         return Location(bucket=chosen.bucket, external_repo="")
-    return Location(bucket=chosen.external_bucket, external_repo=f"{match['owner']}-{match['name']}/")
+    return Location(bucket=chosen.external_bucket, external_repo=f"{repository.replace('/', '-')}/")
 
 
 def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
@@ -104,12 +101,7 @@ def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
     """
     repository = env.get("GITHUB_REPOSITORY") or data.repository
     path = env.get("GITHUB_EVENT_PATH", "")
-    try:
-        event: Any = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{path} is not the event of a CI run: {problem}.") from problem
-    if not isinstance(event, dict):
-        raise DataError(f"{path} is not the event of a CI run.")
+    event = json_object(read_text(Path(path)), where=f"{path}, the event of a CI run,") if path else {}
     request = event.get("pull_request")
     if not isinstance(request, dict):
         return Origin(repository=repository)

@@ -35,152 +35,95 @@ class Decision(Model):
 
 
 class PlanEvent(Model):
-    """The event, as far as the plan follows from it.
+    """The event, as far as the plan follows from it."""
 
-    Attributes:
-        name: ``pull_request``, ``push``, ``schedule``, ``workflow_dispatch`` or ``workflow_call``.
-        repository: ``{owner}/{name}`` of the repository that the run belongs to.
-        branch: The branch; of a pull request the one it is to be merged into.
-        number: Of the pull request; 0 for none.
-        labels: Of the pull request, sorted.
-    """
-
-    name: str
-    repository: str
-    branch: str = ""
+    name: str = Field(description="``pull_request``, ``push``, ``schedule``, ``workflow_dispatch``, …")
+    repository: str = Field(description="``{owner}/{name}`` of the repository that the run belongs to")
+    branch: str = Field("", description="The branch; of a pull request the one it is to be merged into")
     commit: str = ""
-    number: int = 0
-    labels: tuple[str, ...] = ()
+    number: int = Field(0, description="Of the pull request; 0 for none")
+    labels: tuple[str, ...] = Field((), description="Of the pull request, sorted")
 
 
 class Upload(Model):
-    """Where run outputs go.
+    """Where run outputs go."""
 
-    Attributes:
-        store: As ``--store`` takes it; "" where nothing is uploaded.
-        role: ARN of the role that a job assumes to write; "" for none.
-    """
-
-    store: str = ""
+    store: str = Field("", description="As ``--store`` takes it; empty where nothing is uploaded")
     external_repo: str = ""
-    role: str = ""
+    role: str = Field("", description="ARN of the role that a job assumes to write; empty for none")
     region: str = ""
 
 
 class RocmOrigin(Model):
-    """Where the ROCm of one artifact group comes from: a run's artifacts, or the packages of an index.
-
-    Attributes:
-        run_id: The artifact run; "" for an index.
-        store: The store that has its outputs.
-        artifacts: SHA-256 of each artifact to fetch by the archive's name, or of the index's packages.
-        index_url: The index; "" for a run.
-    """
+    """Where the ROCm of one artifact group comes from: a run's artifacts, or the packages of an index."""
 
     platform: Platform
     artifact_group: str
-    run_id: str = ""
+    run_id: str = Field("", description="The artifact run; empty for an index")
     repository: str = ""
-    store: str = ""
+    store: str = Field("", description="The store that has its outputs")
     external_repo: str = ""
-    artifacts: dict[str, str] = Field(default_factory=dict)
-    index_url: str = ""
+    artifacts: dict[str, str] = Field({}, description="SHA-256 of each artifact, or of the index's packages")
+    index_url: str = Field("", description="The index; empty for a run")
     version: str = ""
     reason: str = ""
 
     @property
     def row(self) -> Mapping[str, str]:
         """What a job needs: the artifact run with one digest of what it fetches, or the index."""
-        known = {
-            "run_id": self.run_id,
-            "repository": self.repository,
-            "store": self.store,
-            "digest": files.digest_of(self.artifacts) if self.run_id and self.artifacts else "",
-            "index_url": self.index_url,
-            "version": self.version,
-        }
+        known = self.model_dump(include={"run_id", "repository", "store", "index_url", "version"})
+        known["digest"] = files.digest_of(self.artifacts) if self.run_id and self.artifacts else ""
         return {name: value for name, value in known.items() if value}
 
 
 class RocmPackages(Model):
-    """Where ROCm's packages come from.
+    """Where ROCm's packages come from."""
 
-    Attributes:
-        artifact_run_id: The artifact run that was requested; "" for none.
-        artifact_store: The store that has it; "" for the one that the data names.
-        use_prebuilt_artifacts: Whether they are made of a run's artifacts in any case.
-        index_url: The index that was requested; "" for none.
-        version_named: Whether the event names it.
-        origins: What was found for each group; `find_rocm` fills it in.
-    """
-
-    artifact_run_id: str = ""
+    artifact_run_id: str = Field("", description="The artifact run that was requested; empty for none")
     artifact_repository: str = ""
-    artifact_store: str = ""
-    use_prebuilt_artifacts: bool = False
-    index_url: str = ""
+    artifact_store: str = Field("", description="The store that has it; empty for the data's")
+    use_prebuilt_artifacts: bool = Field(default=False, description="Made of a run's artifacts in any case")
+    index_url: str = Field("", description="The index that was requested; empty for none")
     version: str = ""
-    version_named: bool = False
-    origins: tuple[RocmOrigin, ...] = ()
+    version_named: bool = Field(default=False, description="Whether the event names it")
+    origins: tuple[RocmOrigin, ...] = Field((), description="Of each group; `find_rocm` fills it in")
 
 
 class Variant(Model):
-    """One GPU family in one build variant on one platform: what ``ci_linux.yml`` is called with.
-
-    Attributes:
-        build_runner: Label of the machines that build it.
-        test_runner: Label of the machines with its GPU; "" for none.
-        expect_failure: Whether a failure is expected, so that PyTorch is not built on it.
-        bypass_tests_for_releases: Whether it may be released untested where no machine has its GPU.
-        build_pytorch: Whether PyTorch is built for it.
-    """
+    """One GPU family in one build variant on one platform: what ``ci_linux.yml`` is called with."""
 
     platform: Platform
     gpu_family: str
     gpu_targets: tuple[str, ...]
     build_variant: str = "release"
     artifact_group: str
-    build_runner: str
-    test_runner: str = ""
-    expect_failure: bool = False
-    bypass_tests_for_releases: bool = False
-    build_pytorch: bool = False
+    build_runner: str = Field(description="Label of the machines that build it")
+    test_runner: str = Field("", description="Label of the machines with its GPU; empty for none")
+    expect_failure: bool = Field(default=False, description="PyTorch is not built on it then")
+    bypass_tests_for_releases: bool = Field(default=False, description="Releasable untested where no GPU is")
+    build_pytorch: bool = Field(default=False, description="Whether PyTorch is built for it")
     reason: str
 
 
 class Cell(Model):
-    """One job: a chain of sessions that one machine runs.
+    """One job: a chain of sessions that one machine runs."""
 
-    Attributes:
-        name: For people, and unique in its matrix: ``gfx94X-dcgpu, nightly, Python 3.12``.
-        stage: The matrix that it belongs to.
-        sessions: The nox sessions, in order: `nox -s SESSIONS -P PYTHON -- --torch-ref … --gpu-family …`.
-        artifact_group: The folder of its wheels.
-        python: The Python series of the target; "" where it does not matter.
-        torch_ref: The torch ref; "" for ROCm's own packages.
-        config: Of upstream's tests, which configuration; "" for other jobs.
-        shard: Of upstream's tests, which part: ``2/6``; "" for other jobs.
-        minutes: How long its tests may take; 0 where the workflow says it.
-        expect_failure: Whether a failure is expected and does not count.
-        versions: Versions of the wheels to come, by distribution; `resolve` fills them in.
-    """
-
-    name: str
+    name: str = Field(description="Unique in its matrix: ``gfx94X-dcgpu, nightly, Python 3.12``")
     platform: Platform
-    stage: Stage
-    sessions: tuple[str, ...]
+    stage: Stage = Field(description="The matrix that it belongs to")
+    sessions: tuple[str, ...] = Field(description="The sessions of nox, in order")
     runner: str
     gpu_family: str
-    artifact_group: str
+    artifact_group: str = Field(description="The folder of its wheels")
     build_variant: str = "release"
-    python: str = ""
-    torch_ref: str = ""
-    config: str = ""
-    shard: str = ""
-    minutes: int = 0
-    expect_failure: bool = False
+    python: str = Field("", description="The Python series of the target; empty where it does not matter")
+    torch_ref: str = Field("", description="The torch ref; empty for ROCm's own packages")
+    config: str = Field("", description="Of upstream's tests, which configuration; empty for other jobs")
+    shard: str = Field("", description="Of upstream's tests, which part: ``2/6``; empty for other jobs")
+    minutes: int = Field(0, description="How long its tests may take; 0 where the workflow says it")
+    expect_failure: bool = Field(default=False, description="A failure does not count")
     reason: str
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field({}, description="Of the wheels to come; `resolve` fills them in")
 
 
 class LeftOut(Model):
@@ -191,39 +134,26 @@ class LeftOut(Model):
 
 
 class Plan(Document):
-    """What one run does.
-
-    Attributes:
-        trusted: Whether the run gets credentials, release buckets and shared caches to write to.
-        upload: Whether run outputs are uploaded. Without, a job builds and checks, and nothing is tested.
-        promote: Whether the wheels go on to the release index of `release_type`.
-        release_type: ``ci``, ``dev``, ``nightly``, ``prerelease``.
-        test_type: ``quick``, ``standard``, ``comprehensive`` or ``full``.
-        test_labels: Which tests are requested, by platform; none stands for all of the type.
-        rocm: What ROCm's packages are made of.
-        left_out: What could be and is not in the plan.
-        notes: Defaults that were taken because something could not be looked up.
-        locks: Digests of source locks, by platform and torch ref; `resolve` fills them in.
-    """
+    """What one run does."""
 
     schema_version: Literal[1] = 1
     event: PlanEvent
-    trusted: Decision
+    trusted: Decision = Field(description="Whether it gets credentials, release buckets, shared caches")
     enable_build_jobs: Decision
     build_pytorch: Decision
-    upload: Decision
-    promote: Decision
-    release_type: str
-    test_type: str
+    upload: Decision = Field(description="Without uploads a job builds and checks, and nothing is tested")
+    promote: Decision = Field(description="Whether the wheels go on to the release index of `release_type`")
+    release_type: str = Field(description="``ci``, ``dev``, ``nightly``, ``prerelease``")
+    test_type: str = Field(description="``quick``, ``standard``, ``comprehensive`` or ``full``")
     test_type_reason: str
-    test_labels: dict[Platform, tuple[str, ...]]
+    test_labels: dict[Platform, tuple[str, ...]] = Field(description="Requested; none is all of the type")
     store: Upload = Upload()
-    rocm: RocmPackages = RocmPackages()
+    rocm: RocmPackages = Field(RocmPackages(), description="What ROCm's packages are made of")
     variants: tuple[Variant, ...] = ()
     cells: tuple[Cell, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    notes: tuple[str, ...] = ()
-    locks: dict[Platform, dict[str, str]] = Field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = Field((), description="What could be and is not in the plan")
+    notes: tuple[str, ...] = Field((), description="Defaults taken for what could not be looked up")
+    locks: dict[Platform, dict[str, str]] = Field({}, description="Digests by torch ref; `resolve`'s")
 
     def matrix(self, platform: Platform, stage: Stage) -> Sequence[Cell]:
         """Return the jobs of one stage on one platform."""
@@ -267,17 +197,16 @@ def matrices(plan: Plan) -> Mapping[str, object]:
     """Return what a workflow's jobs are made of, as job outputs name it.
 
     ``{platform}_{stage}_matrix`` is a list of jobs, ``{platform}_cells`` the same jobs by artifact group and
-    stage, ``{platform}_promote_matrix`` a list of what is to be promoted. A matrix with more jobs than GitHub
-    takes is a `DataError`.
+    stage, ``{platform}_promote_matrix`` a list of what is to be promoted.
     """
     written: dict[str, object] = {}
-    limit = f"a matrix of GitHub Actions holds {MAX_JOBS}"
     for platform in PLATFORMS:
         for stage in STAGES:
             cells = plan.matrix(platform, stage)
             if len(cells) > MAX_JOBS:
                 raise DataError(
-                    f"{stage} on {platform} has {len(cells)} jobs; {limit}.",
+                    f"{stage} on {platform} has {len(cells)} jobs; a matrix of GitHub Actions holds "
+                    f"{MAX_JOBS}.",
                     hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
                 )
             written[f"{platform}_{stage}_matrix"] = [plan.row(cell) for cell in cells]

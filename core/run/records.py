@@ -23,70 +23,48 @@ if TYPE_CHECKING:
 
 
 class FileRecord(Model):
-    """A file that a stage made.
-
-    Attributes:
-        key: Key in the store ("" where the file is not a run output).
-        distribution: Normalised distribution name, for wheels and sdists.
-        requires_python: A wheel's Requires-Python; "" for none.
-        metadata_sha256: Hex SHA-256 of a wheel's METADATA, which is its sidecar; "" where there is none.
-        license: The licence that a wheel names, an SPDX expression or words; "" where it names none.
-    """
+    """A file that a stage made."""
 
     name: str
-    key: str = ""
+    key: str = Field("", description="Key in the store (empty where the file is not a run output)")
     size: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    distribution: str = ""
+    distribution: str = Field("", description="Normalised distribution name, for wheels and sdists")
     version: str = ""
-    requires_python: str = ""
-    metadata_sha256: str = ""
-    license: str = ""
+    requires_python: str = Field("", description="A wheel's Requires-Python; empty for none")
+    metadata_sha256: str = Field(
+        "", description="Of a wheel's METADATA, which is its sidecar; empty for none"
+    )
+    license: str = Field("", description="As the wheel names it: an SPDX expression or words")
 
 
 class Cell(Model):
-    """What a stage ran on; empty where it does not apply.
+    """What a stage ran on; empty where it does not apply."""
 
-    Attributes:
-        python: ``cp312``.
-        build_variant: Build variant; "" for the release build.
-        group: The artifact group of several families that a test of one took its wheels from.
-    """
-
-    python: str = ""
+    python: str = Field("", description="``cp312``")
     torch_ref: str = ""
     gpu_family: str = ""
-    build_variant: str = ""
-    group: str = ""
+    build_variant: str = Field("", description="Build variant; empty for the release build")
+    group: str = Field("", description="Of several families, from which a test of one took its wheels")
 
 
 class Record(Model):
-    """What a stage made, from what.
-
-    Attributes:
-        status: ``ok`` or ``failed``.
-        exit_code: The front door's exit code: 0, or the error class's.
-        error: The error's sentence, for a failed stage.
-        started: ISO 8601, UTC.
-        inputs: What it was made from: digests, commits, versions, settings.
-        input_digest: SHA-256 over `inputs` in canonical form: equal inputs need no new run.
-        details: What a stage has to say beyond that (cache statistics, findings, test totals).
-    """
+    """What a stage made, from what."""
 
     schema_version: Literal[1] = 1
     stage: str
     status: Literal["ok", "failed"] = "ok"
-    exit_code: int = 0
-    error: str = ""
+    exit_code: int = Field(0, description="The front door's exit code: 0, or the error class's")
+    error: str = Field("", description="The error's sentence, for a failed stage")
     run_id: str
     platform: str
     cell: Cell = Cell()
-    started: str
+    started: str = Field(description="ISO 8601, UTC")
     seconds: float = Field(ge=0)
-    inputs: dict[str, Any] = Field(default_factory=dict)
-    input_digest: str = ""
+    inputs: dict[str, Any] = Field({}, description="Digests, commits, versions, settings")
+    input_digest: str = Field("", description="Over canonical `inputs`: equal ones need no new run")
     files: tuple[FileRecord, ...] = ()
-    details: dict[str, Any] = Field(default_factory=dict)
+    details: dict[str, Any] = Field({}, description="Cache statistics, findings, test totals")
 
     @property
     def name(self) -> str:
@@ -156,10 +134,8 @@ def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:
 
 def write(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
     """Put a record; a failure beside the last success, a success in the place of both."""
+    key = outputs.record_key(artifact_group, record.name)
     failed_key = outputs.record_key(artifact_group, f"{record.name}.failed")
-    if record.status == "failed":
-        store.put_bytes(failed_key, serialize(record))
-        return
-    store.put_bytes(outputs.record_key(artifact_group, record.name), serialize(record))
-    if store.find(failed_key):
+    store.put_bytes(failed_key if record.status == "failed" else key, serialize(record))
+    if record.status == "ok" and store.find(failed_key):
         store.delete(failed_key)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 
+BUILDER = "builder"  # where a record's details have it
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """The wheels and sdists that a stage's work left on disk, and details for the record."""
@@ -33,19 +36,13 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage on one cell.
-
-    Attributes:
-        artifact_group: The folder name under ``python/``.
-        cell: What the record names.
-        output_dir: A folder that also gets the files.
-    """
+    """One stage on one cell."""
 
     name: str
     common: Common
     artifact_group: str
     cell: Cell = field(default_factory=Cell)
-    output_dir: Path | None = None
+    output_dir: Path | None = None  # a folder that also gets the files
 
     @property
     def store(self) -> Store:
@@ -69,16 +66,7 @@ def perform(
 
     The record may be this cell's or another's of the same stage and group, and lie here or where CI
     left the run: another attempt of a job takes what the one before has uploaded. What ends the work early is
-    recorded first.
-
-    Args:
-        stage: The stage and its cell.
-        inputs: What the work depends on, JSON-able: digests, commits, versions, settings.
-        work: Makes the files.
-        so_far: What `work` fills while it goes on: the details of a failure's record.
-
-    Returns:
-        The record; None where a dry run leaves work undone.
+    recorded first, with what `work` has put into `so_far`. None where a dry run leaves work undone.
     """
     store, name = stage.store, records.record_name(stage.name, stage.cell)
     before = records.read(store, stage.outputs, stage.artifact_group, name)
@@ -153,9 +141,8 @@ def _end(problem: BaseException) -> tuple[int, str]:
 
 def show(record: Record) -> None:
     """Print a stage's closing table: file, size, seconds, digest."""
-    rows = [
-        (one.name, console.size(one.size), f"{record.seconds:.1f}", one.sha256[:12]) for one in record.files
-    ]
+    seconds = f"{record.seconds:.1f}"
+    rows = [(one.name, console.size(one.size), seconds, one.sha256[:12]) for one in record.files]
     console.table(("file", "size", "seconds", "sha256"), rows)
 
 
@@ -216,10 +203,6 @@ def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileReco
         still = records.promised([one for one in kept if one.name != before.name])
         for key in sorted(gone - still.keys()):
             distributions.withdraw(stage.store, key)
-
-
-# where a record's details have it
-BUILDER = "builder"
 
 
 def builder_from(env: Mapping[str, str]) -> dict[str, str]:

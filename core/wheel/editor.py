@@ -12,9 +12,10 @@ import gzip
 import io
 import tarfile
 import zlib
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
@@ -29,10 +30,14 @@ from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row,
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from core.archive.zip_reader import Span
+
+    # of a text file's path in the old wheel and content: its new content, the same for no change;
+    # it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`
+    Edit = Callable[[str, bytes], bytes]
 
 TEXT_LIMIT = 1 << 20
 LIMIT = 64 << 20
@@ -40,13 +45,6 @@ _SNIFFED_PACKED, _SNIFFED = 4 << 10, 1 << 10
 # RECORD is written anew; a signature of the old one would no longer hold.
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 _PKG_INFO = "PKG-INFO"
-
-
-class Edit(Protocol):
-    """Edits a text file; it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`."""
-
-    def __call__(self, member: str, content: bytes, /) -> bytes:
-        """Return the new content of a member, by its path in the old wheel; the same for no change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +104,15 @@ def edit_wheel(
     target = folder / _file_name(source.name, version, added.platform)
     if name.version == Version(version) and additions is None:
         raise WheelError(f"{source.name} has version {version} already.")
-    steps, info = _own_steps(source, version, edit, {*added.dropped, *(one.name for one in added.members)})
-    more = [step for wheel, names in sorted(added.borrowed.items()) for step in _borrowed(wheel, names)]
-    _require_distinct(source, [*(step.name for step in (*steps, *more)), *(m.name for m in added.members)])
+    new = [member.name for member in added.members]
+    steps, info = _own_steps(source, version, edit, {*added.dropped, *new})
+    more = _borrowed(added.borrowed)
+    _require_distinct(source, [*(step.name for step in (*steps, *more)), *new])
     first, last = steps, []
     if additions:
         first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
         last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
     file = _write(target, first, added.members, last, info=info, epoch=epoch)
-    new = [member.name for member in added.members]
     changed = {step.name for step in (*first, *last) if step.content is not None}
     return EditedFile(
         file=file,
@@ -133,7 +131,7 @@ def assemble_wheel(
 ) -> WrittenFile:
     """Write a new wheel of members that are stored uncompressed, and members of other wheels."""
     target = folder / spec.filename
-    steps = [step for wheel, names in sorted(borrowed.items()) for step in _borrowed(wheel, names)]
+    steps = _borrowed(borrowed)
     every = [*members, *spec.info_files]
     _require_distinct(target, [*(step.name for step in steps), *(one.name for one in every)])
     return _write(target, steps, every, [], info=spec.info, epoch=epoch, level=0)
@@ -145,18 +143,18 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> Edite
     old = _read_sdist(source)
     if _PKG_INFO not in old:
         raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
-    new = {path: (edit(path, content), executable) for path, (content, executable) in old.items()}
+    new = {path: edit(path, content) for path, (content, _) in old.items()}
     members = [
-        Member(name=path, source=content, executable=executable)
-        for path, (content, executable) in new.items()
+        Member(name=path, source=new[path], executable=executable)
+        for path, (_, executable) in old.items()
         if path != _PKG_INFO
     ]
     try:
-        metadata = new[_PKG_INFO][0].decode()
+        metadata = new[_PKG_INFO].decode()
     except UnicodeDecodeError as problem:
         raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
     file = write_sdist(folder, name.distribution, version, members, metadata=metadata)
-    changed = tuple(sorted(path for path in old if new[path] != old[path]))
+    changed = tuple(sorted(path for path in old if new[path] != old[path][0]))
     return EditedFile(file=file, members=tuple(old), changed=changed)
 
 
@@ -180,16 +178,18 @@ def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]
     return steps, _renamed(f"{listing.folder}/", version).removesuffix("/")
 
 
-def _borrowed(source: Path, names: Mapping[str, str]) -> list[_Step]:
-    with zip_reader.opened(source) as archive:
-        listing = require_listing(source, archive)
-    found = {info.filename: (info, span) for info, span in listing.files}
-    if missing := sorted(set(names) - set(found)):
-        raise WheelError(f"{source.name} holds no {missing[0]}.")
-    return [
-        _Step(source=source, info=found[old][0], span=found[old][1], name=new, entry=listing.entries[old])
-        for old, new in sorted(names.items(), key=lambda pair: pair[1])
-    ]
+def _borrowed(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Step]:
+    steps = []
+    for source, names in sorted(wheels.items()):
+        with zip_reader.opened(source) as archive:
+            listing = require_listing(source, archive)
+        found = {info.filename: (info, span) for info, span in listing.files}
+        if missing := sorted(set(names) - set(found)):
+            raise WheelError(f"{source.name} holds no {missing[0]}.")
+        for old, new in sorted(names.items(), key=lambda pair: pair[1]):
+            (info, span), entry = found[old], listing.entries[old]
+            steps.append(_Step(source=source, info=info, span=span, name=new, entry=entry))
+    return steps
 
 
 def _retagged(step: _Step, platform: str) -> _Step:
@@ -231,11 +231,9 @@ def _renamed(member: str, version: str) -> str:
 
 
 def _require_distinct(source: Path, names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise WheelError(f"{source.name} would hold {name} twice under its new version.")
-        seen.add(name)
 
 
 def _is_small_text(stream: BinaryIO, info: zipfile.ZipInfo, span: Span) -> bool:
@@ -284,16 +282,10 @@ def _write(
                 return
             if step.source not in streams:
                 streams[step.source] = opened.enter_context(step.source.open("rb"))
-            entry = step.entry
-            archive.copy(
-                *(step.source, streams[step.source], step.info, step.span),
-                name=step.name,
-                sha256=entry.digest if entry else b"",
-            )
-            size = step.info.file_size
-            rows.append(
-                record_row(step.name, entry.digest, size, entry.algorithm) if entry else (step.name, "", "")
-            )
+            name, entry, size = step.name, step.entry, step.info.file_size
+            digest = entry.digest if entry else b""
+            archive.copy(step.source, streams[step.source], step.info, step.span, name=name, sha256=digest)
+            rows.append(record_row(name, digest, size, entry.algorithm) if entry else (name, "", ""))
 
         for step in first:
             take(step)

@@ -111,7 +111,6 @@ def write_wheel(
     members: Iterable[Member],
     *,
     epoch: int | None = None,
-    jobs: int | None = None,
     workers: Workers | None = None,
     level: int = LEVEL,
 ) -> WrittenFile:
@@ -121,7 +120,7 @@ def write_wheel(
     content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
     with atomic(target) as raw:
         stream = HashingStream(raw)
-        archive = ZipWriter(stream, epoch=epoch, jobs=jobs, workers=workers, level=level, scratch=folder)
+        archive = ZipWriter(stream, epoch=epoch, workers=workers, level=level, scratch=folder)
         rows = [record_row(one.name, one.sha256, one.size) for one in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()

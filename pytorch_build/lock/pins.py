@@ -7,8 +7,7 @@ Formats (of the PyTorch tree): ``related_commits`` holds pipe-delimited rows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -25,14 +24,14 @@ VERSION_FILE = "version.txt"
 # up to triton 3.3 it lay in python/
 SETUP_FILES = ("setup.py", "python/setup.py")
 
-_FIELDS = ("os", "source", "project", "branch", "commit", "origin")
 _OS = "ubuntu"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RelatedCommit:
+class RelatedCommit(NamedTuple):
     """One row of ``related_commits``."""
 
+    os: str
+    source: str
     project: str
     branch: str
     commit: str
@@ -51,7 +50,7 @@ def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        system, row = _parse_row(line, f"{where}, line {number}")
+        row = _parse_row(line, f"{where}, line {number}")
         earlier_number, earlier = first.setdefault(row.project, (number, row))
         if (earlier.commit, earlier.origin) != (row.commit, row.origin):
             raise SourceError(
@@ -59,28 +58,25 @@ def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
                 f"{earlier.origin} {earlier.commit} and {row.origin} {row.commit}.",
                 hint="Make its rows agree, or give the project's ref yourself.",
             )
-        if system == _OS:
+        if row.os == _OS:
             found[row.project] = row
     return found
 
 
-def _parse_row(line: str, where: str) -> tuple[str, RelatedCommit]:
-    values = [value.strip() for value in line.split("|")]
-    if len(values) != len(_FIELDS):
+def _parse_row(line: str, where: str) -> RelatedCommit:
+    values, fields = [value.strip() for value in line.split("|")], RelatedCommit._fields
+    if len(values) != len(fields):
         raise SourceError(
-            f"{where}: {len(values)} fields instead of {len(_FIELDS)}: {line.strip()!r}.",
-            hint=f"A row reads {'|'.join(_FIELDS)}.",
+            f"{where}: {len(values)} fields instead of {len(fields)}: {line.strip()!r}.",
+            hint=f"A row reads {'|'.join(fields)}.",
         )
-    row = dict(zip(_FIELDS, values, strict=True))
+    row = RelatedCommit(*values)
     for name in ("os", "project", "origin"):
-        if not row[name]:
+        if not getattr(row, name):
             raise SourceError(f"{where}: the {name} is empty: {line.strip()!r}.")
-    if not is_commit(row["commit"]):
-        raise SourceError(f"{where}: {row['commit']!r} is not a commit (40 hex digits).")
-    related = RelatedCommit(
-        project=row["project"], branch=row["branch"], commit=row["commit"], origin=row["origin"]
-    )
-    return row["os"], related
+    if not is_commit(row.commit):
+        raise SourceError(f"{where}: {row.commit!r} is not a commit (40 hex digits).")
+    return row
 
 
 def parse_commit_pin(text: str, where: str) -> str:

@@ -6,7 +6,7 @@ here, before anything builds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from core.data import compact
 from core.errors import SourceError
@@ -15,50 +15,35 @@ from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from core.run import Platform
     from core.run.plan import Cell
     from pytorch_build.lock.source_lock import SourceLock
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]
-
-
-class LockOf(Protocol):
-    """Gives the source lock of a torch ref as a platform builds it."""
-
-    def __call__(self, platform: Platform, torch_ref: str, gpu_family: str) -> SourceLock:
-        """Return the lock; `gpu_family` is one that it is built for, ``cpu`` only where there is no other."""
-        ...
+    # of a torch ref on a platform, for one of its GPU families: ``cpu`` only where there is no other
+    LockOf = Callable[[Platform, str, str], SourceLock]
 
 
 def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
     """Resolve every torch ref of a plan once a platform, and write versions into its cells."""
     locks: dict[Platform, dict[str, SourceLock]] = {}
+    versions: dict[tuple[Platform, str, str, str], dict[str, str]] = {}
     for platform in PLATFORMS:
         builds = plan.matrix(platform, "build_pytorch")
         refs = dict.fromkeys(cell.torch_ref for cell in builds)
         locks[platform] = {name: lock_of(platform, name, _family(builds, name)) for name in refs}
-    versions: dict[tuple[Platform, str, str, str], dict[str, str]] = {}
-    for platform in PLATFORMS:
-        for cell in plan.matrix(platform, "build_pytorch"):
-            versions[_key(cell)] = _versions(cell, locks[platform][cell.torch_ref])
-        refuse_collisions(plan.matrix(platform, "build_pytorch"), locks[platform])
-    completed = plan.model_copy(
-        update={
-            "cells": tuple(
-                cell.model_copy(update={"versions": versions[_key(cell)]})
-                if not cell.stage.endswith("rocm")
-                else cell
-                for cell in plan.cells
-            ),
-            "locks": {
-                platform: {name: lock.digest() for name, lock in found.items()}
-                for platform, found in locks.items()
-            },
-        }
+        versions |= {_key(cell): _versions(cell, locks[platform][cell.torch_ref]) for cell in builds}
+        refuse_collisions(builds, locks[platform])
+    cells = (
+        cell if cell.stage.endswith("rocm") else cell.model_copy(update={"versions": versions[_key(cell)]})
+        for cell in plan.cells
     )
-    return completed, locks
+    digests = {
+        platform: {name: lock.digest() for name, lock in found.items()} for platform, found in locks.items()
+    }
+    return plan.model_copy(update={"cells": tuple(cells), "locks": digests}), locks
 
 
 def refuse_collisions(builds: Sequence[Cell], locks: Mapping[str, SourceLock]) -> None:

@@ -20,7 +20,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
 from pytorch_build.sources.git import Origins, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from core.errors import FatalError
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 _TRITON_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
+_TORCH_FILES = (
+    *(pins.VERSION_FILE, pins.RELATED_COMMITS_FILE),
+    *(pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE),
+)
 _TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
 
 
@@ -69,16 +73,14 @@ def resolve(
     torch = work.torch()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
         locked = list(pool.map(lambda name: work.locked(name, torch), names))
+    torch_version = next((one.base_version for one in locked if one.project == "torch"), "")
+    projects = {}
+    for one in locked:
+        named = torch_version if ref.projects[one.project].torch_in_version else ""
+        made = {} if one.prebuilt else _versions(one, suffixes, release_type, named)
+        projects[one.project] = one.model_copy(update={"versions": made})
     return SourceLock(
-        torch_ref=ref.name,
-        release_type=release_type,
-        rocm_version=rocm_version,
-        projects={
-            one.project: one.model_copy(
-                update={"versions": _versions(one, suffixes, release_type, _named_torch(ref, locked, one))}
-            )
-            for one in locked
-        },
+        torch_ref=ref.name, release_type=release_type, rocm_version=rocm_version, projects=projects
     )
 
 
@@ -91,18 +93,9 @@ def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
     return suffixes
 
 
-def _named_torch(ref: TorchRef, locked: Iterable[LockedProject], project: LockedProject) -> str:
-    """Return the base version of the torch that a project's version may have to name; "" for none."""
-    if not ref.projects[project.project].torch_in_version:
-        return ""
-    return next((one.base_version for one in locked if one.project == "torch"), "")
-
-
 def _versions(
     project: LockedProject, suffixes: Mapping[Kind, str], release_type: str, torch: str
 ) -> dict[Kind, str]:
-    if project.prebuilt:
-        return {}
     return {
         kind: versions.wheel_version(
             project.base_version,
@@ -139,47 +132,33 @@ class _Resolution:
         source = self.ref.projects.get("torch")
         if source is None or source.prebuilt:
             return _Torch()
-        ref = self.explicit.get("torch") or source.ref
-        found = Found(
-            project="torch", origin=source.origin, ref=ref, commit=self._commit(source.origin, ref, "torch")
-        )
-        wanted = (
-            pins.VERSION_FILE,
-            pins.RELATED_COMMITS_FILE,
-            pins.TRITON_PIN_FILE,
-            pins.TRITON_VERSION_FILE,
-        )
-        return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, wanted))
+        found = self._found(source, self.explicit.get("torch") or source.ref)
+        return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, _TORCH_FILES))
 
     def locked(self, project: str, torch: _Torch) -> LockedProject:
         source = self.ref.projects[project]
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
         found = torch.found if project == "torch" and torch.found else self._find(source, torch)
+        setup_files = pins.SETUP_FILES if project == "triton" else ()
+        setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
         return LockedProject(
             project=project,
             origin=found.origin,
             ref=found.ref,
             commit=found.commit,
             base_version=self._base_version(found, torch),
-            tagged=project == "triton" and self._tags_itself(found),
+            tagged=any(map(pins.adds_commit, setup.values())),
         )
 
-    def _tags_itself(self, triton: Found) -> bool:
-        texts = self.reader.texts(triton.origin, triton.commit, pins.SETUP_FILES)
-        return any(map(pins.adds_commit, texts.values()))
-
     def _find(self, source: ProjectSource, torch: _Torch) -> Found:
-        project, given = source.project, self.explicit.get(source.project)
+        given = self.explicit.get(source.project)
         if not given and (pinned := self._pinned(source, torch)):
             return pinned
         ref = given or source.ref
         if not ref:
-            path = pins.RELATED_COMMITS_FILE if source.pin == "related_commits" else pins.TRITON_PIN_FILE
-            raise self._unpinned(source, torch.where(path))
-        return Found(
-            project=project, origin=source.origin, ref=ref, commit=self._commit(source.origin, ref, project)
-        )
+            raise self._unpinned(source, torch)
+        return self._found(source, ref)
 
     def _pinned(self, source: ProjectSource, torch: _Torch) -> Found | None:
         if source.pin == "triton":
@@ -192,9 +171,9 @@ class _Resolution:
             where = torch.where(pins.RELATED_COMMITS_FILE)
             rows = pins.parse_related_commits(torch.files.get(pins.RELATED_COMMITS_FILE, ""), where)
             row = rows.get(DISTRIBUTIONS[source.project])
+            if row is None and self.require_related_commit:
+                raise self._unpinned(source, torch)
             if row is None:
-                if self.require_related_commit:
-                    raise self._unpinned(source, where)
                 return None
             origin = source.origin if source.own_origin else row.origin
             return self._by_pin(source, origin, row.commit, where)
@@ -207,27 +186,25 @@ class _Resolution:
             raise _prefixed(f"{source.project} is pinned by {where}: ", problem) from problem
         return Found(project=source.project, origin=origin, ref=commit, commit=commit)
 
-    def _unpinned(self, source: ProjectSource, where: str) -> SourceError:
-        reason = (
-            "torch is prebuilt or not known" if not self._has_torch_tree() else f"{where} has no such row"
-        )
-        if source.pin == "triton" and self._has_torch_tree():
-            reason = f"{where} does not exist"
+    def _unpinned(self, source: ProjectSource, torch: _Torch) -> SourceError:
+        if torch.found is None:
+            reason = "torch is prebuilt or not known"
+        elif source.pin == "triton":
+            reason = f"{torch.where(pins.TRITON_PIN_FILE)} does not exist"
+        else:
+            reason = f"{torch.where(pins.RELATED_COMMITS_FILE)} has no such row"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
             hint=f"Give it a ref: in the refs file, [refs.{self.ref.name}.{source.project}] ref = …",
         )
 
-    def _has_torch_tree(self) -> bool:
-        source = self.ref.projects.get("torch")
-        return source is not None and not source.prebuilt
-
-    def _commit(self, origin: str, ref: str, project: str) -> str:
+    def _found(self, source: ProjectSource, ref: str) -> Found:
         try:
-            return self.reader.commit(origin, ref)
+            commit = self.reader.commit(source.origin, ref)
         except SourceError as problem:
-            raise _prefixed(f"{project} of torch ref {self.ref.name}: ", problem) from problem
+            raise _prefixed(f"{source.project} of torch ref {self.ref.name}: ", problem) from problem
+        return Found(project=source.project, origin=source.origin, ref=ref, commit=commit)
 
     def _base_version(self, found: Found, torch: _Torch) -> str:
         if found.project == "triton" and pins.TRITON_VERSION_FILE in torch.files:

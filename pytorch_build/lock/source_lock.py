@@ -10,8 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from core import data
-from core.data import Document, Model, compact
+from core.data import Document, Model, compact, parse_json
 from core.errors import DataError, SourceError, nearest
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sources.git import is_commit
@@ -20,29 +19,17 @@ Kind = Literal["rocm", "cpu"]
 
 
 class LockedProject(Model):
-    """One project of a lock.
-
-    Attributes:
-        project: One of `PROJECTS`.
-        origin: The repository, as the ref or pin names it; empty for a prebuilt project.
-        ref: Branch, tag, commit or pin that the commit was resolved from.
-        commit: 40 hex digits; empty for a prebuilt project.
-        base_version: ``2.10.0a0``; of a prebuilt project the version it pins, if any.
-        versions: The wheel's full version with ROCm (``rocm``) and without (``cpu``).
-        prebuilt: The requirement that is installed instead of a build.
-        chosen: The user named `ref`, in the place of the ref's data.
-        tagged: The project's own build adds the commit to the version, as triton's does.
-    """
+    """One project of a lock; one that is prebuilt has neither origin nor commit."""
 
     project: str
-    origin: str = ""
-    ref: str = ""
+    origin: str = ""  # as the ref or pin names it
+    ref: str = ""  # branch, tag, commit or pin that the commit was resolved from
     commit: str = ""
-    base_version: str = ""
+    base_version: str = ""  # 2.10.0a0; of a prebuilt project the version it pins, if any
     versions: dict[Kind, str] = Field(default_factory=dict)
-    prebuilt: str = ""
-    chosen: bool = False
-    tagged: bool = False
+    prebuilt: str = ""  # the requirement that is installed instead of a build
+    chosen: bool = False  # the user named `ref`, in the place of the ref's data
+    tagged: bool = False  # the project's own build adds the commit to the version, as triton's does
 
     @field_validator("project")
     @classmethod
@@ -61,20 +48,13 @@ class LockedProject(Model):
 
 
 class SourceLock(Document):
-    """A resolved torch ref.
-
-    Attributes:
-        torch_ref: The ref's name.
-        release_type: The release type that the versions are for.
-        rocm_version: The ROCm version that the versions are for; empty where only cpu is built.
-        projects: Locked projects by name, in build order.
-    """
+    """A resolved torch ref, with versions for one release type and ROCm."""
 
     schema_version: Literal[1] = 1
     torch_ref: str
     release_type: str
-    rocm_version: str = ""
-    projects: dict[str, LockedProject]
+    rocm_version: str = ""  # empty where only cpu is built
+    projects: dict[str, LockedProject]  # in build order
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -84,11 +64,7 @@ class SourceLock(Document):
         return self
 
     def project(self, name: str) -> LockedProject:
-        """Find a locked project.
-
-        Raises:
-            SourceError: The lock does not hold it.
-        """
+        """Find a locked project."""
         if name not in self.projects:
             raise SourceError(
                 f"The source lock of {self.torch_ref} does not hold {name}. {nearest(name, self.projects)}",
@@ -97,11 +73,7 @@ class SourceLock(Document):
         return self.projects[name]
 
     def version(self, project: str, *, gpu: bool) -> str:
-        """Return the full version of a wheel to come.
-
-        Raises:
-            SourceError: The project is not locked, is prebuilt, or the lock has no ROCm version.
-        """
+        """Return the full version of a wheel to come."""
         locked = self.project(project)
         if locked.prebuilt:
             raise SourceError(f"{project} of {self.torch_ref} is not built: it is {locked.prebuilt}.")
@@ -115,17 +87,12 @@ class SourceLock(Document):
 
     def compact(self) -> str:
         """Write the lock and its digest as one line, for a job output or an environment variable."""
-        value = {"digest": self.digest(), "lock": self.model_dump(mode="json")}
-        return compact(value)
+        return compact({"digest": self.digest(), "lock": self.model_dump(mode="json")})
 
     @classmethod
     def from_compact(cls, text: str) -> SourceLock:
-        """Read what `compact` wrote.
-
-        Raises:
-            DataError: It is something else, or its digest does not hold.
-        """
-        passed = data.parse_json(text, _Compact, where="SOURCE_LOCK")
+        """Read what `compact` wrote, if its digest holds."""
+        passed = parse_json(text, _Compact, where="SOURCE_LOCK")
         if passed.lock.digest() != passed.digest:
             raise DataError(
                 "SOURCE_LOCK: the lock does not have the digest that it came with.",

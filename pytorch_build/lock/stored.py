@@ -64,36 +64,33 @@ def source_lock(
     A stored lock keeps its commits until `update` is given. A ROCm version that it lacks is
     added; one that it contradicts replaces it in the local run only.
     """
+    common, ref, chosen = context.common, context.ref, explicit or {}
     stored = None if update else stored_lock(context)
-    chosen = explicit or {}
     if stored is not None and not chosen and _serves(stored, context, options) and not require_related_commit:
         return stored
-    if stored is not None and context.common.outputs.immutable and not require_related_commit:
+    if stored is not None and common.outputs.immutable and not require_related_commit:
         raise MissingInputError(
-            f"The source lock of run {context.common.run_id} does not serve {context.ref.name} on "
-            f"{context.gpu_family} with ROCm {options.version or context.ref.rocm_version or 'of its own'}.",
+            f"The source lock of run {common.run_id} does not serve {ref.name} on "
+            f"{context.gpu_family} with ROCm {options.version or ref.rocm_version or 'of its own'}.",
             hint="A run's lock is resolved once: use a run id of its own.",
         )
     version = find_version(context, options) or (stored.rocm_version if stored else "")
-    kept = {}
-    if stored is not None:
-        kept = _kept(stored, context.ref, given=chosen, read_pins=require_related_commit)
+    kept = _kept(stored, ref, given=chosen, read_pins=require_related_commit) if stored else {}
     lock = resolve(
-        _at_kept(context.ref, kept),
+        _at_kept(ref, kept),
         rocm_version=version,
-        release_type=context.common.release_type,
-        cache=context.common.cache / "refs",
-        origins=origins(context.common, context.ref, mirrors or {}),
+        release_type=common.release_type,
+        cache=common.cache / "refs",
+        origins=origins(common, ref, mirrors or {}),
         explicit=chosen,
         require_related_commit=require_related_commit,
     )
     lock = _named(lock, kept, chosen)
-    key = context.common.outputs.source_lock_key(context.ref.name)
+    key = common.outputs.source_lock_key(ref.name)
     text = lock.model_dump_json(indent=2) + "\n"
-    store = context.common.open_store()
-    outcome = store.put_bytes(key, text.encode(), replace=not context.common.outputs.immutable)
+    outcome = common.open_store().put_bytes(key, text.encode(), replace=not common.outputs.immutable)
     said = "unchanged" if outcome == "unchanged" else "resolved"
-    console.done(f"source lock of {context.ref.name}: {said}, {lock.digest()[:12]} in {key}")
+    console.done(f"source lock of {ref.name}: {said}, {lock.digest()[:12]} in {key}")
     return lock
 
 
@@ -107,8 +104,7 @@ def _serves(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
     return (
         lock.release_type == context.common.release_type
         and set(context.ref.components) <= set(lock.projects)
-        and (not context.gpu or bool(lock.rocm_version))
-        and (not context.gpu or wanted in {"", lock.rocm_version})
+        and (not context.gpu or (bool(lock.rocm_version) and wanted in {"", lock.rocm_version}))
         and all(_same_source(lock, context.ref, name) for name in lock.projects)
     )
 
@@ -154,12 +150,9 @@ def _at_kept(ref: TorchRef, kept: Mapping[str, LockedProject]) -> TorchRef:
 
 def _named(lock: SourceLock, kept: Mapping[str, LockedProject], chosen: Container[str]) -> SourceLock:
     """Keep the names that kept commits were once resolved from, and mark those that the user chose."""
+    said = {name: {"ref": one.ref, "chosen": one.chosen} for name, one in kept.items()}
     projects = {
-        name: locked.model_copy(
-            update={"ref": kept[name].ref, "chosen": kept[name].chosen}
-            if name in kept
-            else {"chosen": name in chosen}
-        )
+        name: locked.model_copy(update=said.get(name, {"chosen": name in chosen}))
         for name, locked in lock.projects.items()
     }
     return lock.model_copy(update={"projects": projects})

@@ -38,14 +38,7 @@ class WheelTag:
 
 
 def python_tag(version: str) -> WheelTag:
-    """Return which wheels a Python version takes: 3.12 -> cp312-cp312, 3.13t -> cp313-cp313t.
-
-    Args:
-        version: ``3.12``, ``3.12.4`` or, free-threaded, ``3.13t``.
-
-    Raises:
-        UsageError: It is not a CPython version.
-    """
+    """Return which wheels a Python version takes: 3.12, 3.12.4 -> cp312-cp312, 3.13t -> cp313-cp313t."""
     match = _PYTHON.fullmatch(version)
     if match is None:
         raise UsageError(
@@ -59,11 +52,8 @@ def version_suffix(rocm_version: str) -> str:
     """Make the local version suffix of wheels for a ROCm version.
 
     The scheme of the field's ``determine_version.py``: ``rocm``, or ``devrocm`` for
-    development builds, then the ROCm version with its own ``+`` replaced. Given in the
-    normal form, so ``7.10.0.dev0+efed3c`` becomes ``+devrocm7.10.0.dev0.efed3c``.
-
-    Raises:
-        UsageError: The ROCm version is not PEP 440, or has an epoch, which no suffix can hold.
+    development builds, then the ROCm version (without an epoch) with its own ``+`` replaced. Given
+    in the normal form, so ``7.10.0.dev0+efed3c`` becomes ``+devrocm7.10.0.dev0.efed3c``.
     """
     parsed = _parse(rocm_version)
     if parsed is None or parsed.epoch:

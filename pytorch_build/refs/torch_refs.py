@@ -51,49 +51,24 @@ class ProjectSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlatformSupport:
-    """How a torch ref is supported on one platform, and what is built there."""
-
-    status: str
-    components: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TorchRef:
-    """A torch ref as one platform builds it.
-
-    Attributes:
-        name: Its name in the refs file.
-        projects: The sources it knows, by project.
-        components: What gets built, in build order.
-        pythons: The Python versions it is built for.
-        platforms: Support by platform name.
-        default_family: The GPU family where none is given; only the sample has one.
-        rocm_version: The ROCm version where none is given; only the sample has one.
-        local_label: What the wheels' local version carries besides the ROCm version.
-        title: Its name in the documentation's table.
-        source: Whose branches these are, for the documentation's table.
-        listed: Whether the documentation's table has a row for it.
-    """
+    """A torch ref as one platform builds it."""
 
     name: str
     projects: Mapping[str, ProjectSource]
-    components: tuple[str, ...]
+    components: tuple[str, ...]  # what gets built, in build order
     pythons: tuple[str, ...]
-    platforms: Mapping[str, PlatformSupport]
-    default_family: str = ""
+    platforms: Mapping[str, Status]  # how it is supported on each
+    default_family: str = ""  # where none is given; only the sample has one, as it has a ROCm version
     rocm_version: str = ""
-    local_label: str = ""
+    local_label: str = ""  # of the wheels' local version, besides the ROCm version
+    # for the documentation's table: its name, whose branches these are, and whether it has a row
     title: str = ""
     source: str = ""
     listed: bool = True
 
     def only(self, components: Iterable[str]) -> TorchRef:
-        """Narrow down what gets built, keeping the build order.
-
-        Raises:
-            UsageError: A component that is no project, or that this ref has no source for.
-        """
+        """Narrow down what gets built, keeping the build order."""
         wanted = set(components)
         for name in wanted:
             if name not in PROJECTS:
@@ -134,14 +109,7 @@ def load_refs(
 ) -> Mapping[str, TorchRef]:
     """Read the embedded refs and the user's own over them, as one platform builds them.
 
-    Args:
-        refs_file: The user's file; else ``pytorch-build.toml`` in `cwd` is taken if there.
-        cwd: The working directory (default: no user's file unless `refs_file` is given).
-        platform: ``linux`` or ``windows``.
-
-    Raises:
-        MissingInputError: `refs_file` does not exist.
-        DataError: A refs file that breaks its schema, or a ref that cannot be meant.
+    The user's file is `refs_file`, else ``pytorch-build.toml`` in `cwd` if there, else none.
     """
     layered = _layers(refs_file, cwd)
     return {name: _torch_ref(name, layered, platform) for name in layered.tables}
@@ -166,10 +134,9 @@ def torch_ref(
 
 
 def _layers(refs_file: Path | None, cwd: Path | None) -> _Layered:
-    own = embedded()
-    tables = {name: _plain(table) for name, table in own.refs.items()}
+    tables = {name: _plain(table) for name, table in embedded().refs.items()}
     files = dict.fromkeys(tables, REFS_FILE)
-    default = own.default or "nightly"
+    default = embedded().default
     path = refs_file_in_use(refs_file, cwd or Path.cwd()) if refs_file or cwd else None
     if path is not None:
         user = validated(read_toml(path), UserFile, where=path)
@@ -192,15 +159,13 @@ def _plain(table: RefTable) -> dict[str, Any]:
 
 def _add_user_table(tables: dict[str, dict[str, Any]], name: str, table: dict[str, Any], file: Path) -> None:
     for project in PROJECTS:
-        rows = [row for row in (table.get(project), (table.get(project) or {}).get("windows")) if row]
-        for row in rows:
-            if "ref" in row:
-                # a ref that the user writes down comes before a pin
-                row.setdefault("pin", "")
-            if row.get("origin"):
-                row["origin"] = absolute_origin(row["origin"], file.parent)
-            if row.get("prebuilt"):
-                row.setdefault("pin", "")
+        row = table.get(project, {})
+        for one in (row, row.get("windows", {})):
+            if "ref" in one or one.get("prebuilt"):
+                # what the user writes down comes before a pin
+                one.setdefault("pin", "")
+            if one.get("origin"):
+                one["origin"] = absolute_origin(one["origin"], file.parent)
     tables[name] = merged(tables.get(name, {}), table)
 
 
@@ -234,32 +199,34 @@ def _torch_ref(name: str, layered: _Layered, platform: str) -> TorchRef:
         for project in PROJECTS
         if (given := getattr(table, project)) is not None
     }
-    platforms = {each: _platform_support(table, each, projects) for each in PLATFORMS}
-    components = _components(name, table, platforms[platform], projects, file)
+    where = f"{file}: {key_path(('refs', name, 'components'))}"
+    for component in table.components or ():
+        if component not in PROJECTS:
+            raise DataError(f"{where}: unknown component {component!r}. {nearest(component, PROJECTS)}")
+        if component not in projects:
+            hint = f"Add a table {key_path(('refs', name, component))}."
+            raise DataError(f"{where}: {component!r} has no source.", hint=hint)
+    rows = {each: getattr(table, each) or PlatformTable() for each in PLATFORMS}
+    named = next((one for one in (rows[platform].components, table.components) if one is not None), PROJECTS)
+    built = [one for one in PROJECTS if one in named and one in projects and not projects[one].prebuilt]
     return TorchRef(
         name=name,
         projects=projects,
-        components=components,
-        pythons=table.pythons or embedded().refs["nightly"].pythons or (),
-        platforms=platforms,
-        default_family=table.default_family or "",
-        rocm_version=table.rocm_version or "",
-        local_label=table.local_label or "",
+        components=tuple(built),
+        pythons=table.pythons or embedded().refs["nightly"].pythons,
+        platforms={each: row.status for each, row in rows.items()},
         title=table.title or name,
-        source=table.source or "your own refs file",
-        listed=table.listed is not False,
+        **table.model_dump(include={"default_family", "rocm_version", "local_label", "source", "listed"}),
     )
 
 
 def _project_source(name: str, project: str, given: ProjectTable, file: Path, platform: str) -> ProjectSource:
-    defaults = embedded().projects[project]
-    layers = [given]
-    if platform == "windows":
-        layers += [given.windows] if given.windows else []
-    row: dict[str, Any] = defaults.model_dump(exclude={"distribution"})
-    for layer in layers:
-        row |= layer.model_dump(exclude={"windows"}, exclude_none=True)
-    own_origin = any(layer.origin for layer in layers)
+    row = embedded().projects[project].model_dump(exclude={"distribution"})
+    layers = [given, given.windows if platform == "windows" else None]
+    over = [layer.model_dump(exclude={"windows"}, exclude_none=True) for layer in layers if layer]
+    for table in over:
+        row |= table
+    own_origin = any(table.get("origin") for table in over)
     source = ProjectSource(project=project, own_origin=own_origin, **row)
     if not (source.prebuilt or source.ref or source.pin):
         where = key_path(("refs", name, project))
@@ -268,32 +235,6 @@ def _project_source(name: str, project: str, given: ProjectTable, file: Path, pl
             hint=f'Add ref = "…" to {where} in {file}.',
         )
     return source
-
-
-def _platform_support(
-    table: RefTable, platform: str, projects: Mapping[str, ProjectSource]
-) -> PlatformSupport:
-    given: PlatformTable = getattr(table, platform) or PlatformTable()
-    names = given.components if given.components is not None else table.components
-    if names is None:
-        names = tuple(project for project, source in projects.items() if not source.prebuilt)
-    built = tuple(p for p in PROJECTS if p in names and p in projects and not projects[p].prebuilt)
-    return PlatformSupport(status=given.status, components=built)
-
-
-def _components(
-    name: str, table: RefTable, support: PlatformSupport, projects: Mapping[str, ProjectSource], file: Path
-) -> tuple[str, ...]:
-    where = f"{file}: {key_path(('refs', name, 'components'))}"
-    for component in table.components or ():
-        if component not in PROJECTS:
-            raise DataError(f"{where}: unknown component {component!r}. {nearest(component, PROJECTS)}")
-        if component not in projects:
-            raise DataError(
-                f"{where}: {component!r} has no source.",
-                hint=f"Add a table {key_path(('refs', name, component))}.",
-            )
-    return support.components
 
 
 Status = Literal["supported", "unsupported", "previously-built", "off"]
@@ -333,15 +274,15 @@ class PlatformTable(Model):
 class RefTable(Model):
     """One ``[refs.NAME]`` table."""
 
-    extends: str | None = None
-    title: str | None = None
-    source: str | None = None
-    listed: bool | None = None
+    extends: str = ""
+    title: str = ""
+    source: str = "your own refs file"
+    listed: bool = True
     components: tuple[str, ...] | None = None
-    pythons: tuple[str, ...] | None = None
-    default_family: str | None = None
-    rocm_version: str | None = None
-    local_label: str | None = None
+    pythons: tuple[str, ...] = ()
+    default_family: str = ""
+    rocm_version: str = ""
+    local_label: str = ""
     linux: PlatformTable | None = None
     windows: PlatformTable | None = None
     triton: ProjectTable | None = None
@@ -354,7 +295,7 @@ class RefTable(Model):
 class UserFile(Model):
     """A refs file of the user's own."""
 
-    default: str | None = None
+    default: str = ""
     refs: dict[str, RefTable] = Field(default_factory=dict)
 
 

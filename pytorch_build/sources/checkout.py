@@ -32,7 +32,7 @@ from pytorch_build.sources.git import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from pytorch_build.lock.source_lock import LockedProject
@@ -66,11 +66,6 @@ class SourceTree:
     head: str
     changed: bool
     stashed: tuple[Path, ...] = ()
-
-    @property
-    def hipified(self) -> bool:
-        """Whether hipify changed anything in the tree or its submodules."""
-        return self.head != self.commit
 
 
 def tree_path(sources: Path, torch_ref: str, project: str) -> Path:
@@ -130,14 +125,10 @@ def _locked(tree: Path) -> AbstractContextManager[None]:
 def _exclude(git: Repository, paths: list[str]) -> None:
     if not paths:
         return
-    target = _git_dir(git) / "info" / "exclude"
+    target = git.path / git.out("rev-parse", "--git-dir") / "info" / "exclude"
     present = target.read_text(encoding="utf-8") if target.is_file() else ""
     lines = ["/" + "".join(f"\\{c}" if c in "*?[]\\!# " else c for c in path) for path in paths]
     files.write_text(target, present + "".join(f"{line}\n" for line in lines))
-
-
-def _git_dir(git: Repository) -> Path:
-    return git.path / git.out("rev-parse", "--git-dir")
 
 
 def _request(locked: LockedProject, options: CheckoutOptions) -> dict[str, object]:
@@ -161,12 +152,9 @@ def _unchanged(git: Repository, locked: LockedProject, options: CheckoutOptions)
     if not head or state.get("request") != _request(locked, options) or (folder / "index.lock").exists():
         return None
     expected = {"HEAD": head, UPSTREAM_TAG: locked.commit}
-    if head != locked.commit:
-        expected[HIPIFY_TAG] = head
+    expected |= {HIPIFY_TAG: head} if head != locked.commit else {}
     said = git.run("rev-parse", *(f"{name}^{{commit}}" for name in expected), check=False).stdout.split()
-    if said != list(expected.values()):
-        return None
-    if not edits.is_clean(git, submodules=True):
+    if said != list(expected.values()) or not edits.is_clean(git, submodules=True):
         return None
     return SourceTree(project=locked.project, path=git.path, commit=locked.commit, head=head, changed=False)
 
@@ -186,7 +174,10 @@ class _Checkout:
         self._fetch()
         repositories = [*submodules(git), git]
         ours = {one.path: self._ours(one) for one in repositories}
-        stashes = self._put_aside(repositories, ours)
+        for one in repositories:
+            if commits := edits.own_commits(one, ours[one.path]):
+                edits.keep_or_refuse(one, commits, force=self.options.force)
+        stashes = [stash for one in repositories if (stash := edits.put_aside(one))]
         head = self._restored() or self._rebuilt(stashes)
         remove_left(ours, git)
         kept = [
@@ -213,13 +204,12 @@ class _Checkout:
             raise SourceError(
                 f"{git.path} is a worktree or submodule of another repository.", hint="Name another folder."
             )
-        if not folder.exists():
-            if git.path.is_dir() and any(git.path.iterdir()):
-                raise SourceError(
-                    f"{git.path} holds files but is not a git repository.",
-                    hint="Name another folder, or move what it holds.",
-                )
-            git.path.mkdir(parents=True, exist_ok=True)
+        git.path.mkdir(parents=True, exist_ok=True)
+        if not folder.exists() and any(git.path.iterdir()):
+            raise SourceError(
+                f"{git.path} holds files but is not a git repository.",
+                hint="Name another folder, or move what it holds.",
+            )
         _remove_stale_locks(folder)
         git.run("init", "--quiet", "--template=")
         if git.run("remote", "set-url", "origin", address, check=False).returncode != 0:
@@ -230,59 +220,41 @@ class _Checkout:
         shallow = git.out("rev-parse", "--is-shallow-repository") == "true"
         if git.commit_of(commit) and not (depth == 0 and shallow):
             return
-        console.say(f"Fetching {self.locked.origin} at {commit[:12]}")
+        origin = self.locked.origin
+        console.say(f"Fetching {origin} at {commit[:12]}")
         how = [f"--depth={depth}"] if depth else ["--unshallow"] if shallow else []
-        words = ("fetch", "--quiet", "--no-recurse-submodules", "--no-tags")
-        try:
-            git.run(*words, *how, "origin", commit, timeout=TRANSFER_SECONDS)
-        except ProcessError as problem:
-            if not refuses_commits(problem):
-                raise unreachable(self.locked.origin, problem) from problem
-            self._fetch_everything()
-
-    def _fetch_everything(self) -> None:
-        """Fetch all refs of a server that gives no single commits, or lacks this one."""
-        origin, commit = self.locked.origin, self.locked.commit
-        try:
-            self.git.run(
-                "fetch",
-                "--quiet",
-                "--no-recurse-submodules",
-                "--tags",
-                "origin",
-                "+refs/heads/*:refs/remotes/origin/*",
-                timeout=TRANSFER_SECONDS,
-            )
-        except ProcessError as problem:
-            raise unreachable(origin, problem) from problem
-        if not self.git.commit_of(commit):
+        if self._fetched("--no-tags", *how, "origin", commit):
+            return
+        # the server gives no single commits, or lacks this one
+        self._fetched("--tags", "origin", "+refs/heads/*:refs/remotes/origin/*")
+        if not git.commit_of(commit):
             raise SourceError(
                 f"{origin} does not have {commit} any more; it was {self.locked.ref!r} when it was locked.",
                 hint="Run `nox -s resolve` again for a new source lock.",
             )
 
-    def _put_aside(self, repositories: list[Repository], ours: Mapping[Path, list[str]]) -> list[Stash]:
-        """Keep or refuse the user's commits, then stash edits, in every repository of the tree."""
-        for git in repositories:
-            if commits := edits.own_commits(git, ours[git.path]):
-                edits.keep_or_refuse(git, commits, force=self.options.force)
-        return [stash for git in repositories if (stash := edits.put_aside(git))]
+    def _fetched(self, *words: str) -> bool:
+        """Fetch; False where the server refuses a commit."""
+        try:
+            self.git.run("fetch", "--quiet", "--no-recurse-submodules", *words, timeout=TRANSFER_SECONDS)
+        except ProcessError as problem:
+            if refuses_commits(problem):
+                return False
+            raise unreachable(self.locked.origin, problem) from problem
+        return True
 
     def _ours(self, git: Repository) -> list[str]:
         """Commits that a checkout of ours put into a repository of the tree."""
-        names = [UPSTREAM_TAG, HIPIFY_TAG, _UPSTREAM_REF]
-        if git.path == self.git.path:
-            names.append(self.locked.commit)
+        top = git.path == self.git.path
+        names = [UPSTREAM_TAG, HIPIFY_TAG, _UPSTREAM_REF, *([self.locked.commit] if top else [])]
         found = [commit for name in names if (commit := git.commit_of(name))]
-        return [*found, *([] if git.path == self.git.path else _named_by_parent(git))]
+        return found if top else [*found, *_named_by_parent(git)]
 
     def _restored(self) -> str:
         """Go back to a hipify commit that is whole; nothing where there is none."""
         git, commit = self.git, self.locked.commit
-        hipified = git.commit_of(HIPIFY_TAG)
-        if not (self.options.hipify and hipified and git.commit_of(f"{hipified}^") == commit):
-            return ""
-        if git.commit_of(UPSTREAM_TAG) != commit:
+        hipified = git.commit_of(HIPIFY_TAG) if self.options.hipify else ""
+        if not hipified or {git.commit_of(f"{hipified}^"), git.commit_of(UPSTREAM_TAG)} != {commit}:
             return ""
         git.run("checkout", "--quiet", "--force", "--detach", hipified)
         try:
@@ -304,13 +276,14 @@ class _Checkout:
         # a half clone has no commit to stash on: files that are not upstream's are found now
         if leftover := edits.put_aside(git):
             stashes.append(leftover)
-        for one in [*submodules(git), git]:
+        repositories = [*submodules(git), git]
+        for one in repositories:
             one.run("tag", "--force", "--no-sign", UPSTREAM_TAG, "HEAD")
             if one.commit_of(HIPIFY_TAG):
                 one.run("tag", "--delete", HIPIFY_TAG)
         if not (self.options.hipify and edits.can_hipify(git.path)):
             return commit
-        before = {one.path: set(edits.all_untracked(one)) for one in [*submodules(git), git]}
+        before = {one.path: set(edits.all_untracked(one)) for one in repositories}
         edits.hipify(git.path, self.options.python)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
         return edits.commit_hipified(git, date, before) or commit
@@ -334,12 +307,10 @@ def _remove_stale_locks(folder: Path) -> None:
     """Remove lock files of a git that was killed; one that is at work is given a moment."""
     names = ("index.lock", "HEAD.lock", "shallow.lock", "config.lock", "packed-refs.lock")
     roots = [folder, *(path.parent for path in (folder / "modules").rglob("HEAD"))]
-    stale = [root / name for root in roots for name in names if (root / name).exists()]
-    stale += list((folder / "refs").rglob("*.lock"))
+    locks = [*(root / name for root in roots for name in names), *(folder / "refs").rglob("*.lock")]
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
-    while any(path.exists() for path in stale) and time.monotonic() < deadline:
+    while (stale := [path for path in locks if path.exists()]) and time.monotonic() < deadline:
         time.sleep(0.1)
     for path in stale:
-        if path.exists():
-            console.say(f"Removing {path}, which an interrupted git left")
-            path.unlink(missing_ok=True)
+        console.say(f"Removing {path}, which an interrupted git left")
+        path.unlink(missing_ok=True)

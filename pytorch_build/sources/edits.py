@@ -26,13 +26,7 @@ HIPIFY_SUBJECT = "DO NOT SUBMIT: HIPIFY"
 AUTHOR = "pytorch-build"
 EMAIL = "pytorch-build@localhost"
 KEPT_BRANCH = "pytorch-build-kept-"
-
-_IDENTITY = {
-    "GIT_AUTHOR_NAME": AUTHOR,
-    "GIT_AUTHOR_EMAIL": EMAIL,
-    "GIT_COMMITTER_NAME": AUTHOR,
-    "GIT_COMMITTER_EMAIL": EMAIL,
-}
+SCRIPT = "tools/amd_build/build_amd.py"
 _SHOWN = 3
 _NOTHING = "0" * 40
 
@@ -48,7 +42,8 @@ class Stash:
 
 def identity(date: str) -> Mapping[str, str]:
     """Return the environment of a commit of ours: who, and when (any date that git reads)."""
-    return {**_IDENTITY, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+    facts = {"NAME": AUTHOR, "EMAIL": EMAIL, "DATE": date}
+    return {f"GIT_{who}_{what}": fact for who in ("AUTHOR", "COMMITTER") for what, fact in facts.items()}
 
 
 def is_clean(git: Repository, *, submodules: bool = False) -> bool:
@@ -59,12 +54,8 @@ def is_clean(git: Repository, *, submodules: bool = False) -> bool:
     """
     ignored = "none" if submodules else "all"
     words = ("status", "--porcelain", "-z", "--untracked-files=all", f"--ignore-submodules={ignored}")
-    return all(_is_inner_repository(entry) for entry in git.names(*words))
-
-
-def _is_inner_repository(entry: str) -> bool:
-    """Recognise what ``status`` says of one: with all untracked files listed, no other folder is."""
-    return entry.startswith("?? ") and entry.endswith("/")
+    # with all untracked files listed, no other folder is
+    return all(entry.startswith("?? ") and entry.endswith("/") for entry in git.names(*words))
 
 
 def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
@@ -147,16 +138,11 @@ def _tree(git: Repository, commit: str) -> Mapping[str, str]:
 
 def _came_from(git: Repository, trees: list[Mapping[str, str]], path: str, blob: str) -> bool:
     candidates = {tree.get(path, _NOTHING) for tree in trees}
-    if blob in candidates:
-        return True
-    if blob == _NOTHING:
-        return False
+    if blob in candidates or blob == _NOTHING:
+        return blob in candidates
     text = git.run("cat-file", "blob", blob).stdout
     originals = (git.run("cat-file", "blob", one).stdout for one in candidates if one != _NOTHING)
     return any(original.startswith(text) for original in originals)
-
-
-SCRIPT = "tools/amd_build/build_amd.py"
 
 
 def can_hipify(tree: Path) -> bool:

@@ -143,16 +143,14 @@ class ElfLibrary(Library):
 
     def _sections(self, hole: tuple[int, int], at_names: int, names: int) -> list[Row]:
         start, length = hole
-        found: list[Row] = []
-        for index, (section, (_, row)) in enumerate(zip(self.sections, self.rows, strict=True)):
-            if index == self.header[13]:
-                found.append(row._replace(offset=at_names, size=names))
-            elif section.name == self.FATBIN and length:
-                found.append(row._replace(kind=_NOBITS))
-            elif row.offset >= start + length:
-                found.append(row._replace(offset=row.offset - length))
-            else:
-                found.append(row)
+        found = [
+            row._replace(offset=row.offset - length) if row.offset >= start + length else row
+            for _, row in self.rows
+        ]
+        for index, section in enumerate(self.sections):
+            if section.name == self.FATBIN and length:
+                found[index] = self.rows[index][1]._replace(kind=_NOBITS)
+        found[self.header[13]] = found[self.header[13]]._replace(offset=at_names, size=names)
         return found
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 # The level that ROCm's own packages have.
 LEVEL = 3
 _ELF, _PE = b"\x7fELF", b"MZ"
+_READ = (kpack.MAGIC, _ELF, _PE)  # archives and libraries
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 _SHOWN = 5  # problems of one wheel
 
@@ -159,52 +160,39 @@ class _Reader:
         number = hashlib.sha256(member.encode()).hexdigest()[:16]
         host = self.scratch / f"{number}.host"
         library.without_code(fat, indexes, reference).written(file, host)
-        spool = _Spool(member=member, path=self.scratch / f"{number}.code")
-        self.code.extend(spool.filled(section, bundles, self.pool))
+        self.code.extend(self._packed(member, section, bundles, self.scratch / f"{number}.code"))
         self.hosts[member] = host
 
-
-@dataclass
-class _Spool:
-    """Packs the code objects of one library into one file, in any order."""
-
-    member: str
-    path: Path
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def filled(
-        self, section: memoryview, bundles: tuple[Bundle, ...], pool: ThreadPoolExecutor
+    def _packed(
+        self, member: str, section: memoryview, bundles: tuple[Bundle, ...], spool: Path
     ) -> list[Code]:
-        """Pack every code object, bundles side by side."""
-        self.path.touch()
-        futures = [
-            pool.submit(lambda bundle, index: list(self._packed(section, bundle, index)), bundle, index)
-            for index, bundle in enumerate(bundles)
-        ]
-        code = [one for future in futures for one in future.result()]
+        """Pack every code object of a library into one file: bundles side by side, so in any order."""
+        lock = threading.Lock()
+
+        def pack(index: int, bundle: Bundle) -> Iterator[Code]:
+            packer = zstandard.ZstdCompressor(level=LEVEL)
+            for entry, data in code_objects(section, bundle):
+                if not _TARGET.fullmatch(processor(entry.target)):
+                    raise SplitError(f"it has code for {entry.target}, which fits no device package")
+                frame = packer.compress(data)
+                with lock, spool.open("ab") as stream:
+                    at, length = stream.tell(), stream.write(frame)
+                yield Code(
+                    member=member,
+                    index=index,
+                    target=entry.target,
+                    size=len(data),
+                    sha256=hashlib.sha256(data).hexdigest(),
+                    spool=spool,
+                    at=at,
+                    length=length,
+                )
+
+        packed = self.pool.map(lambda one: list(pack(*one)), enumerate(bundles))
+        code = [one for some in packed for one in some]
         if len({(one.index, one.target) for one in code}) != len(code):
             raise SplitError("a bundle has two code objects for one target")
         return code
-
-    def _packed(self, section: memoryview, bundle: Bundle, index: int) -> Iterator[Code]:
-        packer = zstandard.ZstdCompressor(level=LEVEL)
-        for entry, data in code_objects(section, bundle):
-            if not _TARGET.fullmatch(processor(entry.target)):
-                raise SplitError(f"it has code for {entry.target}, which fits no device package")
-            frame = packer.compress(data)
-            with self._lock, self.path.open("ab") as stream:
-                at = stream.tell()
-                stream.write(frame)
-            yield Code(
-                member=self.member,
-                index=index,
-                target=entry.target,
-                size=len(data),
-                sha256=hashlib.sha256(data).hexdigest(),
-                spool=self.path,
-                at=at,
-                length=len(frame),
-            )
 
 
 def require_whole(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> None:
@@ -223,7 +211,7 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     found = _Found(package=package)
     names: Counter[str] = Counter()
     for wheel in wheels:
-        tap = Tap(wanted=found.wanted, inspect=found.inspect, folder=wheel.parent)
+        tap = Tap(wanted=lambda _, head: head.startswith(_READ), inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
         with zip_reader.opened(wheel) as archive:
             names.update(archive.namelist())
@@ -265,10 +253,6 @@ class _Found:
     kernels: set[tuple[str, str, str]] = field(default_factory=set)  # library and index, target, SHA-256
     libraries: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-
-    def wanted(self, _: str, head: bytes) -> bool:
-        """Whether a member is an archive or a library."""
-        return head.startswith((kpack.MAGIC, _ELF, _PE))
 
     def inspect(self, member: str, file: Path) -> None:
         """Read what an archive holds, or where a library says its code is. Threads add whole values."""

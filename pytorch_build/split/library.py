@@ -34,9 +34,6 @@ class SplitError(ValueError):
 class AlreadySplitError(SplitError):
     """A file whose device code is elsewhere."""
 
-    def __init__(self) -> None:
-        super().__init__("its device code was moved already")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
@@ -113,7 +110,7 @@ class Library(ABC):
         """Find the device code, and who registers it; None where it has none."""
         fatbin, wrappers = self.section(self.FATBIN), self.section(self.WRAPPERS)
         if self.section(self.REFERENCE) is not None:
-            raise AlreadySplitError
+            raise AlreadySplitError("its device code was moved already")
         if fatbin is None or not fatbin.filled:
             return None
         if wrappers is None:

@@ -7,7 +7,6 @@ import re
 import tempfile
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from packaging.requirements import Requirement
 
 from core.archive import Made, Member, zip_reader
 from core.archive.zip_reader import is_executable
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
 from core.wheel import read_metadata, read_wheel_info
@@ -28,7 +27,7 @@ from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from core.wheel import WheelMetadata
     from pytorch_build.split.kernels import Code, Contents
@@ -85,11 +84,9 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
     contents = take_apart(fat_wheel, scratch)
     inside = f"{contents.package}/"
     files: dict[str, list[str]] = {}
-    for name in sorted(infos):
-        if name.startswith(inside) and name not in contents.hosts:
-            gpu = gpu_of(name.removeprefix(inside), contents.targets)
-            if gpu:
-                files.setdefault(gpu, []).append(name)
+    for name in sorted(infos.keys() - contents.hosts.keys()):
+        if name.startswith(inside) and (gpu := gpu_of(name.removeprefix(inside), contents.targets)):
+            files.setdefault(gpu, []).append(name)
     return Plan(
         path=fat_wheel,
         metadata=metadata,
@@ -256,10 +253,8 @@ def device_metadata(host: WheelMetadata, wheels: Wheels, gpu: str) -> str:
 
 def required_rocm(requires: Collection[str]) -> str:
     """Return the version of ROCm that a wheel requires exactly; empty where it requires none."""
-    for one in map(Requirement, requires):
-        if one.name == "rocm":
-            return next((pin.version for pin in one.specifier if pin.operator == "=="), "")
-    return ""
+    rocm = (one for one in map(Requirement, requires) if one.name == "rocm")
+    return next((pin.version for one in rocm for pin in one.specifier if pin.operator == "=="), "")
 
 
 def licence_members(names: Collection[str], folder: str, new: str) -> Mapping[str, str]:
@@ -276,26 +271,22 @@ _SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
 
 class _Rule(Model):
     holds: str
-    pattern: str
+    pattern: re.Pattern[str]
 
 
 class _Table(Model):
     files: tuple[_Rule, ...]
 
 
-@cache
-def _rules() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(rule.pattern) for rule in load_toml(TABLE, _Table).files)
+_table = data_file(TABLE, _Table)
 
 
-def gpu_of(path: str, targets: Iterable[str]) -> str | None:
+def gpu_of(path: str, targets: Collection[str]) -> str | None:
     """Return the GPU target or group whose wheel a file belongs into; None for the host's."""
-    found = next(filter(None, (rule.fullmatch(path) for rule in _rules())), None)
-    return _named(found["gpu"], tuple(targets)) if found else None
-
-
-def _named(word: str, targets: tuple[str, ...]) -> str | None:
-    group = ""
+    found = next(filter(None, (rule.pattern.fullmatch(path) for rule in _table().files)), None)
+    if found is None:
+        return None
+    word, group = found["gpu"], ""
     if family := _FAMILY.fullmatch(word):
         group = f"gfx{family[1]}"
     elif found := _SUB_FAMILY.fullmatch(word):

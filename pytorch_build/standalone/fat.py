@@ -106,17 +106,13 @@ def make(request: Request) -> Result:
         source: {member: f"{place}/{path}" for member, path in names.items()}
         for source, names in licenses.files.items()
     }
-
-    def edit(member: str, content: bytes) -> bytes:
-        return changed.get(member, content)
-
     with tempfile.TemporaryDirectory(prefix="fat-wheel-") as scratch:
         folder = f"{wheel.package}/{texts.FOLDER}"
         edited = edit_wheel(
             wheel.path,
             request.output,
             version=new,
-            edit=edit,
+            edit=changed.get,
             additions=_additions(bundle, folder, Path(scratch), [device_code, placed]),
             epoch=request.epoch,
         )
@@ -126,11 +122,10 @@ def make(request: Request) -> Result:
 
 def platform_of(path: Path) -> Platform:
     """Return what a wheel is for, by its tags."""
-    platforms = {tag.platform for tag in parse_wheel_name(path.name).tags}
-    if any(one.startswith("win") for one in platforms):
-        return "windows"
-    if any(one.startswith(("linux", "manylinux")) for one in platforms):
-        return "linux"
+    starts: dict[Platform, tuple[str, ...]] = {"windows": ("win",), "linux": ("linux", "manylinux")}
+    for platform, start in starts.items():
+        if any(tag.platform.startswith(start) for tag in parse_wheel_name(path.name).tags):
+            return platform
     raise UsageError(
         f"{path.name} is neither for Linux nor for Windows.", hint="Choose a wheel with ROCm code."
     )
@@ -179,15 +174,11 @@ def _device_code(wheel: _Wheel, request: Request) -> dict[Path, dict[str, str]]:
         raise WheelError(
             f"{strange[0]} holds no device code of {wheel.path.name}.", hint="Name wheels of one build."
         )
-    listings = {path: listing_of(path) for path in named}
-    return {
-        path: {
-            info.filename: info.filename
-            for info, _ in listing.files
-            if not info.filename.startswith(f"{listing.folder}/")
-        }
-        for path, listing in listings.items()
-    }
+    found = {}
+    for path, listing in ((path, listing_of(path)) for path in named):
+        names = [info.filename for info, _ in listing.files]
+        found[path] = {name: name for name in names if not name.startswith(f"{listing.folder}/")}
+    return found
 
 
 def _machine(platform: Platform, more: Sequence[str]) -> Machine:
@@ -211,10 +202,10 @@ def _first(wheel: _Wheel, follower: Follower) -> list[RocmFile]:
     for member, binary in sorted(binaries.items()):
         for name in binary.needed:
             key = name.lower() if wheel.platform == "windows" else name
-            if key not in inside and not follower.is_promised(name):
-                found = follower.need(name, member)
-                if found is not None:
-                    first.setdefault(found.path, found)
+            if key in inside or follower.is_promised(name):
+                continue
+            if found := follower.need(name, member):
+                first.setdefault(found.path, found)
     if not first:
         raise WheelError(f"{wheel.path.name} needs nothing of ROCm.", hint="Choose a wheel with ROCm code.")
     return list(first.values())

@@ -125,9 +125,9 @@ def read_members(wheel: Path, infos: Iterable[zipfile.ZipInfo]) -> Mapping[str, 
 
 def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Path | Edited:
     """Return what is written in place of a library: the same with a search path."""
-    if file.info is None:
-        return rpath.edited(file.source, search) or rpath.patched(file.source, search, scratch / file.path)
-    return unpacked(file, search, scratch)
+    if file.info:
+        return unpacked(file, search, scratch)
+    return rpath.edited(file.source, search) or rpath.patched(file.source, search, scratch / file.path)
 
 
 def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
@@ -150,9 +150,9 @@ def from_folder(
             hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH.",
         )
     wheels = sorted(folder.glob("rocm_sdk_*.whl"))
-    if wheels:
-        return _from_wheels(wheels, platform, version, family, targets)
-    return _from_tree(folder, platform)
+    if not wheels:
+        return _from_tree(folder, platform)
+    return _from_wheels(wheels, platform, version, family, targets)
 
 
 def _from_tree(root: Path, platform: Platform) -> Rocm:

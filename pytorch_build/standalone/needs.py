@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
 
 TABLE = Path(__file__).with_name("bundle.toml")
-_ORIGINS = ("$ORIGIN", "${ORIGIN}")
 _SHOWN = 5
 # MIOpen's databases carry a processor's name with its number of compute units: gfx90a6e, gfx942130.
 _TARGET = re.compile(r"gfx(?:[0-9]+(?:-[0-9]+)?-generic|[0-9a-f]{3,})")
@@ -138,10 +137,8 @@ class Follower:
                 found = [more for one in level for more in self._needs_of(one, self._read[one.path])]
                 waiting = {one.path: one for one in found}
         if self._missing:
-            lines = [
-                f"  {name}, which {', '.join(sorted(set(by))[:_SHOWN])} needs"
-                for name, by in sorted(self._missing.items())
-            ]
+            by = {name: ", ".join(sorted(set(by))[:_SHOWN]) for name, by in sorted(self._missing.items())}
+            lines = [f"  {name}, which {needing} needs" for name, needing in by.items()]
             raise RocmError(
                 "\n".join([f"{self.rocm.origin} lacks libraries:", *lines]),
                 hint="Name a complete ROCm, or declare that every machine has them: --system-library NAME.",
@@ -184,11 +181,8 @@ class Follower:
 
     def _take_data(self, file: RocmFile, glob: str) -> list[RocmFile]:
         """Take the data of a library from its own package; return the programs and libraries among it."""
-        taken = [
-            one
-            for one in self._matching(glob)
-            if one.root == file.root and wanted_for(one.below, self.targets)
-        ]
+        own = (one for one in self._matching(glob) if one.root == file.root)
+        taken = [one for one in own if wanted_for(one.below, self.targets)]
         self._data.update((one.path, one) for one in taken)
         programs = (one for one in taken if posixpath.dirname(one.below) == "bin")
         return [one for one in programs if not one.name.endswith((".dat", ".db"))]
@@ -206,21 +200,17 @@ class Follower:
         if file.path not in self._read:
             self._read[file.path] = self.read(file)
         binary = self._read[file.path]
-        if binary is None or not binary.name:
+        if not (binary and binary.name):
             return file
         return self.rocm.files.get(posixpath.join(posixpath.dirname(file.path), binary.name), file)
 
 
 def _folders(file: RocmFile, binary: Binary) -> list[str]:
     """Return the folders, in the wheel's ROCm, that a library looks into; "" is the top."""
-    folders = []
-    for part in binary.search:
-        origin = next((one for one in _ORIGINS if part == one or part.startswith(f"{one}/")), "")
-        if origin:
-            here = posixpath.dirname(file.path) or "."
-            way = posixpath.normpath(posixpath.join(here, part[len(origin) :].strip("/")))
-            folders.append("" if way == "." else way)
-    return folders
+    here = posixpath.dirname(file.path) or "."
+    below = (part.partition("/")[2].strip("/") for part in rpath.relative(binary.search))
+    ways = (posixpath.normpath(posixpath.join(here, one)) for one in below)
+    return ["" if way == "." else way for way in ways]
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

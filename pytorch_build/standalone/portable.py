@@ -13,6 +13,7 @@ import logging
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -97,12 +98,8 @@ def analyse(wheel: Path) -> Portability:
     skip = excluded(needs, load_policy())
     logging.getLogger("auditwheel").setLevel(logging.ERROR)
     try:
-        as_it_is, grafted = (
-            analyze_wheel_abi(
-                None, None, wheel.resolve(), skip, disable_isa_ext_check=False, allow_graft=graft
-            )
-            for graft in (False, True)
-        )
+        judge = partial(analyze_wheel_abi, None, None, wheel.resolve(), skip, disable_isa_ext_check=False)
+        as_it_is, grafted = judge(allow_graft=False), judge(allow_graft=True)
     except AuditwheelError as problem:
         raise WheelError(f"auditwheel cannot judge {wheel.name}: {problem}.") from problem
     own, best = as_it_is.overall_policy, grafted.overall_policy
@@ -162,15 +159,10 @@ def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
         for name in (absent if graft else found.external)
     }
     listed = ", ".join(f"{name} (for {', '.join(by) or 'another of them'})" for name, by in needed_by.items())
-    if graft:
-        raise CheckError(
-            f"{wheel.name} needs libraries that this machine does not have: {listed}.",
-            hint="Repair it where it was built.",
-        )
-    raise CheckError(
-        f"{wheel.name} needs libraries that manylinux does not promise: {listed}.",
-        hint="Put them in (--graft), or build without them: nox -s repair_wheel -- WHEEL --graft.",
-    )
+    why = "this machine does not have" if graft else "manylinux does not promise"
+    hint = "Put them in (--graft), or build without them: nox -s repair_wheel -- WHEEL --graft."
+    hint = "Repair it where it was built." if graft else hint
+    raise CheckError(f"{wheel.name} needs libraries that {why}: {listed}.", hint=hint)
 
 
 def plan(
@@ -182,10 +174,8 @@ def plan(
 ) -> Sequence[Patch]:
     """Decide what becomes of each file: the machine's (external) libraries, and the files that need them."""
     folder = f"{distribution}.libs"
-    names = {}
-    for name in external:
-        stem, dot, rest = name.partition(".")
-        names[name] = f"{stem}-{digests[name][:_HASH]}{dot}{rest}"
+    parts = {name: name.partition(".") for name in external}
+    names = {name: f"{stem}-{digests[name][:_HASH]}{dot}{rest}" for name, (stem, dot, rest) in parts.items()}
 
     def renamed(binary: Binary) -> dict[str, str]:
         return {name: names[name] for name in binary.needed if name in names}

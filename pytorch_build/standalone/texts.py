@@ -6,12 +6,14 @@ import ast
 import contextlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from core.data import read_text
 from core.errors import WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from pytorch_build.standalone.libraries import listing_of
@@ -20,7 +22,6 @@ from rocm_packaging.packages.payload import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from packaging.version import Version
 
@@ -29,28 +30,7 @@ FOLDER = "lib/rocm"
 _EXTRA = re.compile(r"provides-extra:\s*(device-\S+)", re.IGNORECASE)
 _DLL_LOOP = re.compile(r"^(?P<indent>[ \t]*)for dll_path in dll_paths:", re.MULTILINE)
 _DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
-_LOADER = '''\
-"""Loads the ROCm that this wheel holds, before torch's own libraries."""
-
-import ctypes
-import os
-
-_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "rocm")
-_LIBRARIES = (
-@LIBRARIES@)
-_loaded = []
-@GLOBAL@
-
-def initialize():
-@DLL_FOLDER@    for path in _LIBRARIES:
-        file = os.path.join(_ROOT, *path.split("/"))
-        try:
-            _loaded.append(ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL))
-        except OSError as problem:
-            raise ImportError(
-                f"ROCm's {path}, which is part of this wheel, could not be loaded: {problem}"
-            ) from problem
-'''
+_LOADER = Path(__file__).with_name("rocm_init.template")
 _DLL_FOLDER = '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
 
 
@@ -109,8 +89,7 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
 
 def device_extras(fields: Iterable[str]) -> list[str]:
     """List the extras of METADATA's fields that name device packages: a host wheel has such."""
-    found = (_EXTRA.fullmatch(one.strip()) for one in fields)
-    return [one[1] for one in found if one]
+    return [found[1] for one in fields if (found := _EXTRA.fullmatch(one.strip()))]
 
 
 def _needs_rocm(requirement: str) -> bool:
@@ -175,7 +154,7 @@ def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
     Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
     their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
     """
-    text = _LOADER.replace("@LIBRARIES@", "".join(f'    "{path}",\n' for path in paths))
+    text = read_text(_LOADER).replace("@LIBRARIES@", "".join(f'    "{path}",\n' for path in paths))
     text = text.replace("@GLOBAL@", "_added = None\n" if windows else "")
     return text.replace("@DLL_FOLDER@", _DLL_FOLDER if windows else "")
 

@@ -90,7 +90,7 @@ def chosen_components(chosen: Context, given: str) -> Sequence[str]:
 
 def row(tree: SourceTree) -> tuple[str, str, str, str, str]:
     """Return a tree's row of the closing table."""
-    hipified = tree.head[:12] if tree.hipified else "-"
+    hipified = tree.head[:12] if tree.head != tree.commit else "-"
     state = "checked out" if tree.changed else "unchanged"
     if tree.stashed:
         state += ", edits kept in git stash"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -52,14 +51,6 @@ def test_what_is_written_is_what_the_schemas_say(clone: Provenance) -> None:
     (statement,) = (json.loads(text) for name, text in content.items() if "/triton-" in name)
     source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
     assert source["digest"] == {"gitCommit": clone.lock(RUN)["triton"]["commit"]}
-
-
-def test_the_same_records_give_the_same_bytes_after_all_is_gone(clone: Provenance) -> None:
-    before = clone.content()
-    shutil.rmtree(clone.files / "provenance")
-    (clone.files / "sbom.cdx.json").unlink()
-    clone.passes("nox", "-s", "provenance", "--", *WHERE)
-    assert clone.content() == before
 
 
 def test_a_wheel_is_verified_on_disk_behind_an_address_and_in_a_bucket(

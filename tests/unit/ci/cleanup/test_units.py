@@ -10,7 +10,7 @@ from packaging.version import Version
 from ci.cleanup import is_page, listed, required, units
 from ci.publish.index.pages import Entry, render
 from core.errors import DataError
-from core.stores import Stored
+from tests.unit.ci.cleanup.test_plan import stored
 
 SEGMENT = st.sampled_from(
     [
@@ -21,11 +21,6 @@ SEGMENT = st.sampled_from(
 NAMES = st.sampled_from(["torch-2.10.0-py3-none-any.whl", "index.html", "a.json", "x.tar.gz", "weird.whl"])
 KEYS = st.builds(lambda parts, name: "/".join([*parts, name]), st.lists(SEGMENT, max_size=4), NAMES)
 WHEEL = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
-
-
-def stored(key: str, days: float = 0) -> Stored:
-    """An object of a listing that was written some days ago."""
-    return Stored(key=key, size=10, etag=key, modified=1_800_000_000.0 - days * 86_400)
 
 
 def test_runs_are_put_together_by_repository_and_platform() -> None:

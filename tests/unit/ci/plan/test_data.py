@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ci.plan import data
 from ci.plan.data import Runner, of_tier, runners
 from core.cli.options import ROOT
+from core.data import read_toml
 from core.errors import DataError, MissingInputError
 from docs.command_tables import all_sessions
 from pytorch_build.test import upstream_tests
 from tests.unit.ci.plan.planning import known
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-REFUSED = {
-    '[triggers]\nlong_lived_branchs = ["x"]': "Did you mean 'long_lived_branches'",
-    '[families.families.gfx94X-dcgp]\nlinux = { tier = "nightly" }': "Did you mean 'gfx94X-dcgpu'",
-    '[families.families.gfx1151]\nlinux = { tier = "nightyl" }': "nightly",
-    '[families.families.gfx1151]\nlinux = { tier = "nightly", variants = ["asn"] }': "Did you mean 'asan'",
-    '[families.families.gfx1151]\nlinux = { teir = "nightly" }': "Did you mean 'tier'",
-    '[[families.expect_failure]]\ngpu_family = "gfx950-dcgpu"\nplatform = "windows"\nuntil = 2026-01-01\n'
-    'reason = "x"': "no family 'gfx950-dcgpu' on windows",
-    '[[families.expect_failure]]\ngpu_family = "gfx1151"\nplatform = "linux"\nuntil = "soon"\n'
-    'reason = "x"': "until",
-    '[runners.families.gfx1151.linux]\ntest_runner = "linux-gfx1151-gpu-rcm"': "no machine has the",
-    "[runners.families.gfx94x-dcgp]\nlinux = {}": "Did you mean 'gfx94X-dcgpu'",
-    '[runners.families.cpu]\nlinux = { runner = "x" }': "unknown key",
-    '[runners.machines.linux]\nbuild = "linux-gfx1151-gpu-rcm"': "Did you mean 'linux-gfx1151-gpu-rocm'",
-    '[runners.out_of_service]\n"linux-gfx1151" = "x"': "out_of_service",
-    '[uploads]\nstore = "out"': "Did you mean 'upload'",
-    "[triggers": "not valid TOML",
-}
+REFUSED = read_toml(Path(__file__).with_name("refused.toml"))["refused"]
 
 
 def test_the_data_names_what_is_there() -> None:
@@ -72,12 +53,14 @@ def test_a_matrix_has_the_families_whose_pytorch_is_built_from_a_tier_on() -> No
     assert "cpu" not in of_tier("nightly")["linux"]
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_a_file_that_breaks_the_schema_is_refused_with_the_nearest_key(tmp_path: Path, text: str) -> None:
-    (tmp_path / "ci.toml").write_text(text)
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["said"])
+def test_a_file_that_breaks_the_schema_is_refused_with_the_nearest_key(
+    tmp_path: Path, row: dict[str, str]
+) -> None:
+    (tmp_path / "ci.toml").write_text(row["file"])
     with pytest.raises(DataError) as caught:
         data.load(tmp_path / "ci.toml")
-    assert REFUSED[text] in str(caught.value)
+    assert row["said"] in str(caught.value)
     assert "ci.toml" in str(caught.value)
 
 

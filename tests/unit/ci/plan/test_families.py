@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ci.plan.data import stable_choice
 from core.errors import DataError, UsageError
 from tests.unit.ci.plan.planning import changed, dispatched, known, planned, pull_request, push, why
 
@@ -12,13 +11,6 @@ from tests.unit.ci.plan.planning import changed, dispatched, known, planned, pul
 def runners(**tables: Any) -> Any:
     raw = known().runners.model_dump()
     return changed(runners={name: {**raw[name], **table} for name, table in tables.items()})
-
-
-def test_the_same_key_chooses_the_same_and_keys_share_the_work() -> None:
-    labels = ["a", "b", "b", "b"]
-    chosen = [stable_choice(labels, f"run {number}") for number in range(400)]
-    assert chosen == [stable_choice(labels, f"run {number}") for number in range(400)]
-    assert 60 < chosen.count("a") < 140
 
 
 def test_labels_that_share_the_work_are_chosen_by_the_run() -> None:

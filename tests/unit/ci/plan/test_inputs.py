@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
-from ci.plan.inputs import Labels, known_labels, read_labels
+from ci.plan.inputs import Inputs, Labels, known_labels, read_labels, table
 from core.errors import UsageError
 from tests.unit.ci.plan.planning import known
+
+
+def test_every_input_is_explained() -> None:
+    assert list(table().inputs) == [one.name for one in fields(Inputs)]
 
 
 def test_labels_of_ours_are_taken_in_any_case() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci.plan import origins
@@ -293,37 +293,6 @@ def test_a_plan_of_nothing_but_rocm_has_nothing_to_do_with_an_indexs() -> None:
     assert "PyTorch is not built: no label build:pytorch" in made.enable_build_jobs.reason
     # the sample brings its own ROCm
     assert needs(dispatched(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    runs=st.lists(
-        st.tuples(
-            st.sampled_from(["success", "failure", "cancelled"]),
-            st.sets(st.sampled_from(FAMILIES)),
-            st.booleans(),
-        ),
-        max_size=6,
-    ),
-)
-def test_what_is_pinned_is_always_the_first_that_would_do(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[str, set[str], bool]]
-) -> None:
-    world = World(tmp_path_factory.mktemp("runs"))
-    expected = ""
-    for number, (conclusion, families, whole) in zip(range(29, 0, -1), runs, strict=False):
-        world.hub.known.append(made_run(str(number), conclusion=conclusion))
-        world.put_run(str(number), *sorted(families), whole=whole)
-        fits = conclusion == "success" and whole and families == set(FAMILIES)
-        expected = expected or (str(number) if fits else "")
-    search = world.search(use_prebuilt_artifacts=True)
-    if not expected:
-        with pytest.raises(MissingInputError, match="There is no ROCm"):
-            search.origins({"release": NEEDS})
-        return
-    found = search.origins({"release": NEEDS})
-    assert {one.run_id for one in found} == {expected}
-    assert all(one.artifacts and set(one.row) == set(found[0].row) for one in found)
 
 
 @settings(max_examples=40, deadline=None)

@@ -30,7 +30,7 @@ from core.errors import DataError, MissingInputError, ProvenanceError, ServiceEr
 from core.http import answering
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
-from tests.folders import served
+from tests.folders import Quiet, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,12 +162,9 @@ def test_what_is_no_file(uri: str, error: type[Exception], common: Common, tmp_p
 
 
 def handler(answer: Callable[[BaseHTTPRequestHandler], None]) -> type[BaseHTTPRequestHandler]:
-    class Answering(BaseHTTPRequestHandler):
+    class Answering(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer(self)
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
 
     return Answering
 

@@ -46,7 +46,7 @@ def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
     assert made.commits == (samples.TORCH_COMMIT,)
     source = material(made, "torch")
     assert source.uri == f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}"
-    assert source.notes == {"role": "source", "ref": "release/2.10"}
+    assert source.annotations == {"role": "source", "ref": "release/2.10"}
     lock = material(made, "manifests/source-lock-release-2.10.json")
     assert lock.digest == {"sha256": samples.lock_file()[1].sha256}
     assert material(made, "locked build requirements (linux, Python 3.12.4)").digest == {
@@ -60,11 +60,11 @@ def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
     made = of(samples.run(locked="9" * 40), samples.TORCH.name)
     assert made.commits == (samples.TORCH_COMMIT,)
     assert not [one for one in made.materials if "source-lock" in one.name]
-    assert material(made, "torch").notes == {"role": "source"}
+    assert material(made, "torch").annotations == {"role": "source"}
     # a developer's edits are said
     source = material(of(samples.run(), samples.TRITON.name), "triton")
     assert source.uri == f"git+file:///home/dev/my%20triton@{samples.TRITON_COMMIT}"
-    assert source.notes["uncommitted_changes_sha256"] == samples.digest("edits")
+    assert source.annotations["uncommitted_changes_sha256"] == samples.digest("edits")
 
 
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
@@ -88,7 +88,7 @@ def test_what_an_index_gave_has_a_version_and_no_digest() -> None:
     )
     made = of(samples.run(torch=torch), samples.TORCH.name)
     assert material(made, "rocm").uri == "pkg:pypi/rocm@7.10.0"
-    assert material(made, "rocm").notes == {"from": "the release index"}
+    assert material(made, "rocm").annotations == {"from": "the release index"}
     assert material(made, "triton==3.5.1").uri == "pkg:pypi/triton@3.5.1"
     # a wheel that no record of the run names any more
     assert made.materials[-1] == Material(name="torch", digest={"sha256": samples.digest("gone")})

@@ -6,7 +6,7 @@ import random
 import threading
 import zipfile
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def archived(members: list[Member], **options: object) -> bytes:
+def archived(members: list[Member], jobs: int = 2, **options: Any) -> bytes:
     raw = io.BytesIO()
-    writer = ZipWriter(HashingStream(raw), **options)  # type: ignore[arg-type]
-    writer.add(members)
+    with Workers(jobs=jobs) as workers:
+        writer = ZipWriter(HashingStream(raw), **{"workers": workers, **options})
+        writer.add(members)
     writer.finish()
     return raw.getvalue()
 

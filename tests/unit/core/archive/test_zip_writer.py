@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -49,11 +50,13 @@ def test_archives_beyond_four_gigabytes_are_readable(tmp_path: Path, monkeypatch
 
 
 def test_central_entries_name_only_the_values_that_overflow() -> None:
-    big = 1 << 33
-    assert zip_writer._central_extra(1, 1, 1) == (b"", False)
-    extra, needed = zip_writer._central_extra(1, 1, big)
-    assert needed
-    assert len(extra) == 4 + 8
-    extra, needed = zip_writer._central_extra(big, 1, big)
-    assert needed
-    assert len(extra) == 4 + 24
+    raw, big = io.BytesIO(), 1 << 33
+    stream = HashingStream(raw)
+    writer = ZipWriter(stream)
+    writer.add([Member(name="a", source=b"x")])
+    stream.size = big
+    writer.add([Member(name="b", source=b"x")])
+    writer.finish()
+    data = raw.getvalue()
+    assert data.count(b"PK\1\2") == 2
+    assert data.count(struct.pack("<HHQ", 1, 8, big)) == 1

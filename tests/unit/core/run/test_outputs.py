@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UsageError
-from core.run import RunOutputs, key_name, this_platform
+from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -55,18 +54,6 @@ def test_addresses_survive_the_plus_of_a_version(run_id: str, wheel: str) -> Non
 def test_what_is_no_run_id_is_refused(run_id: str) -> None:
     with pytest.raises(UsageError, match="is not a run id"):
         of(run_id)
-
-
-@given(st.text("ab-./", max_size=12))
-def test_a_name_is_one_segment(name: str) -> None:
-    assert "/" not in key_name(name)
-    assert key_name(key_name(name)) == key_name(name)
-
-
-@pytest.mark.parametrize(("system", "platform"), [("win32", "windows"), ("linux", "linux")])
-def test_this_machines_platform(monkeypatch: pytest.MonkeyPatch, system: str, platform: str) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    assert this_platform() == platform
 
 
 def test_addresses_are_those_of_the_store_where_it_has_its_own(tmp_path: Path) -> None:

@@ -1,37 +1,17 @@
 from __future__ import annotations
 
-from core.run.plan import STAGES, Cell, Decision, Plan, PlanEvent, grouped, matrices, promotions
-
-YES, NO = (Decision(value=value, reason="so") for value in (True, False))
-
-
-def cell(stage: str, group: str = "gfx1151", python: str = "3.12", **more: object) -> Cell:
-    fields = {"name": group, "platform": "linux", "runner": "r", "gpu_family": group, "reason": "so"}
-    return Cell.model_validate(
-        {**fields, "stage": stage, "artifact_group": group, "sessions": (stage,), "python": python, **more}
-    )
-
-
-def plan(*cells: Cell, promote: Decision = YES) -> Plan:
-    decisions = dict.fromkeys(("trusted", "enable_build_jobs", "build_pytorch", "upload"), YES)
-    return Plan(
-        event=PlanEvent(name="push", repository="ROCm/TheRock"),
-        promote=promote,
-        release_type="nightly",
-        test_type="quick",
-        test_type_reason="so",
-        test_labels={},
-        cells=cells,
-        **decisions,
-    )
+from core.run.plan import STAGES, Cell, grouped, matrices, promotions
+from tests.plans import NO, cell, plan
 
 
 def build(python: str, version: str, group: str = "gfx1151", **more: object) -> Cell:
-    return cell("build_pytorch", group, python, versions={"torch": version}, torch_ref=version[:3], **more)
+    return cell(
+        "build_pytorch", group, python=python, versions={"torch": version}, torch_ref=version[:3], **more
+    )
 
 
 def test_every_family_has_every_stage() -> None:
-    found = grouped(plan(cell("build_rocm"), cell("test_rocm", "gfx90a-dcgpu")), "linux")
+    found = grouped(plan(cell("build_rocm", "gfx1151"), cell("test_rocm", "gfx90a-dcgpu")), "linux")
     assert set(found) == {"gfx1151", "gfx90a-dcgpu"}
     for stages in found.values():
         assert tuple(stages) == STAGES
@@ -40,7 +20,7 @@ def test_every_family_has_every_stage() -> None:
 
 
 def test_artifacts_are_fetched_by_a_step_of_their_own() -> None:
-    one = cell("build_pytorch", sessions=("fetch_artifacts", "build_rocm", "build_torch"))
+    one = cell("build_pytorch", "gfx1151", sessions=("fetch_artifacts", "build_rocm", "build_torch"))
     row = grouped(plan(one), "linux")["gfx1151"]["build_pytorch"][0]
     assert row["sessions"] == "build_rocm build_torch"
 

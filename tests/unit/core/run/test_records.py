@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,14 +77,3 @@ def test_what_is_no_record_is_named(text: str, said: str) -> None:
 def test_a_file_has_a_size_and_a_digest(facts: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         FileRecord(**{"name": "a.whl", "size": 1, "sha256": "0" * 64, **facts})
-
-
-def test_a_moment_is_utc_to_the_second() -> None:
-    moment = datetime.fromisoformat(records.now())
-    assert (moment.utcoffset(), moment.microsecond) == (timedelta(), 0)
-
-
-def test_the_schema_names_what_a_record_must_say() -> None:
-    schema = Record.model_json_schema()
-    assert set(schema["required"]) == {"stage", "run_id", "platform", "started", "seconds"}
-    assert json.loads(json.dumps(schema))["additionalProperties"] is False

@@ -286,15 +286,6 @@ def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: P
     assert "demo/data.bin" in made.changed
 
 
-def test_additions_give_the_same_bytes_every_time(tmp_path: Path) -> None:
-    more = Additions(borrowed={donor(tmp_path): {"_lib/tool": "demo/b", "_lib/a.so": "demo/a"}})
-    first, second = (
-        edit_wheel(write(tmp_path / "old"), tmp_path / name, version="1.0", edit=same, additions=more)
-        for name in "ab"
-    )
-    assert first.file.path.read_bytes() == second.file.path.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("borrowed", "said"),
     [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.archive import Member
+from core.archive.compression import Workers
 from core.errors import MissingInputError, WheelError
 from core.wheel.writer import WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
 
@@ -68,9 +69,11 @@ def test_wheel_holds_what_it_says(tmp_path: Path) -> None:
 
 def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path) -> None:
     content = members(tmp_path)
-    one = write_wheel(tmp_path / "one", SPEC, content, jobs=1)
+    with Workers(jobs=1) as workers:
+        one = write_wheel(tmp_path / "one", SPEC, content, workers=workers)
     os.utime(tmp_path / "hipcc", (1, 1))
-    two = write_wheel(tmp_path / "two", SPEC, reversed(content), jobs=7)
+    with Workers(jobs=7) as workers:
+        two = write_wheel(tmp_path / "two", SPEC, reversed(content), workers=workers)
     assert one.sha256 == two.sha256
 
 

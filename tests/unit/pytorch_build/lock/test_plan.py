@@ -8,48 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
-from core.run.plan import Cell, Decision, Plan, PlanEvent
 from pytorch_build.lock.plan import complete, outputs, refuse_collisions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.versions import wheel_version
+from tests import plans
+from tests.plans import plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.run.plan import Cell
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def cell(stage: Any = "build_pytorch", **facts: Any) -> Cell:
-    values: dict[str, Any] = {
-        "name": f"{stage} {sorted(facts.items())}",
-        "platform": "linux",
-        "stage": stage,
-        "sessions": ("build_torch", "build_vision", "check_wheels"),
-        "runner": "ubuntu-24.04",
-        "gpu_family": "gfx94X-dcgpu",
-        "artifact_group": facts.get("gpu_family", "gfx94X-dcgpu"),
-        "python": "3.12",
-        "torch_ref": "nightly",
-        "reason": "a test",
-    }
-    return Cell(**{**values, **facts})
-
-
-def plan(*cells: Cell) -> Plan:
-    yes = Decision(value=True, reason="a test")
-    return Plan(
-        event=PlanEvent(name="push", repository="a/b"),
-        trusted=yes,
-        enable_build_jobs=yes,
-        build_pytorch=yes,
-        upload=yes,
-        promote=yes,
-        release_type="ci",
-        test_type="quick",
-        test_type_reason="a test",
-        test_labels={},
-        cells=cells,
-    )
+def cell(stage: str = "build_pytorch", **facts: Any) -> Cell:
+    built = ("build_torch", "build_vision", "check_wheels")
+    return plans.cell(stage, **{"torch_ref": "nightly", "sessions": built, **facts})
 
 
 class Locks:

@@ -96,16 +96,6 @@ def test_versions_are_normal_and_keep_their_base(
     assert str(parse_wheel_filename(file_name)[1]) == version
 
 
-@given(bases, bases, rocm_versions)
-def test_a_newer_base_sorts_above_whatever_the_rocm(older: str, newer: str, rocm: str) -> None:
-    suffix = version_suffix(rocm)
-    left, right = (
-        Version(wheel_version(base, suffix, release_type="nightly", commit="")) for base in (older, newer)
-    )
-    assert (left < right) == (Version(older) < Version(newer))
-    assert left > Version(older), "a local version sorts above the plain one, so indexes prefer it"
-
-
 @given(bases, bases, rocm_versions, st.sampled_from(RELEASE_TYPES), commits)
 def test_another_releases_torch_is_named_before_rocm(
     base: str, torch: str, rocm: str, release_type: str, commit: str
@@ -129,12 +119,6 @@ def test_what_tags_itself_has_the_commit_in_every_release_type(base: str, rocm: 
         for release_type in RELEASE_TYPES
     }
     assert made == {wheel_version(base, version_suffix(rocm), release_type="dev", commit=commit)}
-
-
-@given(st.integers(20250101, 20301231), st.integers(20250101, 20301231))
-def test_nightlies_of_one_rocm_sort_by_date(first: int, second: int) -> None:
-    left, right = (Version("2.10.0" + version_suffix(f"7.10.0a{date}")) for date in (first, second))
-    assert (left < right) == (first < second)
 
 
 @pytest.mark.parametrize(

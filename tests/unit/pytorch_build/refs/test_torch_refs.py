@@ -62,7 +62,7 @@ def test_windows_builds_other_components_and_another_triton() -> None:
     assert re.fullmatch("[0-9a-f]{40}", nightly.projects["triton"].ref)
     assert nightly.projects["triton"].pin == ""
     old = refs.torch_ref("release/2.7", platform="windows")
-    assert (old.components, old.platforms["windows"].status) == ((), "unsupported")
+    assert (old.components, old.platforms["windows"]) == ((), "unsupported")
 
 
 def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:

@@ -155,26 +155,3 @@ def test_torch_has_a_nightly_branch_and_a_tag(sample: Mapping[str, Path]) -> Non
     assert nightly != main
     assert _git(sample["torch"], "rev-parse", "nightly^") == main
     assert _git(sample["torch"], "diff", "--stat", "main", "nightly") == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "folder", "submodule"),
-    [("torch", "third_party/miniblas", "miniblas"), ("miniblas", "third_party/minivec", "minivec")],
-)
-def test_submodules_lie_beside_their_parent(
-    sample: Mapping[str, Path], name: str, folder: str, submodule: str
-) -> None:
-    listed = _git(sample[name], "ls-tree", "main", folder)
-    assert listed == f"160000 commit {_heads(sample)[submodule]}\t{folder}"
-    settings = _git(sample[name], "config", "--blob", "main:.gitmodules", "--list")
-    assert f"submodule.{folder}.path={folder}" in settings
-    assert f"submodule.{folder}.url=../{submodule}" in settings
-
-
-def test_a_commit_can_be_fetched_by_its_id_at_depth_one(sample: Mapping[str, Path], tmp_path: Path) -> None:
-    commit = _heads(sample)["torch"]
-    _git(tmp_path, "init", "--quiet", "clone")
-    clone = tmp_path / "clone"
-    _git(clone, "remote", "add", "origin", str(sample["torch"]))
-    _git(clone, "fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit)
-    assert _git(clone, "rev-parse", "FETCH_HEAD") == commit

@@ -6,8 +6,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytorch_build.sample.repositories import TEMPLATES
 
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SOURCES = {".py", ".cpp", ".h", ".cu", ".cmake", ".toml"}
-_VERSIONS = {"torch": "2.10.0a0", "audio": "2.10.0a0", "vision": "0.25.0a0", "apex": "1.10.0"}
 
 
 def _hipify() -> Any:
@@ -43,17 +40,6 @@ def test_every_source_says_whose_contract_it_keeps(path: Path) -> None:
     assert any("Keeps the contract of" in line for line in head), path
 
 
-@pytest.mark.parametrize(("project", "version"), _VERSIONS.items())
-def test_versions_are_the_samples(project: str, version: str) -> None:
-    assert (TEMPLATES / project / "version.txt").read_text() == f"{version}\n"
-
-
-def test_triton_has_the_version_that_torch_names() -> None:
-    version = (TEMPLATES / "torch/dot_ci/docker/triton_version.txt").read_text().strip()
-    assert version == "3.6.0"
-    assert f'version="{version}" + version_suffix()' in (TEMPLATES / "triton/setup.py").read_text()
-
-
 def test_no_template_needs_pythons_headers() -> None:
     sources = [path for path in TEMPLATES.rglob("*") if path.suffix in {".cpp", ".h", ".cu"}]
     assert sources
@@ -76,18 +62,6 @@ def test_hipify_translates_names_of_the_api_only(cuda: str, hip: str) -> None:
     assert hipify.translate(cuda) == hip
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["cuda", "hip", "Malloc", "_runtime.h", "/", "<", "f<<<1, 1, 0, s>>>(", " ", "\n", "x"]
-        )
-    ).map("".join)
-)
-def test_hipify_leaves_hip_as_it_is(text: str) -> None:
-    once = hipify.translate(text)
-    assert hipify.translate(once) == once
-
-
 def test_hipify_copies_beside_the_cuda_folder_and_not_above_it(tmp_path: Path) -> None:
     source = tmp_path / "cuda" / "csrc" / "cuda" / "add.cu"
     source.parent.mkdir(parents=True)
@@ -96,13 +70,6 @@ def test_hipify_copies_beside_the_cuda_folder_and_not_above_it(tmp_path: Path) -
     assert target == tmp_path / "cuda" / "csrc" / "hip" / "add.hip"
     assert target.read_text() == "hipFree(p);\n"
     assert source.read_text() == "cudaFree(p);\n"
-
-
-def test_hipify_touches_only_what_changes(tmp_path: Path) -> None:
-    source = tmp_path / "a.h"
-    source.write_text("cudaFree(p);\n")
-    assert hipify.rewrite(source, source)
-    assert not hipify.rewrite(source, source)
 
 
 @pytest.fixture
@@ -115,18 +82,12 @@ def torch_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     return version
 
 
-def test_torch_version_outside_git_is_the_base(torch_version: Callable[..., str]) -> None:
-    assert torch_version() == "2.10.0a0"
-
-
-def test_torch_version_of_a_commit_names_it(torch_version: Callable[..., str]) -> None:
-    assert torch_version("0123456789abcdef") == "2.10.0a0+git0123456"
-
-
 @pytest.mark.parametrize(("number", "version"), [("1", "2.10.0a0+cpu"), ("3", "2.10.0a0+cpu.post3")])
 def test_torch_version_of_a_build_is_what_was_asked(
     torch_version: Callable[..., str], monkeypatch: pytest.MonkeyPatch, number: str, version: str
 ) -> None:
+    assert torch_version() == "2.10.0a0"
+    assert torch_version("0123456789abcdef") == "2.10.0a0+git0123456"
     monkeypatch.setenv("PYTORCH_BUILD_VERSION", "2.10.0a0+cpu")
     monkeypatch.setenv("PYTORCH_BUILD_NUMBER", number)
     assert torch_version() == version

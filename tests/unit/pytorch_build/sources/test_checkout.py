@@ -264,7 +264,7 @@ def test_full_history_where_asked_for(world: World) -> None:
 def test_a_checkout_without_hipify_or_submodules(world: World) -> None:
     made = world.checkout(hipify=False, submodules=False)
     assert made.head == world.locked.commit
-    assert not made.hipified
+    assert made.head == made.commit
     assert not (world.sub / "code.cpp").exists()
     assert not world.checkout(hipify=False, submodules=False).changed
     assert world.checkout().changed
@@ -282,7 +282,8 @@ def test_a_hipify_that_fails_says_why_and_can_be_run_again(world: World) -> None
     # a tree without the script is not hipified
     world.git(world.root / "torch", "rm", "--quiet", "tools/amd_build/build_amd.py")
     world.upstream({})
-    assert not world.checkout().hipified
+    made = world.checkout()
+    assert made.head == made.commit
     assert not world.checkout().changed
 
 

@@ -12,7 +12,8 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from pytorch_build.verbs.resolve import any_context, rows
 from rocm_packaging.origin import release_indexes
-from tests.unit.pytorch_build.lock.test_plan import cell, plan
+from tests.plans import plan
+from tests.unit.pytorch_build.lock.test_plan import cell
 
 if TYPE_CHECKING:
     from pathlib import Path
