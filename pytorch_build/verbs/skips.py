@@ -325,11 +325,9 @@ def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]
 
 def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[Session]:
     log = journal.with_suffix(".log")
-    env = process.inherited(
+    env = process.handed_on(
         PYTHONPATH=str(plugin.TARGET),
-        PYTHONHOME=None,
         PYTHONDONTWRITEBYTECODE="1",
-        PYTEST_ADDOPTS=None,
         PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
     )
     child = process.start(argv, cwd=trial.tree / TESTS, env=env, output=log)
