@@ -177,16 +177,20 @@ class Build:
         ]
 
 
-def perform(build: Build) -> Record | None:
-    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
-    context, metrics = build.context, Metrics()
-    run = Stage(
+def stage_of(build: Build) -> Stage:
+    """Return the stage that a build is."""
+    return Stage(
         name=f"build_{build.project}",
-        common=context.common,
-        artifact_group=context.artifact_group,
+        common=build.context.common,
+        artifact_group=build.context.artifact_group,
         cell=build.cell,
         output_dir=build.choices.output_dir,
     )
+
+
+def perform(build: Build) -> Record | None:
+    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
+    run, metrics = stage_of(build), Metrics()
 
     def work() -> Made:
         # imported where there is work: most runs find that nothing has changed

@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -136,8 +136,8 @@ def developers_tree(
     context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
 ) -> DevelopersTree:
     """Take a developer's own tree: its base version with the run's suffix."""
-    common = context.common
-    own = mirror(tree, own_path(common, tree, project))
+    path = own_path(context.common, tree, project)
+    own = observed(tree, path) if context.common.dry_run else mirror(tree, path)
     version = own_version(
         context, base_version, rocm_version=rocm_version, commit=own.commit, tagged=tags_itself(tree, project)
     )
@@ -196,13 +196,20 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTree:
-    """A developer's tree and the working copy that is built."""
+    """A developer's tree and the working copy that is built, in which `changed` files were new."""
 
     source: Path
     path: Path
     commit: str
     diff_digest: str
-    changed: int
+    changed: int = 0
+
+
+def observed(tree: Path, work: Path) -> OwnTree:
+    """Describe a developer's tree without a working copy."""
+    tree = tree.absolute()
+    commit = _opened(tree).commit_of("HEAD")
+    return OwnTree(source=tree, path=work.absolute(), commit=commit, diff_digest=diff_digest(tree))
 
 
 def mirror(tree: Path, work: Path) -> OwnTree:
@@ -221,7 +228,7 @@ def mirror(tree: Path, work: Path) -> OwnTree:
         changed = _sync(tree, work, stamps, state)
         if changed or not state:
             files.write_json(work / ".git" / _STATE, {"source": str(tree), "stamps": stamps})
-    return OwnTree(source=tree, path=work, commit=commit, diff_digest=diff_digest(tree), changed=changed)
+    return replace(observed(tree, work), commit=commit, changed=changed)
 
 
 def diff_digest(tree: Path) -> str:

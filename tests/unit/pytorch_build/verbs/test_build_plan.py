@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.cli.options import Common
 from core.process import capture
 from core.run import this_platform
 from pytorch_build.refs.torch_refs import PROJECTS
@@ -29,11 +31,12 @@ def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Return a plan as JSON; nothing but the cache may have been written for it."""
     monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
     ensure_repositories(tmp_path / ".cache" / "sample" / "repos")
+    shutil.copytree(Common().root / "requirements", tmp_path / "requirements")
 
     def asked(project: str, *words: str) -> Any:
         answer = front("build", project, *SAMPLE, "--json", *words)
         assert answer.code == 0, answer.said
-        assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own"}
+        assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own", "requirements"}
         return json.loads(answer.out)
 
     return asked
@@ -82,6 +85,44 @@ def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_pat
     assert made["requirements_files"] == ["requirements.txt"]
     assert made["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
     assert made["source"]["tree"] == str(own)
+    assert made["source"]["diff"]
+    # its repositories are those of the cache, and no copy was made
+    assert "cannot be run yet: ROCm" in made["rebuild"][0]
+    (own / "setup.py").write_text("")
+    assert planned("torch", "--pytorch-dir", str(own))["source"]["diff"] != made["source"]["diff"]
+
+
+def test_the_whole_environment_is_told_with_where_each_value_is_from(
+    planned: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "ACTIONS_RUNTIME_TOKEN",
+        "GITHUB_ENV",
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "MY_SETTING",
+        "TORCH_SECRET",
+    ):
+        monkeypatch.setenv(name, "of-the-job")
+    for name, value in {
+        "USE_MINE": "1",
+        "USE_KINETO": "OFF",
+        "CXXFLAGS": "-O1",
+        "OMP_NUM_THREADS": "3",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("https_proxy", "http://user:of-the-job@proxy:3128")
+    made = planned("torch", "--gpu-family", "cpu")
+    env, told = made["env"], made["env_from"]
+    assert env.keys() == told.keys()
+    assert "of-the-job" not in json.dumps(made)
+    assert env["https_proxy"] == "http://proxy:3128"
+    assert (env["USE_MINE"], told["USE_MINE"]) == ("1", "your environment: build flags")
+    assert (env["USE_KINETO"], told["USE_KINETO"]) == ("OFF", "your environment: build flags")
+    assert (env["OMP_NUM_THREADS"], told["OMP_NUM_THREADS"]) == ("3", "your environment: threads")
+    assert (env["CXXFLAGS"].split()[0], told["CXXFLAGS"]) == ("-O1", "the plan, with yours")
+    assert (env["USE_GLOO"], told["USE_GLOO"]) == ("ON", "the plan")
+    assert made["rebuild"] == ["it was not done yet"]
 
 
 def test_for_people_it_says_what_is_missing(front: Any, planned: Callable[..., Any]) -> None:
