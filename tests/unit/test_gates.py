@@ -133,6 +133,40 @@ def test_processes_output_and_the_environment_have_their_doors(what: set[str], d
     assert found == set()
 
 
+# what starts programs of the tool's own with all its rights; all else starts with environment.toml's list
+RIGHTS = {
+    "ci/flow.py": "nox",
+    "ci/verbs/build_image.py": "an engine",
+    "ci/verbs/in_image.py": "an engine",
+    "core/env/engines.py": "an engine",
+    "core/env/installer.py": "pip, for its configuration; what installs is allowed less",
+    "core/stores/s3_client.py": "nothing: the settings of AWS are read",
+    "pytorch_build/build/forecast.py": "nothing: the build's environment is shown, as execution.py allows it",
+    "pytorch_build/sample/repositories.py": "git",
+    "pytorch_build/sources/git.py": "git",
+    "pytorch_build/verbs/build.py": "an engine, sccache's server; execution.py allows a build less",
+    "pytorch_build/verbs/test_torch.py": "an engine",
+    "requirements/lock.py": "uv, on the project's own requirements",
+}
+
+
+def hands_all_on(node: ast.AST) -> bool:
+    """Return whether a call gives a child, or what starts one, all of this process's environment."""
+    given = {one.arg: ast.unparse(one.value) for one in getattr(node, "keywords", ())}
+    return any("environment()" in given.get(name, "") for name in ("env", "base_env"))
+
+
+def test_nothing_but_the_tools_own_programs_gets_its_rights() -> None:
+    found = {
+        relative(path)
+        for path in modules()
+        if {"process.inherited"} & set(names(path))
+        or {"core.process.inherited"} & imports(path)
+        or any(map(hands_all_on, ast.walk(tree(path))))
+    }
+    assert found == set(RIGHTS)
+
+
 def test_nobody_edits_the_import_path() -> None:
     found = {relative(path) for path in modules() if "sys.path" in names(path) or "site" in imports(path)}
     assert found == set()
