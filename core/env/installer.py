@@ -162,14 +162,8 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     # only the sources of the call: what the user configured must not be able to win
     exact = call.sources is not None
     return [
-        *(
-            sys.executable,
-            "-m",
-            "pip",
-            *(["--isolated"] if exact else []),
-            "--python",
-            str(target.executable),
-        ),
+        *(sys.executable, "-m", "pip", *(["--isolated"] if exact else [])),
+        *("--python", str(target.executable)),
         *("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"),
         *source_arguments(sources),
         *(("--cert", sources.cert) if exact and sources.cert else ()),

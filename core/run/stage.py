@@ -107,8 +107,6 @@ def changes(stage: Stage, inputs: Mapping[str, Any]) -> Sequence[str]:
     before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
     if before is None:
         return ("it was not done yet",)
-    if before.status != "ok":
-        return (f"the last time it failed: {before.error}",)
     found = tuple(_differences("", before.inputs, json.loads(json.dumps(inputs, default=str))))
     return found or ("--force asks for it" if stage.common.force else "what it made is not there as it was",)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytorch_build.sources.edits import Stash
 
 _STATE = "pytorch-build.json"
+_FETCH = ("fetch", "--quiet", "--no-recurse-submodules")
 _UPSTREAM_REF = "refs/pytorch-build/upstream"
 _LOCK_PATIENCE_SECONDS = 2.0
 
@@ -130,14 +131,10 @@ def _locked(tree: Path) -> AbstractContextManager[None]:
 def _exclude(git: Repository, paths: list[str]) -> None:
     if not paths:
         return
-    target = _git_dir(git) / "info" / "exclude"
+    target = git.path / git.out("rev-parse", "--git-dir") / "info" / "exclude"
     present = target.read_text(encoding="utf-8") if target.is_file() else ""
     lines = ["/" + "".join(f"\\{c}" if c in "*?[]\\!# " else c for c in path) for path in paths]
     files.write_text(target, present + "".join(f"{line}\n" for line in lines))
-
-
-def _git_dir(git: Repository) -> Path:
-    return git.path / git.out("rev-parse", "--git-dir")
 
 
 def _request(locked: LockedProject, options: CheckoutOptions) -> dict[str, object]:
@@ -232,9 +229,8 @@ class _Checkout:
             return
         console.say(f"Fetching {self.locked.origin} at {commit[:12]}")
         how = [f"--depth={depth}"] if depth else ["--unshallow"] if shallow else []
-        words = ("fetch", "--quiet", "--no-recurse-submodules", "--no-tags")
         try:
-            git.run(*words, *how, "origin", commit, timeout=TRANSFER_SECONDS)
+            git.run(*_FETCH, "--no-tags", *how, "origin", commit, timeout=TRANSFER_SECONDS)
         except ProcessError as problem:
             if not refuses_commits(problem):
                 raise unreachable(self.locked.origin, problem) from problem
@@ -244,15 +240,8 @@ class _Checkout:
         """Fetch all refs of a server that gives no single commits, or lacks this one."""
         origin, commit = self.locked.origin, self.locked.commit
         try:
-            self.git.run(
-                "fetch",
-                "--quiet",
-                "--no-recurse-submodules",
-                "--tags",
-                "origin",
-                "+refs/heads/*:refs/remotes/origin/*",
-                timeout=TRANSFER_SECONDS,
-            )
+            heads = "+refs/heads/*:refs/remotes/origin/*"
+            self.git.run(*_FETCH, "--tags", "origin", heads, timeout=TRANSFER_SECONDS)
         except ProcessError as problem:
             raise unreachable(origin, problem) from problem
         if not self.git.commit_of(commit):

@@ -59,12 +59,8 @@ def is_clean(git: Repository, *, submodules: bool = False) -> bool:
     """
     ignored = "none" if submodules else "all"
     words = ("status", "--porcelain", "-z", "--untracked-files=all", f"--ignore-submodules={ignored}")
-    return all(_is_inner_repository(entry) for entry in git.names(*words))
-
-
-def _is_inner_repository(entry: str) -> bool:
-    """Recognise what ``status`` says of one: with all untracked files listed, no other folder is."""
-    return entry.startswith("?? ") and entry.endswith("/")
+    # with all untracked files listed, no other folder is
+    return all(entry.startswith("?? ") and entry.endswith("/") for entry in git.names(*words))
 
 
 def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:

@@ -88,9 +88,10 @@ class Origins:
 
 def protocol(address: str) -> str:
     """Name the protocol by which git reaches an address: ``file``, ``ssh``, ``https``, a helper's name."""
-    helper = re.match(r"([\w.+-]+)::", address)
-    scheme = "file" if is_path(address) else address.partition("://")[0] if "://" in address else "ssh"
-    return helper[1] if helper else scheme
+    if found := re.match(r"([\w.+-]+):(?::|//)", address):
+        return found[1]
+    # HOST:PATH, or a path, on Windows with a drive
+    return "ssh" if re.match(r"[^-/:][^/:]+:", address) else "file"
 
 
 def require_safe(origin: str, where: str) -> None:
@@ -100,13 +101,6 @@ def require_safe(origin: str, where: str) -> None:
             f"{where}: {origin!r} is not an https:// or ssh:// address.",
             hint="Correct it. A path or mirror of your own is named in your refs file, or by --git-mirror.",
         )
-
-
-def is_path(address: str) -> bool:
-    """Return whether git would take an address for a folder of this machine."""
-    if address.startswith("file://") or re.match(r"[A-Za-z]:[\\/]", address):
-        return True
-    return "://" not in address and ":" not in address.partition("/")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,11 +292,9 @@ def _fetch(git: Repository, origin: str, commit: str) -> None:
 
 def submodules(git: Repository) -> Iterator[Repository]:
     """Return a tree's checked-out submodules at every depth, inner ones before their parents."""
-    for _, folder in listed(git):
-        if (folder / ".git").exists():
-            inner = replace(git, path=folder)
-            yield from submodules(inner)
-            yield inner
+    for inner in direct_submodules(git):
+        yield from submodules(inner)
+        yield inner
 
 
 def direct_submodules(git: Repository) -> Iterator[Repository]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from core.cli.options import Common
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -136,38 +135,25 @@ def developers_tree(
     context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
 ) -> DevelopersTree:
     """Take a developer's own tree: its base version with the run's suffix."""
-    path = own_path(context.common, tree, project)
-    own = observed(tree, path) if context.common.dry_run else mirror(tree, path)
-    version = own_version(
-        context, base_version, rocm_version=rocm_version, commit=own.commit, tagged=tags_itself(tree, project)
-    )
-    source = context.ref.projects.get(project)
-    return DevelopersTree(
-        project=project,
-        own=own,
-        version=version,
-        hipify=context.gpu and source is not None and source.hipify,
-    )
-
-
-def own_path(common: Common, tree: Path, project: str) -> Path:
-    """Return where the copy of a developer's tree lies: one per tree and project, for all refs."""
-    return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
-
-
-def tags_itself(tree: Path, project: str) -> bool:
-    """Return whether the build of a developer's tree adds the commit to the version, as triton's does."""
-    setups = (tree / name for name in pins.SETUP_FILES)
-    return project == "triton" and any(pins.adds_commit(read_text(one)) for one in setups if one.is_file())
-
-
-def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str, tagged: bool) -> str:
-    """Return the full version of a wheel from a developer's tree at a commit."""
+    common, source = context.common, context.ref.projects.get(project)
+    # one copy a tree and project, for all refs
+    path = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
+    own = observed(tree, path) if common.dry_run else mirror(tree, path)
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
-    return versions.wheel_version(
-        base_version, suffix, release_type=context.common.release_type, commit=commit, tagged=tagged
+    setups = (tree / name for name in pins.SETUP_FILES if project == "triton")
+    return DevelopersTree(
+        project=project,
+        own=own,
+        version=versions.wheel_version(
+            base_version,
+            suffix,
+            release_type=common.release_type,
+            commit=own.commit,
+            tagged=any(pins.adds_commit(read_text(one)) for one in setups if one.is_file()),
+        ),
+        hipify=context.gpu and source is not None and source.hipify,
     )
 
 
