@@ -133,20 +133,12 @@ def test_processes_output_and_the_environment_have_their_doors(what: set[str], d
     assert found == set()
 
 
-# what starts programs of the tool's own with all its rights; all else starts with environment.toml's list
+# nox, git, engines, pip's configuration, settings of AWS, sccache; execution.py allows a build less
 RIGHTS = {
-    "ci/flow.py": "nox",
-    "ci/verbs/build_image.py": "an engine",
-    "ci/verbs/in_image.py": "an engine",
-    "core/env/engines.py": "an engine",
-    "core/env/installer.py": "pip, for its configuration; what installs is allowed less",
-    "core/stores/s3_client.py": "nothing: the settings of AWS are read",
-    "pytorch_build/build/forecast.py": "nothing: the build's environment is shown, as execution.py allows it",
-    "pytorch_build/sample/repositories.py": "git",
-    "pytorch_build/sources/git.py": "git",
-    "pytorch_build/verbs/build.py": "an engine, sccache's server; execution.py allows a build less",
-    "pytorch_build/verbs/test_torch.py": "an engine",
-    "requirements/lock.py": "uv, on the project's own requirements",
+    *("ci/flow.py", "ci/verbs/build_image.py", "ci/verbs/in_image.py", "core/env/engines.py"),
+    *("core/env/installer.py", "core/stores/s3_client.py", "pytorch_build/build/forecast.py"),
+    *("pytorch_build/sample/repositories.py", "pytorch_build/sources/git.py", "pytorch_build/verbs/build.py"),
+    *("pytorch_build/verbs/test_torch.py", "requirements/lock.py"),
 }
 
 
@@ -157,14 +149,13 @@ def hands_all_on(node: ast.AST) -> bool:
 
 
 def test_nothing_but_the_tools_own_programs_gets_its_rights() -> None:
+    inherits = {"process.inherited", "core.process.inherited"}
     found = {
         relative(path)
         for path in modules()
-        if {"process.inherited"} & set(names(path))
-        or {"core.process.inherited"} & imports(path)
-        or any(map(hands_all_on, ast.walk(tree(path))))
+        if inherits & (set(names(path)) | imports(path)) or any(map(hands_all_on, ast.walk(tree(path))))
     }
-    assert found == set(RIGHTS)
+    assert found == RIGHTS
 
 
 def test_nobody_edits_the_import_path() -> None:
