@@ -84,9 +84,9 @@ def handed_on(**changes: str | None) -> dict[str, str]:
 
 
 def inherited(**changes: str | None) -> dict[str, str]:
-    """Copy this process's environment with `changes`; ``None`` takes a variable out.
+    """Copy all of this process's environment, rights included, for the tool's own programs (nox, git).
 
-    It holds the rights of whoever started the tool: for programs of the tool's own alone (nox, git, engines).
+    `changes` come on top; ``None`` takes a variable out.
     """
     return {name: value for name, value in (os.environ | changes).items() if value is not None}
 

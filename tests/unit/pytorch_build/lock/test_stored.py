@@ -57,42 +57,29 @@ def world(tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch)
     return World(tmp_path, commit_files)
 
 
-HOSTILE = (
-    "file:///srv/audio",
-    "/srv/audio",
-    "../audio",
-    "fd::0",
-    "ext::sh -c true",
-    "http://a/audio",
-    "git://a/b",
-)
-
-
 @pytest.mark.processes
-@pytest.mark.parametrize("origin", HOSTILE)
+@pytest.mark.parametrize(
+    "origin", ["file:///srv/a", "/srv/a", "../a", "fd::0", "ext::sh -c true", "http://a/b"]
+)
 def test_an_origin_that_nobody_here_named_must_be_encrypted(
     world: World, monkeypatch: pytest.MonkeyPatch, origin: str
 ) -> None:
     lock = source_lock(world.context(), ROCM)
     changed = lock.project("audio").model_copy(update={"origin": origin})
     lock = lock.model_copy(update={"projects": {**lock.projects, "audio": changed}})
-    (world.root / "checkout/out/local-linux/manifests/source-lock-mine.json").write_text(
-        lock.model_dump_json()
-    )
+    manifests = world.root / "checkout/out/local-linux/manifests"
+    (manifests / "source-lock-mine.json").write_text(lock.model_dump_json())
     said = rf"projects\.audio\.origin: '{re.escape(origin)}' is not an https:// or ssh:// address"
     for read in (stored_lock, lambda context: source_lock(context, ROCM)):
         with pytest.raises(SourceError, match=f"source-lock-mine.json: {said}"):
             read(world.context())
+    world.commit("torch", {"related_commits": f"ubuntu|p|torchaudio|main|{world.fork}|{origin}\n"})
+    with pytest.raises(SourceError, match=r"related_commits of .*: audio: '.*' is not an https://"):
+        source_lock(world.context(), ROCM, update=True)
     monkeypatch.setenv(PASSED, lock.compact())
     with pytest.raises(SourceError, match=f"SOURCE_LOCK: {said}"):
         stored_lock(world.context())
-    row = f"ubuntu|p|torchaudio|main|{world.fork}|{origin}\n"
-    world.commit("torch", {"related_commits": row})
-    monkeypatch.delenv(PASSED)
-    with pytest.raises(SourceError, match=r"related_commits of .*: audio: '.*' is not an https://"):
-        source_lock(world.context(), ROCM, update=True)
-    named = world.with_source("audio", origin=origin, own_origin=True, pin="", ref=world.fork)
-    monkeypatch.setenv(PASSED, lock.compact())
+    named = world.with_source("audio", origin=origin, own_origin=True)
     assert stored_lock(world.context(ref=named)) == lock, "a person's own"
 
 
