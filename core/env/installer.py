@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["uv", "pip"]
 
-_INDEX_NAME = re.compile(r"^[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
+_NAME = re.compile(r"(?<!\S)[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
 
 
@@ -91,12 +91,11 @@ def parse_configuration(listed: str, env: Mapping[str, str]) -> Sources:
             name, equals, value = line.partition("=")
             if equals and name.startswith(scope):
                 settings[name.removeprefix(scope)] = str(ast.literal_eval(value))
-    index, extra = env.get("UV_INDEX", ""), env.get("UV_EXTRA_INDEX_URL", "")
-    more = [_INDEX_NAME.sub("", one) for one in (*index.split(), *extra.split())]
+    more = f"{env.get('UV_INDEX', '')} {env.get('UV_EXTRA_INDEX_URL', '')}"
     links = env.get("UV_FIND_LINKS", "").replace(",", " ").split()
     return Sources(
         index_url=env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or settings.get("index-url", ""),
-        extra_index_urls=(*more, *settings.get("extra-index-url", "").split()),
+        extra_index_urls=(*_NAME.sub("", more).split(), *settings.get("extra-index-url", "").split()),
         find_links=(*links, *settings.get("find-links", "").split()),
         no_index=settings.get("no-index", "").lower() in _TRUE,
         cert=settings.get("cert", ""),

@@ -85,8 +85,6 @@ def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_pat
     assert made["requirements_files"] == ["requirements.txt"]
     assert made["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
     assert made["source"]["tree"] == str(own)
-    assert made["source"]["diff"]
-    # its repositories are those of the cache, and no copy was made
     assert "cannot be run yet: ROCm" in made["rebuild"][0]
     (own / "setup.py").write_text("")
     assert planned("torch", "--pytorch-dir", str(own))["source"]["diff"] != made["source"]["diff"]
