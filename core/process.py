@@ -1,13 +1,15 @@
 """The one door for processes: argument lists, echoed, with explicit folder and environment.
 
-The tool's own environment is never changed; a child gets the mapping it is given. `supervise` runs one under
-limits, and ends it with everything it started, whatever happens. Its output goes to a file and never through
-this process, so that its size does not matter.
+The tool's own environment is never changed; a child gets the mapping it is given, by default what
+environment.toml allows upstream's code. `supervise` runs one under limits, and ends it with everything it
+started, whatever happens. Its output goes to a file and never through this process, so that its size does not
+matter.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -17,10 +19,13 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from core import console
+from core.data import Model, data_file
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
@@ -44,8 +49,45 @@ class Completed:
     stderr: str
 
 
+class _Variables(Model):
+    """The data: names of variables, by what needs them and by the programs that get them besides."""
+
+    never: tuple[str, ...]
+    needs: dict[str, tuple[str, ...]]
+    programs: dict[str, tuple[str, ...]]
+
+
+_variables = data_file(Path(__file__).with_name("environment.toml"), _Variables)
+# also those of a proxy that is written without a scheme
+_LOGIN = re.compile(r"(?<=://)[^/?#\s\"<>]*@|^[^/\\\s]*@(?=[^/\s]+:\d+$)")
+
+
+@cache
+def need_of(variable: str) -> str:
+    """Name what upstream's code needs a variable for, as environment.toml does; "" where it never gets it."""
+    if any(fnmatch(variable.upper(), one) for one in _variables().never):
+        return ""
+    needs = _variables().needs.items()
+    return next((need for need, names in needs if any(fnmatch(variable, one) for one in names)), "")
+
+
+def allowed(env: Mapping[str, str], *, program: str = "") -> dict[str, str]:
+    """Keep what upstream's code may get of an environment, and what a `program` of the tool gets besides."""
+    besides = _variables().programs[program] if program else ()
+    own = {name: value for name, value in env.items() if any(fnmatch(name, one) for one in besides)}
+    return {name: _LOGIN.sub("", value) for name, value in env.items() if need_of(name)} | own
+
+
+def handed_on(**changes: str | None) -> dict[str, str]:
+    """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
+    return {name: value for name, value in (allowed(os.environ) | changes).items() if value is not None}
+
+
 def inherited(**changes: str | None) -> dict[str, str]:
-    """Copy this process's environment with `changes`; ``None`` takes a variable out."""
+    """Copy all of this process's environment, rights included, for the tool's own programs (nox, git).
+
+    `changes` come on top; ``None`` takes a variable out.
+    """
     return {name: value for name, value in (os.environ | changes).items() if value is not None}
 
 
@@ -65,8 +107,8 @@ def run(
 ) -> None:
     """Run a process whose output people follow, echoing the command first.
 
-    Its environment is a copy of ours by default; its output, both streams together, is also written to
-    `log`. `hint` is the next action if it fails.
+    Its environment is `handed_on` by default; its output, both streams together, is also written to `log`.
+    `hint` is the next action if it fails.
     """
     words = [str(word) for word in argv]
     console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
@@ -190,7 +232,7 @@ def _start(
         return subprocess.Popen(
             [_program(words[0], env), *words[1:]],
             cwd=cwd,
-            env=dict(env) if env is not None else None,
+            env=dict(env) if env is not None else handed_on(),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

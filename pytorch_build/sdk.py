@@ -178,7 +178,7 @@ class RocmSdk:
 
 def installed(python: Interpreter) -> RocmSource:
     """Return the ROCm that an interpreter has installed, by its own word."""
-    env = process.inherited(ROCM_SDK_TARGET_FAMILY=None, PYTHONPATH=None)
+    env = process.handed_on(ROCM_SDK_TARGET_FAMILY=None)
     facts = json.loads(_python(python, env, "-c", _QUERY))
     return RocmSource(
         version=facts["version"],
@@ -212,7 +212,7 @@ def ask(
 ) -> RocmSdk:
     """Query an installed ``rocm_sdk`` for its facts, `libraries` among them; refuse empty or other ones."""
     version, layout = source.version, source.layout
-    env = process.inherited(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None, PYTHONPATH=None)
+    env = process.handed_on(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None)
     said = _python(target, env, "-c", _QUERY, *libraries)
     try:
         facts = json.loads(said)

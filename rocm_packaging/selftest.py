@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _BUILD_REQUIREMENTS = ("setuptools",)
 # Variables that would let programs find another ROCm than the one installed.
 _OTHER_ROCM = (
-    *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"),
-    *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH"),
+    *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME"),
+    *("HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH"),
 )
 _INSTALLED = (
     "import importlib.metadata as found, re; "
@@ -127,7 +127,7 @@ def run_tests(request: TestRequest) -> None:
 
 def _tested(request: TestRequest, target: Interpreter, layout: Layout) -> Mapping[str, Any]:
     """Run `rocm-sdk test`, file its report, print the table."""
-    env = process.inherited(
+    env = process.handed_on(
         **dict.fromkeys(_OTHER_ROCM),
         ROCM_SDK_TARGET_FAMILY=sdk_target(layout, request.families[0], request.targets) or None,
         VIRTUAL_ENV=str(target.prefix),

@@ -233,7 +233,9 @@ def base_python(python: str) -> Path:
         return Path(sys.executable)
     argv = [installer.uv_program(), "python", "find", "--no-config", "--no-project", "--system"]
     try:
-        found = process.capture([*argv, "--no-python-downloads", python]).stdout.strip()
+        found = process.capture(
+            [*argv, "--no-python-downloads", python], env=installer.environment_for(exact=False)
+        ).stdout.strip()
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"There is no Python {python} on this machine: {problem.output}",

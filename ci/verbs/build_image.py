@@ -229,7 +229,7 @@ def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common
     for command in commands:
         log.unlink(missing_ok=True)
         try:
-            process.run(command, cwd=common.root, log=log)
+            process.run(command, cwd=common.root, env=process.inherited(), log=log)
         except ProcessError as problem:
             raise engines.explained(engine, problem, base=build.arguments[BASE]) from problem
 

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.archive and not arguments.archive.is_file():
         raise MissingInputError(f"{arguments.archive} does not exist.", hint="Build it: nox -s build_image.")
     for command in planned:
-        process.run(command, cwd=common.root)
+        process.run(command, cwd=common.root, env=process.inherited())
 
 
 def commands(

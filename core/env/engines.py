@@ -106,7 +106,7 @@ def _silence(question: Sequence[str]) -> str:
     if process.which(question[0]) is None:
         return "is not installed"
     try:
-        said = process.capture(question, check=False, timeout=_PATIENCE)
+        said = process.capture(question, env=process.inherited(), check=False, timeout=_PATIENCE)
     except ProcessError as problem:
         return f"does not answer ({problem.message})"
     if said.returncode == 0:

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 Backend = Literal["uv", "pip"]
 
+_NAME = re.compile(r"(?<!\S)[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
-_RIGHTS = re.compile(r"AWS_|ACTIONS_|(GH|GITHUB)_TOKEN$")
-_UV_SOURCES = {"UV_DEFAULT_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"}
-_UV_SOURCES |= {f"UV_{kind}" for kind in ("INDEX", "INDEX_URL", "EXTRA_INDEX_URL")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +74,29 @@ class Install:
 
 @cache
 def configured() -> Sources:
-    """Read the user's pip configuration: files and PIP_* variables, as pip itself sees them."""
-    listed = process.capture([sys.executable, "-m", "pip", "config", "list"]).stdout
-    return parse_configuration(listed)
+    """Read the user's configuration: pip's files and PIP_* variables, as pip itself sees them, and uv's."""
+    env = process.inherited()
+    listed = process.capture([sys.executable, "-m", "pip", "config", "list"], env=env).stdout
+    return parse_configuration(listed, env)
 
 
-def parse_configuration(listed: str) -> Sources:
-    """Parse what `pip config list` prints; variables win over files, and ``install.`` over ``global.``."""
+def parse_configuration(listed: str, env: Mapping[str, str]) -> Sources:
+    """Parse what `pip config list` prints; variables win over files, and ``install.`` over ``global.``.
+
+    Indexes and find-links of uv's variables (`env`) come first.
+    """
     settings: dict[str, str] = {}
     for scope in ("global.", "install.", ":env:."):
         for line in listed.splitlines():
             name, equals, value = line.partition("=")
             if equals and name.startswith(scope):
                 settings[name.removeprefix(scope)] = str(ast.literal_eval(value))
+    more = f"{env.get('UV_INDEX', '')} {env.get('UV_EXTRA_INDEX_URL', '')}"
+    links = env.get("UV_FIND_LINKS", "").replace(",", " ").split()
     return Sources(
-        index_url=settings.get("index-url", ""),
-        extra_index_urls=tuple(settings.get("extra-index-url", "").split()),
-        find_links=tuple(settings.get("find-links", "").split()),
+        index_url=env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or settings.get("index-url", ""),
+        extra_index_urls=(*_NAME.sub("", more).split(), *settings.get("extra-index-url", "").split()),
+        find_links=(*links, *settings.get("find-links", "").split()),
         no_index=settings.get("no-index", "").lower() in _TRUE,
         cert=settings.get("cert", ""),
     )
@@ -123,16 +127,13 @@ def install(
 
 
 def environment_for(*, exact: bool) -> dict[str, str]:
-    """Return the installer's variables; for exact sources without any that could add another one.
+    """Return the installer's variables: none names a source; for exact ones pip reads no file either.
 
     ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
     """
-    # an installer runs the code of sdists, and needs none of this process's rights
-    env = {name: value for name, value in process.inherited().items() if not _RIGHTS.match(name)}
-    if not exact:
-        return env
-    kept = {name: value for name, value in env.items() if name not in _UV_SOURCES}
-    return {**kept, "PIP_CONFIG_FILE": os.devnull}
+    # an installer runs the code of sdists
+    env = process.allowed(process.inherited(), program="installers")
+    return {**env, "PIP_CONFIG_FILE": os.devnull} if exact else env
 
 
 def uv_program() -> str:
@@ -160,16 +161,10 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
     # only the sources of the call: what the user configured must not be able to win
     exact = call.sources is not None
     return [
-        *(
-            sys.executable,
-            "-m",
-            "pip",
-            *(["--isolated"] if exact else []),
-            "--python",
-            str(target.executable),
-        ),
+        *(sys.executable, "-m", "pip", *(["--isolated"] if exact else [])),
+        *("--python", str(target.executable)),
         *("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off"),
-        *(source_arguments(sources) if exact else ()),
+        *source_arguments(sources),
         *(("--cert", sources.cert) if exact and sources.cert else ()),
         *_what(call),
         *(("--pre",) if call.pre else ()),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
 from core.cli.options import environment
+from core.data import compact
 from core.errors import FatalError, InterruptedStageError, StoreError
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
@@ -15,7 +17,7 @@ from core.stores.location import OverlayStore
 from core.wheel import distributions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from core.cli.options import Common
@@ -79,11 +81,31 @@ def perform(
         made = _taken(stage, digest)
     if made is None:
         if stage.common.dry_run:
-            console.say(f"{stage.name}: inputs have changed, would do the work")
+            for reason in changes(stage, inputs):
+                console.say(f"{stage.name}: would do the work: {reason}")
             return None
         made = _worked(stage, {"inputs": dict(inputs), "input_digest": digest}, work, so_far)
     _withdraw_old(stage, before, made.files)
     return _finished(stage, made)
+
+
+def changes(stage: Stage, inputs: Mapping[str, Any]) -> Sequence[str]:
+    """Say why a stage would do its work: what is not as in its record."""
+    name = records.record_name(stage.name, stage.cell)
+    before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
+    if before is None:
+        return ("it was not done yet",)
+    found = tuple(_differences("", before.inputs, json.loads(json.dumps(inputs, default=str))))
+    return found or ("--force asks for it" if stage.common.force else "what it made is not there as it was",)
+
+
+def _differences(where: str, old: object, new: object) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({**old, **new}):
+            yield from _differences(f"{where}.{key}" if where else key, old.get(key), new.get(key))
+    elif old != new:
+        was, now = ("nothing" if one in (None, "") else compact(one) for one in (old, new))
+        yield f"{where} was {was} and is {now}"
 
 
 def _finished(stage: Stage, record: Record) -> Record:

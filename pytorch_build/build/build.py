@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files
+from core import console, files, process
 from core.env.installer import Install
 from core.env.locks import BUILDS, locked_call, target_lock
 from core.errors import MissingInputError, RocmError, UsageError
@@ -43,10 +43,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "apex": ("triton", "torch"),
 }
 # the user's variables that change what upstream's builds and compilers make
-_FLAGS = re.compile(
-    r"CC|CXX|DEBUG|REL_WITH_DEB_INFO|SOURCE_DATE_EPOCH|BLAS|[A-Z]*FLAGS"
-    r"|(USE|BUILD|CMAKE|TORCH|PYTORCH|TORCHVISION|TRITON|APEX|LLVM)_\w+"
-)
+_FLAGS = "build flags"
 # what CI servers set to another value for every job, and what says how fast to build
 _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
@@ -180,16 +177,20 @@ class Build:
         ]
 
 
-def perform(build: Build) -> Record | None:
-    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
-    context, metrics = build.context, Metrics()
-    run = Stage(
+def stage_of(build: Build) -> Stage:
+    """Return the stage that a build is."""
+    return Stage(
         name=f"build_{build.project}",
-        common=context.common,
-        artifact_group=context.artifact_group,
+        common=build.context.common,
+        artifact_group=build.context.artifact_group,
         cell=build.cell,
         output_dir=build.choices.output_dir,
     )
+
+
+def perform(build: Build) -> Record | None:
+    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
+    run, metrics = stage_of(build), Metrics()
 
     def work() -> Made:
         # imported where there is work: most runs find that nothing has changed
@@ -221,7 +222,7 @@ def inputs(build: Build) -> dict[str, Any]:
         "flags": {
             name: console.mask(value)
             for name, value in sorted(build.base_env.items())
-            if _FLAGS.fullmatch(name) and name not in _PASSING
+            if process.need_of(name) == _FLAGS and name not in _PASSING
         },
         "lock": files.sha256(lock),
         "code": files.digest_of(code),

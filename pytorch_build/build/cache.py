@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from packaging.version import Version
 from pydantic import field_validator
 
+from core import process
 from core.data import Model, data_file
 from core.errors import DataError, UsageError
 
@@ -252,7 +253,8 @@ def server_env(
     credentials: str = "",
 ) -> dict[str, str]:
     """Return the environment of a build's sccache server, without secrets: it tries compilers out with it."""
-    env = dict(base_env) if storage.kind == "own" else _without_storage(base_env)
+    own = storage.kind == "own"
+    env = dict(base_env) if own else _without_storage(process.allowed(base_env, program="compiler cache"))
     if storage.kind == "s3":
         bucket, _, prefix = storage.where.partition("/")
         env |= {"SCCACHE_BUCKET": bucket, "SCCACHE_S3_KEY_PREFIX": prefix}

@@ -211,7 +211,7 @@ class _Sccache(CacheUse):
         self._kill()
 
     def _said(self, *words: str) -> str:
-        env = self.environment(self._base_env)
+        env = self.environment(process.allowed(self._base_env))
         return process.capture([self._program, *words], env=env, timeout=_QUERY_SECONDS).stdout
 
     def _statistics(self, said: str) -> Counter[str]:

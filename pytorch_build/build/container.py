@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import field_validator
 
 from core import files, process
-from core.data import Dated, Model, load_toml
+from core.data import Dated, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,12 +33,6 @@ exec "$tool/bin/python" -m nox "$@"
 """
 
 
-class Environment(Model):
-    """Variables that hold inside."""
-
-    passed: tuple[str, ...]
-
-
 class Container(Dated):
     """The data: which image, and what of the machine it sees."""
 
@@ -46,7 +40,7 @@ class Container(Dated):
     tool_python: str
     python_bin: str
     caches: dict[str, str]
-    environment: Environment
+    passed: tuple[str, ...]
 
     @field_validator("image")
     @classmethod
@@ -83,7 +77,7 @@ def command(engine: Engine, job: Job) -> tuple[str, ...]:
     data, cache = load_container(), job.root / CACHE
     tag = f"cp{job.python.replace('.', '')}"
     own = {variable: f"{cache / folder}" for variable, folder in sorted(data.caches.items())}
-    words = engine_words(engine, job, own, job.present.intersection(data.environment.passed))
+    words = engine_words(engine, job, own, job.present.intersection(data.passed))
     script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{_SCRIPT}'
     inner = ["bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
     nox = ["--session", job.session, "--force-pythons", job.python, "--envdir", str(cache / "nox")]

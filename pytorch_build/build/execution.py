@@ -49,7 +49,7 @@ def execute(
     """Run a plan's commands and return the one wheel that they leave."""
     for note in plan.notes:
         console.say(note)
-    env = platform.merge(base_env, plan.env, unset=plan.unset)
+    env = platform.merge(process.allowed(base_env), plan.env, unset=plan.unset)
     if cache is not None:
         env = cache.environment(env)
     build = _choose_build_folder(plan, tree)
@@ -148,7 +148,7 @@ def _link(source: str, target: str) -> str:
 
 
 def _require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
-    env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, LD_LIBRARY_PATH=None)
+    env = process.handed_on(LD_LIBRARY_PATH=None)
     command = import_command(python, plan.distribution, plan.version)
     done = process.capture(command, cwd=cwd, env=env, check=False)
     if problems := read_report(done.returncode, done.stdout, done.stderr):

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
-from core import console
+from core import console, process
 from core.cli.options import environment
 from core.env.installer import Install
 from core.run import key_name, this_platform
@@ -21,16 +21,8 @@ from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, pla
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, find_source, packages_of
-from pytorch_build.sources.git import Reader, Repository
-from pytorch_build.sources.trees import (
-    DevelopersTree,
-    OwnTree,
-    base_version_of,
-    managed_tree,
-    own_path,
-    own_version,
-    tags_itself,
-)
+from pytorch_build.sources.git import Reader
+from pytorch_build.sources.trees import DevelopersTree, base_version_of, developers_tree, managed_tree
 from rocm_packaging.origin import RocmSource, requirements
 from rocm_packaging.packages.layouts import sdk_target
 
@@ -80,16 +72,7 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     if own is None:
         return managed_tree(chosen, choices, lock, project)
     base = base_version_of(own) or lock.project(project).base_version
-    commit = Repository(path=own, managed=False).commit_of("HEAD")
-    tagged, source = tags_itself(own, project), chosen.ref.projects.get(project)
-    return DevelopersTree(
-        project=project,
-        own=OwnTree(
-            source=own, path=own_path(chosen.common, own, project), commit=commit, diff_digest="", changed=0
-        ),
-        version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit, tagged=tagged),
-        hipify=chosen.gpu and source is not None and source.hipify,
-    )
+    return developers_tree(chosen, own, project, rocm_version=lock.rocm_version, base_version=base)
 
 
 def _dependencies(chosen: Context, lock: SourceLock, project: str) -> Iterator[Dependency]:
@@ -210,8 +193,18 @@ def _after(build: Build) -> Iterator[str]:
     yield "put the wheel and its record among the run's outputs"
 
 
+def _origin(build: Build, plan: BuildPlan, name: str) -> str:
+    """Say where a variable of the build comes from."""
+    yours, planned = build.base_env.get(name, ""), plan.env.get(name)
+    if planned is None or planned == yours:
+        return f"your environment: {process.need_of(name)}"
+    if name in build.ref_env:
+        return f"the env of {build.project} in the refs data"
+    return "the plan, with yours" if yours and yours in planned else "the plan"
+
+
 def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[str, Any]:
-    """Return the plan as data; values of variables are masked as everywhere."""
+    """Return the plan as data, with the whole environment of its commands; values are masked."""
     family = build.context.gpu_family
     rocm = None
     if build.rocm is not None:
@@ -232,6 +225,7 @@ def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[s
         }
         for call in build.environment_calls(rocm)
     ]
+    env = build.platform.merge(process.allowed(build.base_env), plan.env, unset=plan.unset)
     overlays = [
         {name: value if name == "content" else str(value) for name, value in asdict(one).items() if value}
         for one in plan.overlays
@@ -250,8 +244,8 @@ def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[s
         "uninstall": list(dict.fromkeys((*plan.uninstall, plan.distribution))),
         **{name: list(getattr(plan, name)) for name in _LISTS},
         "file_drops": overlays,
-        "env": {name: console.mask(value) for name, value in sorted(plan.env.items())},
-        "unset": sorted(plan.unset),
+        "env": {name: console.mask(value) for name, value in sorted(env.items())},
+        "env_from": {name: _origin(build, plan, name) for name in sorted(env)},
         "commands": [{"argv": list(one.argv), "cwd": str(one.cwd)} for one in plan.commands],
         "wheel": {"folder": str(plan.wheel_dir), "pattern": plan.wheel_glob, "version": plan.version},
         "after": list(_after(build)),
@@ -274,8 +268,8 @@ def show(data: Mapping[str, Any]) -> None:
     console.say(f"out of it: {', '.join(data['uninstall'])}; the project's own: {', '.join(own)}")
     if data["as_locked"]:
         console.say(f"then as locked: {', '.join(data['as_locked'])}")
-    console.table(("variable", "value"), list(data["env"].items()))
-    console.say(f"unset: {', '.join(data['unset'])}")
+    variables = [(name, value, data["env_from"][name]) for name, value in data["env"].items()]
+    console.table(("variable", "value", "from"), variables)
     console.say(f"removed from the tree: {', '.join(data['removes'])}")
     drops = [(drop["path"], drop.get("source", "written by the build")) for drop in data["file_drops"]]
     if drops:

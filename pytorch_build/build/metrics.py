@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from core import process
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -54,19 +56,11 @@ class Metrics:
             try:
                 yield
             except BaseException:
-                known["reached"] = reached(_end_of(log))
+                known["reached"] = reached(process.tail(log, lines=_TAIL, limit=_TAIL))
                 raise
             finally:
                 known |= {"ninja": summaries(build, before), "memory": memory.details}
                 self.details |= {name: value for name, value in known.items() if value}
-
-
-def _end_of(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - _TAIL))
-        return stream.read().decode("utf-8", "replace")
 
 
 class Memory:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core import process
-from core.data import parse_toml
+from core.data import json_object, parse_toml
 from core.errors import DataError, MissingInputError
 from pytorch_build.lock.pins import SETUP_FILES, adds_commit
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pytorch_build.sdk import RocmSdk
 
 _BUILD_ENV, _LLVM_HASH = "build_env.json", "cmake/llvm-hash.txt"
+_AGAIN = "Run nox -s checkout again."
 _PROJECT_FILES = (
     "pyproject.toml",
     "setup.py",
@@ -90,12 +90,9 @@ def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Cal
 
 
 def _build_env(text: str, where: PurePath) -> dict[str, str]:
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise DataError(f"{where} is not valid JSON: {problem}.") from problem
-    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
-        raise DataError(f"{where} is not a table of variables.", hint="Run nox -s checkout again.")
+    content = json_object(text, where=str(where), hint=_AGAIN)
+    if not all(isinstance(value, str) for value in content.values()):
+        raise DataError(f"{where} is not a table of variables.", hint=_AGAIN)
     return content
 
 

@@ -261,8 +261,8 @@ def _build_libuv(
     except ProcessError as problem:
         raise unreachable(pin.origin, problem) from problem
     git.run("checkout", "--quiet", "--detach", pin.commit)
-    env = dict(environment())
-    env["PATH"] = os.pathsep.join((str(target.scripts), env.get("PATH", "")))  # ninja lies beside cmake
+    path = os.pathsep.join((str(target.scripts), environment().get("PATH", "")))  # ninja lies beside cmake
+    env = process.handed_on(PATH=path)
     for command in _libuv_commands(pin, target.scripts / "cmake", scratch, prefix):
         process.run(command, cwd=scratch, env=env)
     library = prefix / pin.libraries[platform]

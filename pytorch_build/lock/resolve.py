@@ -17,7 +17,7 @@ from core.errors import DataError, SourceError
 from pytorch_build.lock import pins, versions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
-from pytorch_build.sources.git import Origins, Reader
+from pytorch_build.sources.git import Origins, Reader, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -175,7 +175,10 @@ class _Resolution:
                 raise self._unpinned(source, torch)
             if row is None:
                 return None
-            origin = source.origin if source.own_origin else row.origin
+            origin = source.origin
+            if not source.own_origin and origin != row.origin:
+                origin = row.origin
+                require_safe(origin, f"{where}: {source.project}")
             return self._by_pin(source, origin, row.commit, where)
         return None
 

@@ -13,7 +13,7 @@ from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import SAMPLE_SCHEME
 from pytorch_build.sdk import RocmOptions, find_version
-from pytorch_build.sources.git import Origins
+from pytorch_build.sources.git import Origins, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -35,19 +35,30 @@ def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origin
     return Origins(repositories=ensure_repositories(common.cache / "sample" / "repos"), mirrors=mirrors)
 
 
-def stored_lock(context: Context) -> SourceLock | None:
-    """Read the run's lock: the one passed in ``SOURCE_LOCK``, else the one among its outputs."""
+def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None:
+    """Read the run's lock: the one passed in ``SOURCE_LOCK``, else the one among its outputs.
+
+    Others wrote it: its origins are those of the refs data, or such as git reaches encrypted. One that will
+    be `renewed` may have others where the refs data has changed.
+    """
     passed = environment().get(PASSED)
     if passed:
         lock = SourceLock.from_compact(passed)
         if lock.torch_ref != context.ref.name:
             raise UsageError(f"{PASSED} is for torch ref {lock.torch_ref}, not {context.ref.name}.")
-        return lock
-    store = context.common.open_for_reading()
-    key = context.common.outputs.source_lock_key(context.ref.name)
-    if store.find(key) is None:
-        return None
-    return parse_json(store.read(key).decode(), SourceLock, where=key)
+        key = PASSED
+    else:
+        store = context.common.open_for_reading()
+        key = context.common.outputs.source_lock_key(context.ref.name)
+        if store.find(key) is None:
+            return None
+        lock = parse_json(store.read(key).decode(), SourceLock, where=key)
+    for name, locked in lock.projects.items():
+        source = context.ref.projects.get(name)
+        named = source is not None and locked.origin == source.origin
+        if locked.origin and not named and not (renewed and not _same_source(lock, context.ref, name)):
+            require_safe(locked.origin, f"{key}: projects.{name}.origin")
+    return lock
 
 
 def source_lock(
@@ -65,7 +76,7 @@ def source_lock(
     added; one that it contradicts replaces it in the local run only.
     """
     common, ref, chosen = context.common, context.ref, explicit or {}
-    stored = None if update else stored_lock(context)
+    stored = None if update else stored_lock(context, renewed=True)
     if stored is not None and not chosen and _serves(stored, context, options) and not require_related_commit:
         return stored
     if stored is not None and common.outputs.immutable and not require_related_commit:

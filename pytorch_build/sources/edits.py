@@ -156,14 +156,11 @@ def hipify(tree: Path, python: Path) -> None:
     The same sources give the same result on every machine: an installed HIP, which the
     script would look at, and the user's Python settings are kept from it.
     """
-    env = process.inherited(
+    env = process.handed_on(
         HIP_PATH=str(tree / "tools" / "amd_build" / "no-hip"),
         PYTHONDONTWRITEBYTECODE="1",
         PYTHONUTF8="1",
         PYTHONHASHSEED="0",
-        PYTHONPATH=None,
-        PYTHONHOME=None,
-        PYTHONSAFEPATH=None,
     )
     console.say(f"Rewriting the CUDA sources of {tree} for HIP")
     try:

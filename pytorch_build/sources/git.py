@@ -47,6 +47,8 @@ _MANAGED = (
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
 )
+# how git may reach what a tree or a lock names; and a person, besides
+_SAFE, _NAMED = ("https", "ssh"), {"file", "git", "http"}
 _REFUSED_WANT = re.compile(r"not our ref|unadvertised object|Server does not allow request")
 _WORDLESS = re.compile(
     r"^(hint|warning):|^fatal: Could not read from remote|^Please make sure|^and the repository exists"
@@ -78,16 +80,27 @@ class Origins:
     def settings(self, origin: str) -> tuple[str, ...]:
         """Return the settings (``name=value``) that git needs to reach an origin and its submodules."""
         rewrites = [f"url.{mirror}.insteadOf={prefix}" for prefix, mirror in self.mirrors.items()]
-        # git refuses submodules from paths by default; an origin that is a path was given by the user
-        local = any(is_path(place) for place in (self.address(origin), *self.mirrors.values()))
-        return (*rewrites, *(["protocol.file.allow=always"] if local else []))
+        # what a person named by an origin or a mirror may be a path; what a tree names may not
+        named = {protocol(place) for place in (self.address(origin), *self.mirrors.values())}
+        allowed = [f"protocol.{one}.allow=always" for one in (*_SAFE, *sorted(named & _NAMED))]
+        return (*rewrites, "protocol.allow=never", *allowed)
 
 
-def is_path(address: str) -> bool:
-    """Return whether git would take an address for a folder of this machine."""
-    if address.startswith("file://") or re.match(r"[A-Za-z]:[\\/]", address):
-        return True
-    return "://" not in address and ":" not in address.partition("/")[0]
+def protocol(address: str) -> str:
+    """Name the protocol by which git reaches an address: ``file``, ``ssh``, ``https``, a helper's name."""
+    if found := re.match(r"([\w.+-]+):(?::|//)", address):
+        return found[1]
+    # HOST:PATH, or a path, on Windows with a drive
+    return "ssh" if re.match(r"[^-/:][^/:]+:", address) else "file"
+
+
+def require_safe(origin: str, where: str) -> None:
+    """Refuse an origin that nobody here has named, unless git reaches it encrypted."""
+    if protocol(origin) not in _SAFE and not origin.startswith(SAMPLE_SCHEME):
+        raise SourceError(
+            f"{where}: {origin!r} is not an https:// or ssh:// address.",
+            hint="Correct it. A path or mirror of your own is named in your refs file, or by --git-mirror.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,11 +292,9 @@ def _fetch(git: Repository, origin: str, commit: str) -> None:
 
 def submodules(git: Repository) -> Iterator[Repository]:
     """Return a tree's checked-out submodules at every depth, inner ones before their parents."""
-    for _, folder in listed(git):
-        if (folder / ".git").exists():
-            inner = replace(git, path=folder)
-            yield from submodules(inner)
-            yield inner
+    for inner in direct_submodules(git):
+        yield from submodules(inner)
+        yield inner
 
 
 def direct_submodules(git: Repository) -> Iterator[Repository]:

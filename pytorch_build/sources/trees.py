@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from core.cli.options import Common
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -136,38 +135,25 @@ def developers_tree(
     context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
 ) -> DevelopersTree:
     """Take a developer's own tree: its base version with the run's suffix."""
-    common = context.common
-    own = mirror(tree, own_path(common, tree, project))
-    version = own_version(
-        context, base_version, rocm_version=rocm_version, commit=own.commit, tagged=tags_itself(tree, project)
-    )
-    source = context.ref.projects.get(project)
-    return DevelopersTree(
-        project=project,
-        own=own,
-        version=version,
-        hipify=context.gpu and source is not None and source.hipify,
-    )
-
-
-def own_path(common: Common, tree: Path, project: str) -> Path:
-    """Return where the copy of a developer's tree lies: one per tree and project, for all refs."""
-    return common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
-
-
-def tags_itself(tree: Path, project: str) -> bool:
-    """Return whether the build of a developer's tree adds the commit to the version, as triton's does."""
-    setups = (tree / name for name in pins.SETUP_FILES)
-    return project == "triton" and any(pins.adds_commit(read_text(one)) for one in setups if one.is_file())
-
-
-def own_version(context: Context, base_version: str, *, rocm_version: str, commit: str, tagged: bool) -> str:
-    """Return the full version of a wheel from a developer's tree at a commit."""
+    common, source = context.common, context.ref.projects.get(project)
+    # one copy a tree and project, for all refs
+    path = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
+    own = observed(tree, path) if common.dry_run else mirror(tree, path)
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
-    return versions.wheel_version(
-        base_version, suffix, release_type=context.common.release_type, commit=commit, tagged=tagged
+    setups = (tree / name for name in pins.SETUP_FILES if project == "triton")
+    return DevelopersTree(
+        project=project,
+        own=own,
+        version=versions.wheel_version(
+            base_version,
+            suffix,
+            release_type=common.release_type,
+            commit=own.commit,
+            tagged=any(pins.adds_commit(read_text(one)) for one in setups if one.is_file()),
+        ),
+        hipify=context.gpu and source is not None and source.hipify,
     )
 
 
@@ -196,13 +182,20 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTree:
-    """A developer's tree and the working copy that is built."""
+    """A developer's tree and the working copy that is built, in which `changed` files were new."""
 
     source: Path
     path: Path
     commit: str
     diff_digest: str
-    changed: int
+    changed: int = 0
+
+
+def observed(tree: Path, work: Path) -> OwnTree:
+    """Describe a developer's tree without a working copy."""
+    tree = tree.absolute()
+    commit = _opened(tree).commit_of("HEAD")
+    return OwnTree(source=tree, path=work.absolute(), commit=commit, diff_digest=diff_digest(tree))
 
 
 def mirror(tree: Path, work: Path) -> OwnTree:
@@ -221,7 +214,7 @@ def mirror(tree: Path, work: Path) -> OwnTree:
         changed = _sync(tree, work, stamps, state)
         if changed or not state:
             files.write_json(work / ".git" / _STATE, {"source": str(tree), "stamps": stamps})
-    return OwnTree(source=tree, path=work, commit=commit, diff_digest=diff_digest(tree), changed=changed)
+    return replace(observed(tree, work), commit=commit, changed=changed)
 
 
 def diff_digest(tree: Path) -> str:

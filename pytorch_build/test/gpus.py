@@ -112,7 +112,7 @@ def _output(program: str, *arguments: str) -> str:
     path = process.which(program)
     if path is None:
         return ""
-    env = process.inherited(**dict.fromkeys(HIDING))
+    env = process.handed_on(**dict.fromkeys(HIDING))
     done = process.capture([path, *arguments], env=env, check=False, timeout=_SECONDS)
     return done.stdout if done.returncode == 0 else ""
 

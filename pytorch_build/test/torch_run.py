@@ -32,12 +32,8 @@ if TYPE_CHECKING:
 LOGS = "logs"
 # a log among a run's outputs is for reading; of a longer one the beginning and the end are enough
 _LOG_BYTES = 8 << 20
-# variables of the caller that could change what is tested, or where it writes
-_REMOVED = (
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"),
-    *("CI", "GITHUB_ACTIONS", "TEST_CONFIG", "PYTORCH_TEST_WITH_INDUCTOR", "PYTORCH_TEST_WITH_DYNAMO"),
-    *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH"),
-)
+# variables that builds get, and that would lead tests to another ROCm
+_REMOVED = ("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 # folders of a test file's processes: variable -> folder
 _FOLDERS = {
     **dict.fromkeys(("HOME", "USERPROFILE", "TRITON_HOME"), "home"),
@@ -104,7 +100,7 @@ def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str
         **dict.fromkeys(_REMOVED),
         **{name: str(folder / below) for name, below in _FOLDERS.items()},
         **assigned.env,
-        "PATH": f"{target.scripts}{separator}{process.inherited().get('PATH', '')}",
+        "PATH": f"{target.scripts}{separator}{process.handed_on().get('PATH', '')}",
         "VIRTUAL_ENV": str(target.prefix),
         "PYTHONPATH": separator.join((str(bench.tests.tree / "test"), str(plugin.TARGET))),
         "PYTHONUNBUFFERED": "1",
@@ -114,7 +110,7 @@ def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str
         # one thread per process, because matrices of tests are small and machines are shared
         "OPENBLAS_NUM_THREADS": "1",
     }
-    return process.inherited(**changes)
+    return process.handed_on(**changes)
 
 
 def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) -> None:

@@ -14,7 +14,8 @@ from core.env import engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run import this_platform
 from core.run.job_files import job_files
-from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
+from core.run.stage import changes
+from pytorch_build.build.build import Build, BuildChoices, dependencies, inputs, perform, stage_of
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
@@ -164,16 +165,17 @@ def _forecast(
     from pytorch_build.build.forecast import forecast, show
 
     data = forecast(chosen, choices, target=target, project=project)
+    if not as_json:
+        show(data)
+    if chosen.common.outputs.platform == this_platform():
+        try:
+            made = plan(chosen, choices, target=target, project=project)
+            data["rebuild"] = [] if perform(made) else list(changes(stage_of(made), inputs(made)))
+        except MissingInputError as problem:
+            data["rebuild"] = [f"build_{project} cannot be run yet: {problem.message}"]
+            console.say(data["rebuild"][0])
     if as_json:
         console.result(json.dumps(data, indent=2))
-        return
-    show(data)
-    if chosen.common.outputs.platform != this_platform() or project in choices.own_trees:
-        return
-    try:
-        perform(plan(chosen, choices, target=target, project=project))
-    except MissingInputError as problem:
-        console.say(f"build_{project} cannot be run yet: {problem.message}")
 
 
 def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Common) -> None:

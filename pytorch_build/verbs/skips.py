@@ -18,6 +18,7 @@ from core.cli.options import common_from
 from core.env import installed_version, require
 from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
+from core.process import Limits
 from core.run import this_platform
 from pytorch_build.context import context
 from pytorch_build.lock.stored import stored_lock
@@ -325,20 +326,16 @@ def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]
 
 def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[Session]:
     log = journal.with_suffix(".log")
-    env = process.inherited(
+    env = process.handed_on(
         PYTHONPATH=str(plugin.TARGET),
-        PYTHONHOME=None,
         PYTHONDONTWRITEBYTECODE="1",
-        PYTEST_ADDOPTS=None,
         PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
     )
-    child = process.start(argv, cwd=trial.tree / TESTS, env=env, output=log)
-    try:
-        if child.wait(trial.seconds) is None:
-            console.warn(f"{file} did not end within {console.duration(trial.seconds)}.")
-    finally:
-        child.kill()
+    limits = Limits(seconds=trial.seconds)
+    ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, limits=limits)
+    if ended.stopped:
+        console.warn(f"{file} {ended.stopped}.")
     if not journal.is_file():
-        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
+        tail = process.tail(log, lines=_LAST_LINES)
         raise CheckError(f"pytest wrote nothing about {file}:\n{tail}", hint="Run pytest on it by hand.")
     return plugin.read_journal(journal)

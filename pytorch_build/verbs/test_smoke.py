@@ -138,8 +138,6 @@ def _pytest(
         "SMOKE_EXPECT": json.dumps(expect),
         # the sample's torch is a miniature that sees none
         "SMOKE_GPU": (not context.ref.local_label and gpu.target) or None,
-        "PYTHONPATH": None,
-        "PYTHONHOME": None,
         "VIRTUAL_ENV": str(target.prefix),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -152,7 +150,7 @@ def _pytest(
             process.run(
                 [*argv, *options.pytest_arguments, SMOKE_TESTS],
                 cwd=Path(folder),
-                env=process.inherited(**changes),
+                env=process.handed_on(**changes),
             )
         except ProcessError as problem:
             failure = problem

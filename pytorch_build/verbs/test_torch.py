@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
     tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
     tests = _tests(chosen, request)
     with _installed(chosen, target, tested, rocm, gpus) as inputs:
-        env = process.inherited(PYTHONPATH=None, PYTHONHOME=None, VIRTUAL_ENV=str(target.prefix))
+        env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
         torch = upstream_tests.installed_torch(target, env)
         upstream_tests.require_tools(target, torch, workers=request.workers)
         console.say(f"torch {torch.version} on {words}, tests of {tests.tree}")
@@ -194,7 +194,8 @@ def _in_container(arguments: argparse.Namespace) -> None:
     for folder in _caches(common.root).values():
         files.made(Path(folder))
     engine = engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out.")
-    process.run(command(engine, made, image=arguments.image, devices=devices, groups=groups))
+    words = command(engine, made, image=arguments.image, devices=devices, groups=groups)
+    process.run(words, env=process.inherited())
 
 
 def _caches(root: Path) -> Mapping[str, str]:

@@ -284,6 +284,31 @@ def test_a_developers_tree_is_recorded_and_left_as_it_is(built: Clone, own_audio
     assert built.record(f"build_audio-sample-{TAG}", "cpu")["inputs"]["source"]["diff"] != first
 
 
+@pytest.mark.parametrize(
+    ("stage", "file", "words"),
+    [
+        ("build_apex", "setup.py", ("--apex-dir",)),
+        (
+            "test_torch",
+            "test/conftest.py",
+            ("--include=test_nn", "--allow-version-mismatch", "--pytorch-dir"),
+        ),
+    ],
+)
+def test_code_of_sources_sees_no_right_of_the_job(
+    built: Clone, tmp_path: Path, stage: str, file: str, words: tuple[str, ...]
+) -> None:
+    tree, seen, project = tmp_path / "tree", tmp_path / "seen", stage.partition("_")[2]
+    process.capture(["git", "clone", "--quiet", built.path / ".cache/sample/repos" / project, tree])
+    with (tree / file).open("a", encoding="utf-8") as stream:
+        stream.write(f"\nimport os\nopen({str(seen)!r}, 'a').write(str(dict(os.environ)))\n")
+    rights = ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN", "GITHUB_ENV", "PYTEST_PLUGINS", "INVENTED")
+    told = dict.fromkeys(rights, "of-the-job")
+    built.passes("nox", "-s", stage, "--", *SAMPLE, "--force", *words, tree, **told)
+    assert "PATH" in seen.read_text(encoding="utf-8")
+    assert "of-the-job" not in seen.read_text(encoding="utf-8")
+
+
 def test_a_failing_build_is_recorded_with_the_front_doors_code(built: Clone, own_audio: Path) -> None:
     built.passes("nox", "-s", "build_torch", "--", *CPU)
     setup = own_audio / "setup.py"

@@ -133,6 +133,28 @@ def test_processes_output_and_the_environment_have_their_doors(what: set[str], d
     assert found == set()
 
 
+# nox, git, engines, pip's configuration, settings of AWS, sccache; execution.py allows a build less
+RIGHTS = {
+    *("ci/flow.py", "ci/verbs/build_image.py", "ci/verbs/in_image.py", "core/env/engines.py"),
+    *("core/env/installer.py", "core/stores/s3_client.py", "pytorch_build/build/forecast.py"),
+    *("pytorch_build/sample/repositories.py", "pytorch_build/sources/git.py", "pytorch_build/verbs/build.py"),
+    *("pytorch_build/verbs/test_torch.py", "requirements/lock.py"),
+}
+
+
+def test_nothing_but_the_tools_own_programs_gets_its_rights() -> None:
+    inherits, handed = (
+        {"process.inherited", "core.process.inherited"},
+        re.compile(r"env=.*\benvironment\(\)"),
+    )
+    found = {
+        relative(path)
+        for path in modules()
+        if inherits & (set(names(path)) | imports(path)) or handed.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == RIGHTS
+
+
 def test_nobody_edits_the_import_path() -> None:
     found = {relative(path) for path in modules() if "sys.path" in names(path) or "site" in imports(path)}
     assert found == set()

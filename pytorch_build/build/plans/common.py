@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 # A GPU target given by this variable is not part of a compiler cache's key.
 _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
-_LEAKS = frozenset(
-    {
-        # the run's credentials are for this tool, not for what it builds
-        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        *("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "TRITON_WHEEL_NAME", _TARGET_VARIABLE),
-    }
-)
 # Another ROCm installation's variables, which would lead hipcc and CMake there.
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
@@ -113,7 +106,7 @@ def make_plan(  # noqa: PLR0913 - a plan has as many parts
         distribution=distribution,
         version=build.tree.version,
         env=env,
-        unset=(_LEAKS | (_OTHER_ROCM if site.rocm else _ANY_ROCM)) - env.keys(),
+        unset=(_OTHER_ROCM if site.rocm else _ANY_ROCM) - env.keys(),
         uninstall=uninstall,
         requirements_files=tuple(name for name in requirements_files if name in site.facts.files),
         requirements=tuple(dict.fromkeys(requirements)),

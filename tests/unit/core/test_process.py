@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess  # noqa: TID251 - stands in for a child
@@ -33,6 +34,34 @@ def test_a_childs_environment_is_a_changed_copy(monkeypatch: pytest.MonkeyPatch)
     assert (env["KEPT"], env["ADDED"]) == ("1", "2")
     assert not {"GONE", "NEVER_THERE"} & set(env)
     assert dict(os.environ) == before  # noqa: TID251
+
+
+RIGHTS = (
+    *(
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+        "ACTIONS_ID_TOKEN_REQUEST_URL",
+        "ACTIONS_RUNTIME_TOKEN",
+        "GITHUB_PATH",
+    ),
+    *("GITHUB_TOKEN", "GITHUB_ENV", "NOTIFY_SLACK_WEBHOOK", "AWS_SESSION_TOKEN", "SSH_AUTH_SOCK", "CI"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_WEB_IDENTITY_TOKEN_FILE", "PIP_INDEX_URL", "UV_INDEX_URL"),
+    *("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONPATH", "PYTHONSTARTUP", "LD_PRELOAD", "GIT_ASKPASS"),
+    *("INVENTED", "PYTORCH_BUILD_TOKEN", "USE_PASSWORD", "CMAKE_API_KEY", "ROCM_WEBHOOK_URL", "TORCH_AUTH"),
+)
+
+
+@processes
+def test_a_child_gets_what_upstreams_code_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = {"HOME": "/h", "USE_ROCM": "1", "CMAKE_ARGS": "-DX", "LC_ALL": "C", "HSA_XNACK": "1"}
+    login = {"http_proxy": "http://me:word@p:1", "HTTPS_PROXY": "me:word@p:1", "no_proxy": "a,b"}
+    for name, value in (dict.fromkeys(RIGHTS, "of-the-job") | passed | login).items():
+        monkeypatch.setenv(name, value)
+    said = process.capture(python("import os; print(dict(os.environ))")).stdout
+    assert "of-the-job" not in said
+    expected = passed | {"http_proxy": "http://p:1", "HTTPS_PROXY": "p:1", "no_proxy": "a,b"}
+    assert expected.items() <= ast.literal_eval(said).items()
+    server = process.allowed(process.inherited(), program="compiler cache")
+    assert server.keys() & set(RIGHTS) == {name for name in RIGHTS if name.startswith("AWS_")}
 
 
 def test_a_program_is_found_on_the_path_that_is_asked(tmp_path: Path) -> None:

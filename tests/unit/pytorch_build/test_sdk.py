@@ -152,7 +152,7 @@ SPLIT = RocmSource(version="7.1.0a20250101", packages=PackageSource(find_links=(
 UNSPLIT = replace(SPLIT, layout="unsplit")
 SDK = """
 import os
-__version__ = os.environ.get("FAKE_VERSION", "7.1.0")
+__version__ = os.environ.get("ROCM_FAKE_VERSION", "7.1.0")
 def find_libraries(name):
     if name in ("hipfile", "rccl"):
         raise (ModuleNotFoundError if name == "hipfile" else FileNotFoundError)(name)
@@ -161,21 +161,21 @@ def find_libraries(name):
 DIST_INFO = """
 import os
 class Libraries:
-    is_target_specific = os.environ.get("FAKE_LAYOUT") != "split"
+    is_target_specific = os.environ.get("ROCM_FAKE_LAYOUT") != "split"
 ALL_PACKAGES = {"libraries": Libraries}
-AVAILABLE_TARGET_FAMILIES = ["gfx942", "gfx950"] if "FAKE_LAYOUT" in os.environ else ["gfx94X-dcgpu"]
+AVAILABLE_TARGET_FAMILIES = ["gfx942", "gfx950"] if "ROCM_FAKE_LAYOUT" in os.environ else ["gfx94X-dcgpu"]
 def determine_target_family():
     asked = os.environ.get("ROCM_SDK_TARGET_FAMILY", "gfx942")
     assert asked in AVAILABLE_TARGET_FAMILIES
-    return os.environ.get("FAKE_FAMILY", asked)
+    return os.environ.get("ROCM_FAKE_FAMILY", asked)
 """
 MAIN = """
 import os, sys
 answers = {"--root": "root", "--bin": "root/bin", "--cmake": "root/cmake"}
 if sys.argv[1] == "targets":
-    print(os.environ.get("FAKE_TARGETS", "gfx942;gfx950"))
+    print(os.environ.get("ROCM_FAKE_TARGETS", "gfx942;gfx950"))
 else:
-    print(os.environ.get("FAKE_PATH") or os.path.join(os.environ["FAKE"], answers[sys.argv[2]]))
+    print(os.environ.get("ROCM_FAKE_PATH") or os.path.join(os.environ["ROCM_FAKE"], answers[sys.argv[2]]))
 """
 
 
@@ -227,7 +227,7 @@ def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (package / f"{name}.py").write_text(text)
     for folder in ("root/bin", "root/cmake"):
         (tmp_path / folder).mkdir(parents=True)
-    monkeypatch.setenv("FAKE", str(tmp_path))
+    monkeypatch.setenv("ROCM_FAKE", str(tmp_path))
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={package.parent} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -258,7 +258,7 @@ def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) ->
 
 @pytest.mark.processes
 def test_a_split_sdk_is_never_told_a_family(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_LAYOUT", "split")
+    monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
     assert answered(target, "gfx942", "gfx950").layout == "split"
     with pytest.raises(RocmError, match="no device code for gfx1100, only for gfx942, gfx950"):
@@ -271,13 +271,13 @@ def test_a_split_sdk_is_never_told_a_family(target: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("FAKE_VERSION", "7.0.0", "is 7.0.0, not 7.1.0"),
-        ("FAKE_FAMILY", "gfx110X-all", "is for 'gfx110X-all', not 'gfx94X-dcgpu'"),
-        ("FAKE_PATH", "relative", "answered 'relative', which is not a folder"),
-        ("FAKE_PATH", "/nonexistent/folder", "which is not a folder"),
-        ("FAKE_PATH", " ", "gave an empty answer to path --root"),
-        ("FAKE_TARGETS", ";", "names no GPU targets"),
-        ("FAKE_TARGETS", " ", "gave an empty answer"),
+        ("ROCM_FAKE_VERSION", "7.0.0", "is 7.0.0, not 7.1.0"),
+        ("ROCM_FAKE_FAMILY", "gfx110X-all", "is for 'gfx110X-all', not 'gfx94X-dcgpu'"),
+        ("ROCM_FAKE_PATH", "relative", "answered 'relative', which is not a folder"),
+        ("ROCM_FAKE_PATH", "/nonexistent/folder", "which is not a folder"),
+        ("ROCM_FAKE_PATH", " ", "gave an empty answer to path --root"),
+        ("ROCM_FAKE_TARGETS", ";", "names no GPU targets"),
+        ("ROCM_FAKE_TARGETS", " ", "gave an empty answer"),
     ],
 )
 def test_other_and_empty_answers_are_refused(
@@ -304,7 +304,7 @@ def test_an_sdk_that_is_absent_or_no_json_is_refused(target: Any, tmp_path: Path
 def test_what_an_image_has_installed_says_its_version_and_layout(
     target: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_LAYOUT", "split")
+    monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
     found = installed(target)
     assert (found.version, found.layout, found.files) == ("7.1.0", "split", ())
     assert found.origin == f"what {target.executable} has installed"

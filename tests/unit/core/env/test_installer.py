@@ -61,21 +61,26 @@ def test_a_configuration_is_read_as_pip_reads_it() -> None:
         "list.format='json'\n"
         "no setting at all\n"
     )
-    assert parse_configuration(listed) == Sources(
+    assert parse_configuration(listed, {}) == Sources(
         index_url="https://host/a=b/simple",
         extra_index_urls=("https://x", "https://y"),
         find_links=("/env",),
         cert="/etc/ca.crt",
     )
-    assert parse_configuration("global.find-links='\\n/a\\n/b'").find_links == ("/a", "/b")
-    assert parse_configuration("") == Sources()
+    assert parse_configuration("global.find-links='\\n/a\\n/b'", {}).find_links == ("/a", "/b")
+    assert parse_configuration("", {}) == Sources()
+    uv = {"UV_DEFAULT_INDEX": "https://a", "UV_INDEX": "n=https://b?x=1 https://c", "UV_FIND_LINKS": "/d,/e"}
+    named = Sources(
+        index_url="https://a", extra_index_urls=("https://b?x=1", "https://c"), find_links=("/d", "/e", "/a")
+    )
+    assert parse_configuration("global.find-links='/a'\nglobal.index-url='https://z'", uv) == named
 
 
 @pytest.mark.parametrize(
     ("word", "meant"), [("y", True), ("True", True), ("1", True), ("0", False), ("", False)]
 )
 def test_yes_is_what_pip_takes_for_it(word: str, *, meant: bool) -> None:
-    assert parse_configuration(f"global.no-index={word!r}").no_index is meant
+    assert parse_configuration(f"global.no-index={word!r}", {}).no_index is meant
 
 
 @pytest.mark.parametrize(
@@ -107,11 +112,19 @@ def test_uv_is_given_what_pip_would_read(called: Called) -> None:
     assert not unwished & set(called.argv)
 
 
-def test_pip_reads_its_own_configuration(called: Called) -> None:
+def test_pip_is_told_sources_too_as_the_code_of_sdists_must_not_read_them(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX_A_PASSWORD", "GITHUB_TOKEN", "GITHUB_ENV"):
+        monkeypatch.setenv(name, "https://user:word@host/simple")
+    monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
     installer.install(TARGET, Install(requirements=("torch==2.13.0",)), backend="pip")
     assert called.argv[:5] == [sys.executable, "-m", "pip", "--python", "/venv/bin/python"]
-    assert not {"--isolated", "--index-url", "--find-links", "--cert"} & set(called.argv)
+    assert called.after("--index-url") == ["https://mine/simple"]
+    assert not {"--isolated", "--cert"} & set(called.argv)
     assert called.env.get("PIP_CONFIG_FILE") != os.devnull
+    # which pip itself logs in at
+    assert {name for name, value in called.env.items() if "word" in value} == {"https_proxy"}
 
 
 @pytest.mark.parametrize("backend", ["uv", "pip"])

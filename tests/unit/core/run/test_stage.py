@@ -11,7 +11,7 @@ from core.cli.options import Common
 from core.errors import BuildError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
-from core.run.stage import Made, Stage, builder_from, perform
+from core.run.stage import Made, Stage, builder_from, changes, perform
 
 MakeWheel = Callable[..., Path]
 INPUTS = {"commit": "abc", "rocm": "7.1"}
@@ -208,10 +208,16 @@ def test_a_dry_run_does_and_writes_nothing(
     work = Work(wheel)
     dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
     assert perform(dry, INPUTS, work) is None
-    assert "would do the work" in capsys.readouterr().err
+    assert "would do the work: it was not done yet" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
     first = perform(stage(tmp_path), INPUTS, work)
     assert perform(dry, INPUTS, work) == first
+    assert perform(dry, {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}, work) is None
+    said = capsys.readouterr().err
+    assert 'would do the work: flags was nothing and is {"CC":"gcc"}' in said
+    assert 'targets was nothing and is ["a"]' in said
+    assert tuple(changes(dry, INPUTS)) == ("what it made is not there as it was",)
+    assert tuple(changes(stage(tmp_path, force=True), INPUTS)) == ("--force asks for it",)
     assert work.done == 1
     assert not (tmp_path / "mine").exists()
 

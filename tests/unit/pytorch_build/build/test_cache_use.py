@@ -62,8 +62,8 @@ with socket.socket(socket.AF_UNIX) as client:
     if sys.argv[1] == "--stop-server":
         client.send(b"stop")
         client.recv(1)
-if os.environ.get("FAKE_SAYS"):
-    sys.exit(print("nonsense") or (os.environ["FAKE_SAYS"] == "failure"))
+if os.environ.get("CCACHE_SAYS"):
+    sys.exit(print("nonsense") or (os.environ["CCACHE_SAYS"] == "failure"))
 none = {{"counts": {{}}}}
 count = {{"counts": {{"C/C++": len(notes.read_text().splitlines())}}}}
 names = ("requests_not_cacheable requests_not_compile requests_unsupported_compiler cache_timeouts "
@@ -207,7 +207,7 @@ def test_errors_are_counted_and_no_build_is_thrown_away_for_counters(
         assert (server.details() or {})["errors"] == 2
     assert "sccache failed 2 times to read or store an entry in local" in capsys.readouterr().err
     for says in ("failure", "nonsense"):
-        with shop.used(FAKE_SAYS=says) as server:
+        with shop.used(CCACHE_SAYS=says) as server:
             assert server.details() is None
         assert "No statistics of sccache: " in capsys.readouterr().err
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from core import process
 from core.errors import DataError
 from pytorch_build.build import container
 from pytorch_build.build.container import Job, command, inner_words, load_container
@@ -72,16 +71,3 @@ def test_an_image_without_a_digest_is_refused(tmp_path: Path) -> None:
     path.write_text(text.replace(load_container().image, "quay.io/pypa/manylinux_2_28_x86_64:latest"))
     with pytest.raises(DataError, match="names no digest"):
         load_container(path)
-
-
-def test_a_run_makes_its_caches_and_hands_the_environment_to_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[str, Path, dict[str, str]]] = []
-    monkeypatch.setattr(process, "run", lambda argv, cwd, env: calls.append((argv[0], cwd, dict(env))))
-    made = Job(
-        session="build_torch", python="3.12", words=(), root=tmp_path, user=(1, 1), present=frozenset()
-    )
-    container.run("docker", made, env={"A": "b"})
-    assert calls == [("docker", tmp_path, {"A": "b"})]
-    assert (tmp_path / ".cache" / "container" / "ccache").is_dir()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +20,8 @@ from core.run import records
 from core.run.records import Cell
 from core.run.stage import Made
 from pytorch_build.build import build as module
-from pytorch_build.build import cache_use, machine, stage
+from pytorch_build.build import machine, stage
 from pytorch_build.build.build import inputs, perform
-from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
@@ -335,29 +334,6 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest == first
     shop.make(change(build))
     assert shop.digest != first
-
-
-@pytest.mark.parametrize("starts", [True, False])
-def test_a_build_goes_through_the_compiler_cache_where_that_starts(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch, *, starts: bool
-) -> None:
-    used: list[CompilerCache] = []
-
-    def in_use(cache: CompilerCache, *, base_dirs: tuple[Path, ...], **_: Any) -> Any:
-        used.append(cache)
-        assert base_dirs == (run.root / "src", run.root / "env", run.root)
-        return nullcontext(SimpleNamespace(cache=cache, details=lambda: {"hits": 3}) if starts else None)
-
-    monkeypatch.setattr(cache_use, "in_use", in_use)
-    cache = CompilerCache(kind="sccache", program=run.root / "sccache")
-    chosen = with_choice(compiler_cache=cache, compiler_cache_store="s3://mine")(build)
-    details = shop.make(chosen).details
-    assert [str(one.storage) for one in used] == ["s3://mine/compiler-cache/ci/sccache"]
-    assert shop.site is not None
-    # else compilers would be started through it
-    assert shop.site.cache == (used[0] if starts else None)
-    assert details.get("compiler_cache") == ({"hits": 3} if starts else None)
-    assert (shop.cache is not None) == starts
 
 
 def test_a_failing_build_leaves_its_log_among_the_outputs(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ class World(Upstream):
         self.names(("torch", "audio"), torch={}, audio={"pin": "related_commits"}, vision={})
 
     def pin(self, audio: str) -> str:
-        row = f"ubuntu|p|torchaudio|main|{audio}|{self.root / 'audio-fork'}\n"
+        row = f"ubuntu|p|torchaudio|main|{audio}|https://example.invalid/audio-fork\n"
         return self.commit("torch", {"version.txt": "2.10.0a0\n", "related_commits": row})
 
     def context(self, *, cpu: bool = False, ref: TorchRef | None = None, **options: Any) -> Context:
@@ -48,8 +49,38 @@ class World(Upstream):
 
 
 @pytest.fixture
-def world(tmp_path: Path, commit_files: Commit) -> World:
+def world(tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch) -> World:
+    # a person's own settings of git, which name a mirror
+    monkeypatch.setenv("HOME", str(tmp_path))
+    mirror = f'[url "{tmp_path}/"]\n\tinsteadOf = https://example.invalid/\n'
+    (tmp_path / ".gitconfig").write_text(f'{mirror}[protocol "file"]\n\tallow = always\n')
     return World(tmp_path, commit_files)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "origin", ["file:///srv/a", "/srv/a", "../a", "fd::0", "ext::sh -c true", "http://a/b"]
+)
+def test_an_origin_that_nobody_here_named_must_be_encrypted(
+    world: World, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    lock = source_lock(world.context(), ROCM)
+    changed = lock.project("audio").model_copy(update={"origin": origin})
+    lock = lock.model_copy(update={"projects": {**lock.projects, "audio": changed}})
+    manifests = world.root / "checkout/out/local-linux/manifests"
+    (manifests / "source-lock-mine.json").write_text(lock.model_dump_json())
+    said = rf"projects\.audio\.origin: '{re.escape(origin)}' is not an https:// or ssh:// address"
+    for read in (stored_lock, lambda context: source_lock(context, ROCM)):
+        with pytest.raises(SourceError, match=f"source-lock-mine.json: {said}"):
+            read(world.context())
+    world.commit("torch", {"related_commits": f"ubuntu|p|torchaudio|main|{world.fork}|{origin}\n"})
+    with pytest.raises(SourceError, match=r"related_commits of .*: audio: '.*' is not an https://"):
+        source_lock(world.context(), ROCM, update=True)
+    monkeypatch.setenv(PASSED, lock.compact())
+    with pytest.raises(SourceError, match=f"SOURCE_LOCK: {said}"):
+        stored_lock(world.context())
+    named = world.with_source("audio", origin=origin, own_origin=True)
+    assert stored_lock(world.context(ref=named)) == lock, "a person's own"
 
 
 def commits(lock: SourceLock) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from core import process
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources import git as module
-from pytorch_build.sources.git import Origins, Reader, Repository, is_path, last_words
+from pytorch_build.sources.git import Origins, Reader, Repository, last_words, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,18 +26,43 @@ and the repository exists.
 """
 
 
-def test_paths_are_told_from_urls() -> None:
-    assert all(map(is_path, ("/a/b", "./a", "C:/a", "C:\\a", "file:///a")))
-    assert not any(map(is_path, ("https://example.org/a", "git@example.org:a/b", "host:a")))
+def test_paths_are_told_from_urls_and_both_from_what_git_would_start() -> None:
+    assert {protocol(one) for one in ("/a/b", "./a", "C:/a", "C:\\a", "file:///a", "-oX=y:z")} == {"file"}
+    assert {protocol(one) for one in ("ssh://git@host/a", "git@example.org:a/b", "host:a")} == {"ssh"}
+    assert [protocol(one) for one in ("https://a/b", "ext::sh -c x", "fd::0")] == ["https", "ext", "fd"]
 
 
-def test_only_origins_that_are_paths_allow_submodules_from_paths() -> None:
-    assert Origins().settings("https://example.org/a") == ()
-    assert Origins().settings("/a") == ("protocol.file.allow=always",)
+def test_git_reaches_what_is_encrypted_and_what_a_person_named() -> None:
+    safe = ("protocol.allow=never", "protocol.https.allow=always", "protocol.ssh.allow=always")
+    for origin in ("https://example.org/a", "git@example.org:a", "fd::0", "ext::sh -c x", "ftp://a/b"):
+        assert Origins().settings(origin) == safe
+    for origin, kind in (("/a", "file"), ("http://a/b", "http"), ("git://a/b", "git")):
+        assert Origins().settings(origin) == (*safe, f"protocol.{kind}.allow=always")
     mirrors = Origins(mirrors={"https://example.org/": "https://mirror.example.org/"})
     assert mirrors.settings("https://example.org/a") == (
         "url.https://mirror.example.org/.insteadOf=https://example.org/",
+        *safe,
     )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("address", ["fd::0", "ext::sh -c 'touch {0}/ran'", "file://{0}/there"])
+def test_git_starts_no_helper_and_takes_no_folder_for_a_tree(
+    tmp_path: Path, commit_files: Commit, address: str
+) -> None:
+    address = address.format(tmp_path)
+    commit_files(tmp_path / "there", {"a": ""})
+    modules = f'[submodule "a"]\n\tpath = a\n\turl = {address}\n'
+    tree = tmp_path / "tree"
+    commit_files(tree, {".gitmodules": modules})
+    git = Repository(path=tree, settings=Origins().settings("https://example.org/a"))
+    git.run("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
+    with pytest.raises(SourceError, match="not allowed"):
+        module.update_submodules(git, depth=1, jobs=1)
+    if "://" not in address:
+        with pytest.raises(SourceError, match=r"transport '.*' not allowed"):
+            module.ls_remote(address, ("refs/heads/main",), Origins())
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_environment_steers_no_git(monkeypatch: pytest.MonkeyPatch) -> None:

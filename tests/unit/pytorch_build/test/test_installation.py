@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core import process
 from core.errors import CheckError
 from pytorch_build.test.gpus import Assignment
 from pytorch_build.test.installation import amd_targets, require_device_code, sdist_target
@@ -65,7 +66,7 @@ def test_what_would_fail_at_the_first_kernel_is_told_before(
     said: str,
 ) -> None:
     environment(tmp_path, extras, **changes)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(process, "handed_on", lambda: process.inherited(PYTHONPATH=str(tmp_path)))
     target = run.target(executable=Path(sys.executable))
     if not said:
         require_device_code(target, ["gfx942"])

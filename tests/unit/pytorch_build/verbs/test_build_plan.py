@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.cli.options import Common
 from core.process import capture
 from core.run import this_platform
 from pytorch_build.refs.torch_refs import PROJECTS
@@ -29,11 +31,12 @@ def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Return a plan as JSON; nothing but the cache may have been written for it."""
     monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
     ensure_repositories(tmp_path / ".cache" / "sample" / "repos")
+    shutil.copytree(Common().root / "requirements", tmp_path / "requirements")
 
     def asked(project: str, *words: str) -> Any:
         answer = front("build", project, *SAMPLE, "--json", *words)
         assert answer.code == 0, answer.said
-        assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own"}
+        assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own", "requirements"}
         return json.loads(answer.out)
 
     return asked
@@ -82,6 +85,27 @@ def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_pat
     assert made["requirements_files"] == ["requirements.txt"]
     assert made["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
     assert made["source"]["tree"] == str(own)
+    assert "cannot be run yet: ROCm" in made["rebuild"][0]
+    (own / "setup.py").write_text("")
+    assert planned("torch", "--pytorch-dir", str(own))["source"]["diff"] != made["source"]["diff"]
+
+
+def test_the_whole_environment_is_told_with_where_each_value_is_from(
+    planned: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {"USE_MINE": "1", "USE_KINETO": "OFF", "OMP_NUM_THREADS": "3", "CXXFLAGS": "-O1"}
+    hidden = dict.fromkeys(("GITHUB_ENV", "LD_PRELOAD", "MY_SETTING", "TORCH_SECRET"), "of-the-job")
+    for name, value in (mine | hidden | {"https_proxy": "http://user:of-the-job@proxy:3128"}).items():
+        monkeypatch.setenv(name, value)
+    made = planned("torch", "--gpu-family", "cpu")
+    assert made["env"].keys() == made["env_from"].keys()
+    assert "of-the-job" not in json.dumps(made)
+    assert mine.items() <= {**made["env"], "CXXFLAGS": made["env"]["CXXFLAGS"].split()[0]}.items()
+    assert [made["env_from"][name] for name in (*mine, "USE_GLOO")] == [
+        *("your environment: build flags", "your environment: build flags", "your environment: threads"),
+        *("the plan, with yours", "the plan"),
+    ]
+    assert made["rebuild"] == ["it was not done yet"]
 
 
 def test_for_people_it_says_what_is_missing(front: Any, planned: Callable[..., Any]) -> None:
