@@ -269,8 +269,8 @@ def _json_file(entry: Entry) -> str:
     moment = int(entry.modified)
     more = f',"requires-python":{_json(entry.requires_python)}' if entry.requires_python else ""
     if entry.metadata_sha256:
-        digest = f'{{"sha256":"{entry.metadata_sha256}"}}'
-        more += f',"core-metadata":{digest},"dist-info-metadata":{digest}'
+        # PEP 714's name alone: pip 22.3 to 23.1 fails at the older one in JSON
+        more += f',"core-metadata":{{"sha256":"{entry.metadata_sha256}"}}'
     if entry.yanked is not None:
         more += f',"yanked":{_json(entry.yanked or True)}'
     return (

@@ -101,7 +101,7 @@ def entry_of(attributes: dict[str, str | None], text: str, page_url: str, folder
 def entry_of_json(one: dict[str, Any], page_url: str, folder: str) -> Entry:
     url = urlsplit(urljoin(page_url, one["url"]))
     assert unquote(url.path) == f"{folder}{one['filename']}"
-    assert one.get("core-metadata") == one.get("dist-info-metadata")
+    assert "dist-info-metadata" not in one  # PEP 714
     name, version, _build, _tags = parse_wheel_filename(one["filename"])
     yanked = one.get("yanked")
     return Entry(
