@@ -63,7 +63,7 @@ STATE = f"{SIMPLE}/index-state.txt"
 _ROOT = f"{SIMPLE}/"
 _PAGE = re.compile(rf"(?:.*/)?(?:{FLAT}|{_ROOT}(?:[a-z0-9-]+/)?(?:index\.(?:html|json))?|{re.escape(STATE)})")
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_KEY, _ETAG = attrgetter("key"), attrgetter("etag")
+_KEY, _SEEN = attrgetter("key"), attrgetter("etag", "modified")
 _TRIES = 100
 _LONGEST_PAUSE = 4.0
 
@@ -91,8 +91,8 @@ class _Snapshot:
         return (
             self.documents == other.documents
             and len(self.found) == len(other.found)
-            # by etags alone: no file's bytes are another's, as a wheel holds its name
-            and all(map(eq, map(_ETAG, self.found), map(_ETAG, other.found)))
+            # not by name: no file's bytes are another's, as a wheel holds its own
+            and all(map(eq, map(_SEEN, self.found), map(_SEEN, other.found)))
         )
 
 

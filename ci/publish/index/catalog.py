@@ -29,11 +29,11 @@ class Held:
 
 
 def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
-    """Pair wheels and sdists with their sidecars: names and etags, which change when the files do."""
+    """Pair wheels and sdists with their sidecars: names, times and etags, which change when the files do."""
     cut = len(prefix) + 1 if prefix else 0
     sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{key[cut:]} {one.etag} {sidecars.get(key + SIDECAR, '')}": one
+        f"{key[cut:]} {int(one.modified)}-{one.etag} {sidecars.get(key + SIDECAR, '')}": one
         for one in stored
         if (key := one.key).endswith(FILES)
     }
@@ -60,9 +60,11 @@ class Catalog:
         """Return what the index lists now; its pages are not made yet."""
         documents, anew = self._read_documents()
         old: Mapping[str, Project] = {} if anew else self.old.projects
-        known = set() if anew else self.old.seen()
+        before = set() if anew else self.old.seen()
+        # what is promised once more is judged once more: by all promises, whichever came first
+        known = {seen for seen in before & self.files.keys() if seen.partition(" ")[0] not in self.promises}
         fresh = {seen: stored for seen, stored in self.files.items() if seen not in known}
-        gone = self._gone(known - self.files.keys())
+        gone = self._gone(before - known)
         if self.source.names_files:
             for line in gone:
                 self.promises[line.promise.key].append(line.promise)
@@ -80,7 +82,7 @@ class Catalog:
         projects = dict(old)
         again = self._with_other_reasons()
         for name in {read_name(line.promise.key).name for line in gone} | made.keys() | again:
-            stay = [line for line in old[name].lines() if line.seen in self.files] if name in old else []
+            stay = [line for line in old[name].lines() if line.seen in known] if name in old else []
             kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
             rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
             projects[name] = project_of([*rows, *made.get(name, ())])
@@ -173,7 +175,7 @@ class Catalog:
                 f"{stored.key} in {self.store.url} differs from its record.",
                 hint="Build it again with --force.",
             )
-        return fitting[-1]
+        return max(fitting)
 
     def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
         """Whether its size alone does not tell which file it is."""

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from core import parallel
@@ -138,9 +138,21 @@ def test_a_page_that_was_lost_or_overwritten_is_written_again(
     assert pages(memory) == good
 
 
+STEP_NAMES = [
+    "publish",
+    "replace",
+    "remove",
+    "sidecar",
+    "yank",
+    "unyank",
+    "failed",
+    "index",
+    "forget",
+    "promise again",
+]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["publish", "replace", "remove", "sidecar", "yank", "unyank", "failed", "index"]),
+        st.sampled_from(STEP_NAMES),
         st.sampled_from(["torch", "apex", "triton"]),
         st.sampled_from(["1.0", "1.10", "1.9", "2.0rc1+rocm7.1"]),
     ),
@@ -155,8 +167,17 @@ def take(store: Any, step: str, wheel: str) -> None:
     elif step == "replace":
         publish(store, wheel, content="again")
     elif step == "remove":
-        for one in (f"{MANIFESTS}/{wheel}.json", f"{key}.metadata", key):
+        for one in (
+            f"{MANIFESTS}/{wheel}.json",
+            f"{MANIFESTS}/another of {wheel}.json",
+            f"{key}.metadata",
+            key,
+        ):
             store.objects.pop(one, None)
+    elif step == "promise again" and key in store.objects:
+        publish(store, wheel, record=f"another of {wheel}", requires_python=">=3.12")
+    elif step == "forget":
+        store.objects.pop(state_key(), None)
     elif step == "sidecar":
         store.objects.pop(f"{key}.metadata", None)
     elif step == "failed":
@@ -171,8 +192,10 @@ def take(store: Any, step: str, wheel: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(STEPS)
+@example([(step, "torch", "1.0") for step in ("publish", "index", "remove", "publish")])
+@example([(step, "torch", "1.0") for step in ("publish", "index", "promise again")])
 def test_what_is_indexed_step_by_step_is_what_is_indexed_at_once(steps: list[tuple[str, str, str]]) -> None:
-    store = MemoryStore(folder_pages=False)
+    store = MemoryStore(folder_pages=False, moments={})
     for step, project, version in steps:
         if step == "index":
             index(store)
