@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+import uuid
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,11 +22,11 @@ CHUNK = 1 << 20
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name only when it is complete."""
+def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
+    """Write a file that appears under its name when it is complete; half of it lies beside, or `within`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        handle, name = tempfile.mkstemp(dir=within or path.parent, prefix=".", suffix=".part")
     except OSError as problem:
         raise unwritten(path, problem) from problem
     temporary = Path(name)
@@ -83,10 +84,11 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 
-    An existing target is replaced atomically. Both names are one file: neither may be written to.
+    An existing target is replaced atomically. Both names are one file: neither may be written to. Half of a
+    copy lies beside its target, or `within`.
     """
 
     def link(source: Path, temporary: Path) -> None:
@@ -95,7 +97,7 @@ def link_or_copy(source: Path, target: Path) -> None:
         except OSError:
             shutil.copyfile(source, temporary)
 
-    _placed(source, target, link)
+    _placed(source, target, link, within)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -106,10 +108,12 @@ def copy(source: Path, target: Path) -> None:
     _placed(source, target, shutil.copyfile)
 
 
-def _placed(source: Path, target: Path, place: Callable[[Path, Path], object]) -> None:
+def _placed(
+    source: Path, target: Path, place: Callable[[Path, Path], object], within: Path | None = None
+) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link.") as folder:
+        with tempfile.TemporaryDirectory(dir=within or target.parent, prefix=".link.") as folder:
             temporary = Path(folder) / target.name
             place(source, temporary)
             temporary.replace(target)
@@ -133,3 +137,30 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def workspace(parent: Path) -> Iterator[Path]:
+    """Lend a folder below `parent`, which goes in the end; where this process is killed, by `sweep`."""
+    from filelock import FileLock
+
+    folder = made(parent) / uuid.uuid4().hex
+    lock = folder.with_suffix(".lock")
+    with FileLock(lock):
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    lock.unlink(missing_ok=True)
+
+
+def sweep(parent: Path, clean: Callable[[Path], object] = shutil.rmtree) -> None:
+    """Take away the workspaces below `parent` whose processes are gone; one that cannot go yet stays."""
+    for lock in parent.glob("*.lock"):
+        from filelock import FileLock, Timeout
+
+        with suppress(OSError, Timeout), FileLock(lock, timeout=0):
+            if lock.with_suffix("").exists():
+                clean(lock.with_suffix(""))
+            lock.unlink()

@@ -120,8 +120,8 @@ def _source(store: Store, item: Item) -> Iterator[Path]:
     if not item.packed and (item.owned or not linking):
         yield item.path
         return
-    beside = files.made(store.root) if isinstance(store, DirectoryStore) else None
-    with tempfile.TemporaryDirectory(dir=beside, prefix=".upload.") as folder:
+    parts = store.parts if isinstance(store, DirectoryStore) else None
+    with files.workspace(parts) if parts else tempfile.TemporaryDirectory() as folder:
         mine = Path(folder) / PurePosixPath(item.key).name
         (pack if item.packed else files.copy)(item.path, mine)
         if (mine.stat().st_size, item.path.stat().st_mtime_ns) != (item.size, item.changed):

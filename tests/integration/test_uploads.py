@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.verbs.upload import KINDS, upload_from_out, write_pages
-from core import process
+from core import files, process
 from core.cli.options import ROOT, Common
-from core.errors import StoreError
+from core.errors import MissingInputError, StoreError
 from core.run import stage
 from core.run.records import Cell
+from core.stores.directory import DirectoryStore
 from core.stores.s3_client import PROBE
 from tests.integration.s3_proxy import proxied
 
@@ -77,6 +78,26 @@ def test_everything_arrives_once(rclone: S3Server, folder: Path) -> None:
         assert all(PROBE in one.path for one in writes)
         assert len(proxy.requests) < 25
     assert state(rclone, bucket) == found
+
+
+def test_what_a_killed_upload_left_in_a_folder_goes_with_the_next_stage(folder: Path) -> None:
+    store = DirectoryStore(folder / "out")
+    words = ["--run-id=123", f"--artifact-group={GROUP}", f"--store={store.root}"]
+    dies = "shutil.copyfile = lambda _, half: Path(half).write_bytes(b'half') and os.kill(os.getpid(), 9)"
+    code = f"import os, runpy, shutil; from pathlib import Path; {dies}; runpy.run_module('ci', {{}}, '__main__')"
+
+    def parts() -> set[str]:
+        return {path.name for path in store.parts.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+    with files.workspace(store.parts) as others:
+        (others / "goes on").touch()
+        argv: list[str | Path] = [sys.executable, "-c", code, "upload", f"--input-dir={folder}", *words]
+        assert process.capture(argv, cwd=ROOT, check=False).returncode == -9
+        assert parts() > {"goes on"}
+        argv = [sys.executable, "-m", "ci", "index", *words]
+        assert process.capture(argv, cwd=ROOT, check=False).returncode == MissingInputError.exit_code
+        assert parts() == {"goes on"}
+    assert list(store.parts.iterdir()) == []
 
 
 def test_nothing_is_lost_over_a_network_that_fails(rclone: S3Server, folder: Path) -> None:
