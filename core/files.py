@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from core import console
-from core.errors import FatalError
+from core.errors import MachineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,9 +43,9 @@ def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
         raise
 
 
-def unwritten(path: Path, problem: OSError) -> FatalError:
+def unwritten(path: Path, problem: OSError) -> MachineError:
     """Return the error of a file that the disk or its rights refuse."""
-    return FatalError(
+    return MachineError(
         f"{path} could not be written: {problem.strerror or problem}.",
         hint="Free space or change the folder.",
     )

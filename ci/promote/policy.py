@@ -28,7 +28,7 @@ from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ci.plan.data import Runners
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ci.promote.facts import Facts, Wheel
     from ci.promote.runs import Test
 
+STAGES = ("test_rocm", "test_smoke", "test_torch", "test_torch_inductor", "test_torch_distributed")
 _PART = re.compile(r"-\d+-of-\d+\Z")
 _EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
 _ENVIRONMENTS = {
@@ -45,12 +46,23 @@ _ENVIRONMENTS = {
 GATES_FILE = Path(__file__).with_name("gates.toml")
 
 
+def _require_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for one in given:
+        if one not in known:
+            raise ValueError(f"{what}: {one!r} is not known. {nearest(one, known)}")
+
+
 class Gate(Model):
     """The stages whose tests must have passed."""
 
     rocm: tuple[str, ...]
     pytorch: tuple[str, ...]
     where_run: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        _require_known("stage", (*self.rocm, *self.pytorch, *self.where_run), STAGES)
+        return self
 
 
 class Required(Model):
@@ -65,10 +77,9 @@ class Required(Model):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        known = {"families": families(), "release_types": RELEASE_TYPES}
-        for name, one in ((field, one) for field in known for one in getattr(self, field)):
-            if one not in known[name]:
-                raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known[name])}")
+        _require_known("stage", [self.stage], STAGES)
+        _require_known("families", self.families, families())
+        _require_known("release_types", self.release_types, RELEASE_TYPES)
         for one in self.pythons:
             python_tag(one)
         return self
@@ -94,6 +105,11 @@ class Gates(Model):
     gates: Gate
     families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
     required: tuple[Required, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        _require_known("families", self.families, families())
+        return self
 
     def of(self, wheel: Wheel) -> Gate:
         """Return the gates of a wheel's family."""

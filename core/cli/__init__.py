@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from core import console
 from core.cli.options import add_common
-from core.errors import FatalError, InterruptedStageError, UsageError, nearest
+from core.errors import FatalError, InterruptedStageError, UsageError, nearest, ordinary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,9 +75,10 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     except Exception as problem:
         if "--debug" in words:
             raise
-        if isinstance(problem, FatalError):
-            console.error(str(problem))
-            return problem.exit_code
+        ended = ordinary(problem)
+        if isinstance(ended, FatalError):
+            console.error(str(ended))
+            return ended.exit_code
         said = f"{type(problem).__name__}: {problem}"
         console.error(f"{said}\nAn internal error: run the command with --debug and report it.")
         return FatalError.exit_code

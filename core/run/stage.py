@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files
 from core.cli.options import environment
-from core.errors import FatalError, InterruptedStageError, StoreError
+from core.errors import FatalError, InterruptedStageError, StoreError, ordinary
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.stores.location import OverlayStore
@@ -146,8 +146,9 @@ def _end(problem: BaseException) -> tuple[int, str]:
     """Return the code that the front door will exit with, and why."""
     if isinstance(problem, KeyboardInterrupt):
         return InterruptedStageError.exit_code, "interrupted"
-    if isinstance(problem, FatalError):
-        return problem.exit_code, str(problem)
+    ended = ordinary(problem)
+    if isinstance(ended, FatalError):
+        return ended.exit_code, str(ended)
     return FatalError.exit_code, f"{type(problem).__name__}: {problem}"
 
 

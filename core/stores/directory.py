@@ -187,26 +187,27 @@ class DirectoryStore:
 
 def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> None:
     """List a folder; without `pathlib`, as indexes list ten thousand files at once."""
-    place = f"{root}/{folder}"
-    try:
-        entries = os.scandir(place)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    with entries:
-        for entry in entries:
-            name = entry.name
-            # what begins with a dot is half written, or remembered; any may go while this looks
-            if name[0] == ".":
-                continue
-            try:
-                status = os.stat(place + name)  # noqa: PTH116 - an entry's own knows no inode on Windows
-            except FileNotFoundError:
-                continue
-            key = folder + name
-            if stat.S_ISREG(status.st_mode):
-                found.append(_stored(key, status))
-            elif recursive and entry.is_dir(follow_symlinks=False):
-                _scan(root, f"{key}/", found, recursive=True)
+    waiting = [folder]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = os.scandir(f"{root}/{folder}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        with entries:
+            for entry in entries:
+                # what begins with a dot is half written, or remembered; any may go while this looks
+                if entry.name[0] == ".":
+                    continue
+                key = folder + entry.name
+                try:
+                    status = os.stat(f"{root}/{key}")  # noqa: PTH116 - an entry's own knows no inode on Windows
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    found.append(_stored(key, status))
+                elif recursive and entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{key}/")
 
 
 def _remembered(path: str) -> str:

@@ -27,6 +27,7 @@ import re
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from operator import attrgetter, eq
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
         # a folder's conditions hold; files that were read had their sidecars written
         settled = todo is None or (is_local(store) and source.names_files)
         if settled or found.same(_snapshot(store, prefix, source)):
+            _warn_of_idle(new, f"{store.url}/{key_in(prefix, YANKED)}")
             return Indexed(
                 files=sum(project.count for project in new.projects.values()),
                 written=tuple(writer.written),
@@ -207,8 +209,9 @@ def _read_yanked(store: Store, key: str, found: _Snapshot) -> Mapping[str, str]:
         return {}
     try:
         reasons = json.loads(store.read(key))
-        return {_yanked_key(one): " ".join(why.split()) for one, why in reasons.items()}
-    except (ValueError, AttributeError, WheelError) as problem:
+        # pages are UTF-8, which not every text of JSON is
+        return {_yanked_key(one): " ".join(why.encode().decode().split()) for one, why in reasons.items()}
+    except (ValueError, AttributeError, RecursionError, WheelError) as problem:
         raise DataError(
             f"{store.url}/{key} does not say what is yanked: {problem}",
             hint='Write file names, or name==version, and why: {"torch==2.10.0": "broken on gfx90a"}.',
@@ -221,6 +224,17 @@ def _yanked_key(text: str) -> str:
         read_name(text)
         return text
     return f"{canonicalize_name(name.strip())}=={Version(version.strip())}"
+
+
+def _warn_of_idle(state: State, where: str) -> None:
+    """Name what is yanked and not listed: misspelt perhaps, or gone, to be yanked when it comes again."""
+    projects = state.projects.values() if state.yanked else ()
+    listed = {line.promise.key for project in projects for line in project.lines()}
+    versions = {f"{one.name}=={one.release}" for one in map(read_name, listed)}
+    for key in sorted(state.yanked.keys() - listed - versions):
+        close = get_close_matches(key, versions if "==" in key else listed, n=1, cutoff=0.8)
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        console.warn(f"{where}: nothing is listed for {key!r}, which it yanks.{guess}")
 
 
 def _changes(
