@@ -136,9 +136,13 @@ class InterruptedStageError(FatalError):
     exit_code = 130
 
 
-def ordinary(problem: BaseException) -> BaseException:
-    """Return the error for people where the machine, and no code of ours, is at fault; else what it is."""
+def fatal(problem: BaseException) -> FatalError:
+    """Return our error for whatever ends a stage; what a machine refuses is no fault of the code."""
     match problem:
+        case FatalError():
+            return problem
+        case KeyboardInterrupt():
+            return InterruptedStageError("Interrupted; run the same command again to go on.")
         case OSError():
             names = [str(one) for one in (problem.filename, problem.filename2) if one is not None]
             said = f"{' -> '.join(names) or type(problem).__name__}: {problem.strerror or problem}"
@@ -148,7 +152,8 @@ def ordinary(problem: BaseException) -> BaseException:
         case RecursionError():
             said = "Folders or documents are nested too deeply"
         case _:
-            return problem
+            hint = "An internal error: run the command with --debug and report it."
+            return FatalError(f"{type(problem).__name__}: {problem}", hint=hint)
     hint = "Free space, or change rights, names or folders; --debug shows where it was met."
     return MachineError(f"{said}.", hint=hint)
 

@@ -22,25 +22,16 @@ CHUNK = 1 << 20
 
 
 @contextmanager
-def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when it is complete; half of it lies beside, or `within`."""
+def _half(target: Path, within: Path | None) -> Iterator[Path]:
+    """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=within or path.parent, prefix=".", suffix=".part")
+        made(target.parent)
+        with tempfile.TemporaryDirectory(".part", ".half.", within or target.parent) as folder:
+            half = Path(folder) / "half"
+            yield half
+            half.replace(target)
     except OSError as problem:
-        raise unwritten(path, problem) from problem
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise unwritten(path, problem) from problem
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        raise unwritten(target, problem) from problem
 
 
 def unwritten(path: Path, problem: OSError) -> MachineError:
@@ -49,6 +40,15 @@ def unwritten(path: Path, problem: OSError) -> MachineError:
         f"{path} could not be written: {problem.strerror or problem}.",
         hint="Free space or change the folder.",
     )
+
+
+@contextmanager
+def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
+    """Write a file that appears under its name only when it is complete."""
+    with _half(path, within) as half:
+        with half.open("wb") as stream:
+            yield stream
+        half.chmod(0o644)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -87,38 +87,19 @@ def made(folder: Path) -> Path:
 def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 
-    An existing target is replaced atomically. Both names are one file: neither may be written to. Half of a
-    copy lies beside its target, or `within`.
+    An existing target is replaced atomically. Both names are one file: neither may be written to.
     """
-
-    def link(source: Path, temporary: Path) -> None:
+    with _half(target, within) as half:
         try:
-            os.link(source, temporary)
+            os.link(source, half)
         except OSError:
-            shutil.copyfile(source, temporary)
-
-    _placed(source, target, link, within)
+            shutil.copyfile(source, half)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file to or from a folder of the user's, who may write to it later.
-
-    An existing target is replaced atomically.
-    """
-    _placed(source, target, shutil.copyfile)
-
-
-def _placed(
-    source: Path, target: Path, place: Callable[[Path, Path], object], within: Path | None = None
-) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=within or target.parent, prefix=".link.") as folder:
-            temporary = Path(folder) / target.name
-            place(source, temporary)
-            temporary.replace(target)
-    except OSError as problem:
-        raise unwritten(target, problem) from problem
+    """Copy a file to or from a folder of the user's, who may write to it later; replaces what is there."""
+    with _half(target, None) as half:
+        shutil.copyfile(source, half)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from core import console
 from core.cli.options import add_common
-from core.errors import FatalError, InterruptedStageError, UsageError, nearest, ordinary
+from core.errors import UsageError, fatal, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,19 +69,12 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     try:
         with _stopped_by_sigterm():
             _dispatch(package, about, verbs, words)
-    except KeyboardInterrupt:
-        console.error("Interrupted; run the same command again to go on.")
-        return InterruptedStageError.exit_code
-    except Exception as problem:
-        if "--debug" in words:
+    except (Exception, KeyboardInterrupt) as problem:
+        if "--debug" in words and isinstance(problem, Exception):
             raise
-        ended = ordinary(problem)
-        if isinstance(ended, FatalError):
-            console.error(str(ended))
-            return ended.exit_code
-        said = f"{type(problem).__name__}: {problem}"
-        console.error(f"{said}\nAn internal error: run the command with --debug and report it.")
-        return FatalError.exit_code
+        ended = fatal(problem)
+        console.error(str(ended))
+        return ended.exit_code
     return 0
 
 

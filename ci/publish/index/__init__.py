@@ -315,13 +315,12 @@ def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: 
 
 @dataclass
 class _Writer:
-    """Writes pages by condition, and remembers conditions that held and were refused all the same."""
+    """Writes pages by condition."""
 
     store: Store
     prefix: str
     written: dict[str, None] = field(default_factory=dict)
     removed: dict[str, None] = field(default_factory=dict)
-    _refused: dict[str, str] = field(default_factory=dict)
 
     def write(self, todo: _Changes | None, present: Mapping[str, Stored]) -> None:
         """Write what changes."""
@@ -339,12 +338,5 @@ class _Writer:
 
     def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
-        # some servers refuse an If-Match that holds; then the listing afterwards has to do
-        condition = None if self._refused.get(path) == etag else etag
-        try:
-            outcome = self.store.put_bytes(key, data, if_match=condition)
-        except ConflictError:
-            self._refused[path] = etag
-            raise
-        if outcome != "unchanged" and path != STATE:
+        if self.store.put_bytes(key, data, if_match=etag) != "unchanged" and path != STATE:
             self.written[key] = None
