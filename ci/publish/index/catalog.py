@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, read_name, row
-from ci.publish.index.sources import Promise, digest_in, is_local
+from ci.publish.index.sources import Promise, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
+from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,7 +131,7 @@ class Catalog:
         absent = sorted(filename for filename in missing - present if self.strict or _is_name(filename))
         for filename in absent:
             read_name(filename)
-        if absent and self.source.refuses_absent and self.strict:
+        if absent and self.strict:
             more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
             raise StoreError(
                 f"{key_in(self.prefix, absent[0])} is recorded but not in {self.store.url}{more}.",
@@ -168,7 +169,9 @@ class Catalog:
             return None
         fitting = [one for one in candidates if one.size == stored.size]
         if fitting and self.source.names_files and self._doubted(filename, seen, fitting):
-            digest = digest_in(self.store)(stored)
+            store = self.store
+            quick = store.digest_of(stored) if isinstance(store, DirectoryStore) else ""
+            digest = quick or store.digest(stored.key)
             fitting = [one for one in fitting if one.sha256 == digest]
         if not fitting:
             raise StoreError(

@@ -30,7 +30,7 @@ class KilledError(BaseException):
 class MemoryStore:
     """Objects in a dictionary.
 
-    Conditions hold unless `ignores_conditions`; `stern` refuses each that names an etag. `before` is called
+    Conditions hold unless `ignores_conditions`. `before` is called
     with every request and its key, `on_write` and `after_write` with the number of each write and its key;
     `moments`, where there are any, keep that number of each key as its time.
     """
@@ -38,7 +38,6 @@ class MemoryStore:
     objects: dict[str, bytes] = field(default_factory=dict)
     moments: dict[str, int] | None = None
     ignores_conditions: bool = False
-    stern: bool = False
     folder_pages: bool = True
     calls: list[tuple[str, str]] = field(default_factory=list)
     before: Callable[[str, str], object] = lambda _call, _key: None
@@ -132,7 +131,7 @@ class MemoryStore:
                 raise refuse_other_bytes(key, self.url)
             etag = self._stored(key).etag if present is not None else ""
             lost = if_match is not None and etag != if_match
-            if (lost and not self.ignores_conditions) or (self.stern and if_match):
+            if lost and not self.ignores_conditions:
                 raise ConflictError(f"{key} was written by somebody else.")
             self.objects[key] = data
             if self.moments is not None:

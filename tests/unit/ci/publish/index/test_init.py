@@ -284,14 +284,6 @@ def test_a_record_that_is_none_is_refused(memory: MemoryStore) -> None:
             index(memory)
 
 
-def test_a_server_that_refuses_a_condition_that_holds_is_written_without_it() -> None:
-    store = MemoryStore(stern=True, folder_pages=False)
-    for wheel in (TORCH, NEWER):
-        publish(store, wheel)
-        index(store)
-    assert pages(store) == anew(store)
-
-
 def test_an_older_listing_that_is_written_last_is_mended() -> None:
     """One writer lists, stops; another lists more and writes; the first goes on, conditions ignored."""
     store = MemoryStore(ignores_conditions=True, folder_pages=False)
