@@ -185,7 +185,7 @@ class Catalog:
         if is_local(self.store) or len({one.sha256 for one in fitting}) > 1:
             return True
         before = self.earlier.get(filename)
-        return before is not None and before.etag != seen.split(" ")[1]
+        return before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
 
     def _with_other_reasons(self) -> set[str]:
         """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""

@@ -40,11 +40,6 @@ class Line(NamedTuple):
     promise: Promise
     html: str = ""
 
-    @property
-    def etag(self) -> str:
-        """The etag it was listed with."""
-        return self.seen.split(" ", 2)[1]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
