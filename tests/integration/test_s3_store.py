@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess  # noqa: TID251 - to be killed
 import sys
@@ -21,6 +20,7 @@ from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, connect
 from core.stores.s3_transfer import MIB
 from tests.integration.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
+from tests.wheel_files import sha
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,10 +38,6 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def server_fixture(request: pytest.FixtureRequest) -> S3Server:
     server: S3Server = request.getfixturevalue(request.param)
     return server
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def open_through(proxy: Proxy, bucket: str) -> S3Store:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import hashlib
 import io
 import os
 import threading
@@ -22,6 +21,7 @@ from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, Conditions, conditions_of
 from core.stores.s3_transfer import MAX_PARTS, MIB, PART, part_size
+from tests.wheel_files import sha
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 DATA = os.urandom(MIB) * 12
 # the least that S3 takes for a part that is not the last
 IN_PARTS = {"PART": 5 * MIB, "COPY_WHOLE": MIB, "COPY_PART": 5 * MIB, "COPY_LIMIT": 6 * MIB}
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 SHA = sha(DATA)
