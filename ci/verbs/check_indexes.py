@@ -40,19 +40,13 @@ def run(arguments: argparse.Namespace) -> None:
             f"{store.url} has no index that stays: {'/, '.join((mirror().prefix, *documents.AREAS))}/.",
             hint="Name another place with --store.",
         )
-    console.table(
-        ("folder", "files", "stale pages", "not listed"),
-        [
-            (folder, str(one.files), str(len(_changed(one))), str(len(one.held)))
-            for folder, one in found.items()
-        ],
-    )
-    stale = [f"{key} is not what it should be." for one in found.values() for key in _changed(one)]
-    held = [
-        f"{folder}: {one.stored.key} is not listed: {one.why}."
-        for folder, indexed in found.items()
-        for one in indexed.held
+    rows = [
+        (folder, *map(str, (one.files, len(one.changed), len(one.held)))) for folder, one in found.items()
     ]
+    console.table(("folder", "files", "stale pages", "not listed"), rows)
+    stale = [f"{key} is not what it should be." for one in found.values() for key in one.changed]
+    unlisted = [held for one in found.values() for held in one.held]
+    held = [f"{one.stored.key} is not listed: {one.why}." for one in unlisted]
     if write:
         for line in held:
             console.warn(line)
@@ -61,10 +55,6 @@ def run(arguments: argparse.Namespace) -> None:
     if stale or held:
         raise StoreError("\n".join([*stale, *held]), hint="Write these pages again with --write.")
     console.done(f"check_indexes: {len(found)} indexes of {store.url} list what is there")
-
-
-def _changed(indexed: Indexed) -> tuple[str, ...]:
-    return (*indexed.written, *indexed.removed)
 
 
 def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:

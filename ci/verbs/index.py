@@ -113,8 +113,7 @@ def left_to_server(store: str) -> bool:
 def _say(common: Common, where: str, indexed: Indexed) -> None:
     for held in indexed.held:
         console.warn(f"{held.stored.key} is not listed yet: {held.why}.")
-    changed = len(indexed.written) + len(indexed.removed)
-    if changed:
+    if changed := len(indexed.changed):
         verb = "would change" if common.dry_run else "written"
         console.done(f"index: {indexed.files} files, {changed} pages {verb} in {where}")
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import json
 import os
 import random
@@ -184,12 +183,8 @@ def shared_connection() -> Connection:
 @lru_cache(maxsize=32)
 def _connected(_settings: tuple[tuple[str, str], ...]) -> Connection:
     connection = connect()
-    files.sweep(_notes(connection), partial(_take_away, connection))
+    files.sweep(_machine_folder(connection.endpoint), partial(_take_away, connection))
     return connection
-
-
-def _notes(connection: Connection) -> Path:
-    return _machine_folder() / hashlib.sha256(connection.endpoint.encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -198,7 +193,7 @@ def noted(connection: Connection, **begun: object) -> Iterator[None]:
 
     The next one of this machine takes it away.
     """
-    with files.workspace(_notes(connection)) as folder:
+    with files.workspace(_machine_folder(connection.endpoint)) as folder:
         files.write_json(folder / _NOTE, begun)
         yield
 
@@ -332,13 +327,13 @@ def _remove(client: S3Client, place: dict[str, Any]) -> None:
 
 def machine_lock(what: str) -> AbstractContextManager[None]:
     """Let the writers of one object take turns, those of this user on this machine."""
-    name = hashlib.sha256(what.encode()).hexdigest()[:32]
-    return files.locked(_machine_folder() / f"{name}.lock", what=what)
+    return files.locked(_machine_folder() / f"{files.sha256_text(what)[:32]}.lock", what=what)
 
 
-def _machine_folder() -> Path:
+def _machine_folder(endpoint: str = "") -> Path:
     user = getattr(os, "getuid", getpass.getuser)
-    return Path(tempfile.gettempdir()) / f"s3-writes-{user()}"
+    folder = Path(tempfile.gettempdir()) / f"s3-writes-{user()}"
+    return folder / files.sha256_text(endpoint)[:16] if endpoint else folder
 
 
 def delay(

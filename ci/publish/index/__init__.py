@@ -78,6 +78,11 @@ class Indexed:
     removed: tuple[str, ...] = ()
     held: tuple[Held, ...] = ()
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The pages that were written, and those that went."""
+        return (*self.written, *self.removed)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Snapshot:
