@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -100,28 +101,20 @@ def detail(text: str) -> None:
     _write(_style(text, "2"))
 
 
-def warn(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
-    """Print a warning, marked for the reader and for GitHub's annotations."""
-    _marked("warning", "33", text, {"title": title, "file": file, "line": str(line or "")})
-
-
-def error(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
-    """Print an error, marked for the reader and for GitHub's annotations; arguments as of `warn`."""
-    _marked("error", "1;31", text, {"title": title, "file": file, "line": str(line or "")})
-
-
-def notice(text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
-    """Print a line that GitHub also shows as an annotation; arguments as of `warn`."""
-    _marked("notice", "36", text, {"title": title, "file": file, "line": str(line or "")})
-
-
-def _marked(kind: str, code: str, text: str, properties: Mapping[str, str]) -> None:
+def _marked(kind: str, style: str, text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
     if mode() == "github":
+        properties = {"title": title, "file": file, "line": str(line or "")}
         _write_raw(_command(kind, mask(text), properties))  # masked first: escapes change a secret's spelling
         return
-    place = ":".join(part for part in (properties["file"], properties["line"]) if part)
-    title = f"{properties['title']}: " if properties["title"] else ""
-    _write(f"{_style(f'{kind}:', code)} {f'{place}: ' if place else ''}{title}{text}")
+    place = ":".join(part for part in (file, str(line or "")) if part)
+    before = "".join(f"{part}: " for part in (place, title) if part)
+    _write(f"{_style(f'{kind}:', style)} {before}{text}")
+
+
+# Lines that are marked for the reader, and annotations to GitHub.
+warn = partial(_marked, "warning", "33")
+error = partial(_marked, "error", "1;31")
+notice = partial(_marked, "notice", "36")
 
 
 def _command(name: str, text: str, properties: Mapping[str, str] | None = None) -> str:

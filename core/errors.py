@@ -124,10 +124,38 @@ class ProvenanceError(FatalError):
     exit_code = 16
 
 
+class MachineError(FatalError):
+    """A disk, the rights of a file, or a name or depth that this machine cannot read or write."""
+
+    exit_code = 17
+
+
 class InterruptedStageError(FatalError):
     """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
 
     exit_code = 130
+
+
+def fatal(problem: BaseException) -> FatalError:
+    """Return our error for whatever ends a stage; what a machine refuses is no fault of the code."""
+    match problem:
+        case FatalError():
+            return problem
+        case KeyboardInterrupt():
+            return InterruptedStageError("Interrupted; run the same command again to go on.")
+        case OSError():
+            names = [str(one) for one in (problem.filename, problem.filename2) if one is not None]
+            said = f"{' -> '.join(names) or type(problem).__name__}: {problem.strerror or problem}"
+        case UnicodeEncodeError() | UnicodeDecodeError():
+            near = problem.object[max(0, problem.start - 60) : problem.end + 20]
+            said = f"{near!a} is not text in UTF-8: {problem.reason}"
+        case RecursionError():
+            said = "Folders or documents are nested too deeply"
+        case _:
+            hint = "An internal error: run the command with --debug and report it."
+            return FatalError(f"{type(problem).__name__}: {problem}", hint=hint)
+    hint = "Free space, or change rights, names or folders; --debug shows where it was met."
+    return MachineError(f"{said}.", hint=hint)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+import uuid
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from core import console
-from core.errors import FatalError
+from core.errors import MachineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,33 +22,33 @@ CHUNK = 1 << 20
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name only when it is complete."""
+def _half(target: Path, within: Path | None) -> Iterator[Path]:
+    """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        made(target.parent)
+        with tempfile.TemporaryDirectory(".part", ".half.", within or target.parent) as folder:
+            half = Path(folder) / "half"
+            yield half
+            half.replace(target)
     except OSError as problem:
-        raise unwritten(path, problem) from problem
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        raise unwritten(path, problem) from problem
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        raise unwritten(target, problem) from problem
 
 
-def unwritten(path: Path, problem: OSError) -> FatalError:
+def unwritten(path: Path, problem: OSError) -> MachineError:
     """Return the error of a file that the disk or its rights refuse."""
-    return FatalError(
+    return MachineError(
         f"{path} could not be written: {problem.strerror or problem}.",
         hint="Free space or change the folder.",
     )
+
+
+@contextmanager
+def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
+    """Write a file that appears under its name only when it is complete."""
+    with _half(path, within) as half:
+        with half.open("wb") as stream:
+            yield stream
+        half.chmod(0o644)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -83,38 +84,22 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 
     An existing target is replaced atomically. Both names are one file: neither may be written to.
     """
-
-    def link(source: Path, temporary: Path) -> None:
+    with _half(target, within) as half:
         try:
-            os.link(source, temporary)
+            os.link(source, half)
         except OSError:
-            shutil.copyfile(source, temporary)
-
-    _placed(source, target, link)
+            shutil.copyfile(source, half)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file to or from a folder of the user's, who may write to it later.
-
-    An existing target is replaced atomically.
-    """
-    _placed(source, target, shutil.copyfile)
-
-
-def _placed(source: Path, target: Path, place: Callable[[Path, Path], object]) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".link.") as folder:
-            temporary = Path(folder) / target.name
-            place(source, temporary)
-            temporary.replace(target)
-    except OSError as problem:
-        raise unwritten(target, problem) from problem
+    """Copy a file to or from a folder of the user's, who may write to it later; replaces what is there."""
+    with _half(target, None) as half:
+        shutil.copyfile(source, half)
 
 
 @contextmanager
@@ -133,3 +118,30 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def workspace(parent: Path) -> Iterator[Path]:
+    """Lend a folder below `parent`, which goes in the end; where this process is killed, by `sweep`."""
+    from filelock import FileLock
+
+    folder = made(parent) / uuid.uuid4().hex
+    lock = folder.with_suffix(".lock")
+    with FileLock(lock):
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    lock.unlink(missing_ok=True)
+
+
+def sweep(parent: Path, clean: Callable[[Path], object] = shutil.rmtree) -> None:
+    """Take away the workspaces below `parent` whose processes are gone; one that cannot go yet stays."""
+    for lock in parent.glob("*.lock"):
+        from filelock import FileLock, Timeout
+
+        with suppress(OSError, Timeout), FileLock(lock, timeout=0):
+            if lock.with_suffix("").exists():
+                clean(lock.with_suffix(""))
+            lock.unlink()

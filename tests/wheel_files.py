@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def sha(data: bytes) -> str:
+    """Hash bytes as records and objects say them."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def record_line(name: str, data: bytes, algorithm: str = "sha256") -> str:
     """Write a member's line of RECORD."""
     digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()

@@ -234,9 +234,10 @@ def write_pages(store: Store, area: str, family: str, *, expected: Collection[st
     A file that no manifest names is not listed: it may be half of a promotion that is running.
     """
     where = folder(area, family)
-    # files go by retention while what names them stays
-    source = Records(store=store, prefix=manifests(area, family), refuses_absent=False)
-    indexed = write_index(store, where, source, title=where, strict=False)
+    source = Records(store=store, prefix=manifests(area, family))
+    indexed = write_index(
+        store, where, source, title=where, strict=False
+    )  # what names files may outlive them
     unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]
     if unlisted:
         raise StoreError(

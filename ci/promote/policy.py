@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from pydantic import model_validator
+from pydantic import AfterValidator
 
 from ci.promote.documents import Cell, Override, Ruling
 from ci.promote.facts import Reason, first_line
@@ -28,7 +28,7 @@ from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ci.plan.data import Runners
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ci.promote.facts import Facts, Wheel
     from ci.promote.runs import Test
 
+STAGES = ("test_rocm", "test_smoke", "test_torch", "test_torch_inductor", "test_torch_distributed")
 _PART = re.compile(r"-\d+-of-\d+\Z")
 _EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
 _ENVIRONMENTS = {
@@ -45,33 +46,35 @@ _ENVIRONMENTS = {
 GATES_FILE = Path(__file__).with_name("gates.toml")
 
 
+def _one_of(name: str, known: Collection[str]) -> str:
+    if name not in known:
+        raise ValueError(f"{name!r} is not known. {nearest(name, known)}")
+    return name
+
+
+Stage = Annotated[str, AfterValidator(lambda name: _one_of(name, STAGES))]
+Family = Annotated[str, AfterValidator(lambda name: _one_of(name, families()))]
+ReleaseType = Annotated[str, AfterValidator(lambda name: _one_of(name, RELEASE_TYPES))]
+Python = Annotated[str, AfterValidator(lambda text: python_tag(text) and text)]
+
+
 class Gate(Model):
     """The stages whose tests must have passed."""
 
-    rocm: tuple[str, ...]
-    pytorch: tuple[str, ...]
-    where_run: tuple[str, ...] = ()
+    rocm: tuple[Stage, ...]
+    pytorch: tuple[Stage, ...]
+    where_run: tuple[Stage, ...] = ()
 
 
 class Required(Model):
     """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all."""
 
-    stage: str
-    families: tuple[str, ...] = ()
+    stage: Stage
+    families: tuple[Family, ...] = ()
     platforms: tuple[Platform, ...] = ()
-    pythons: tuple[str, ...] = ()
+    pythons: tuple[Python, ...] = ()
     torch_refs: tuple[str, ...] = ()
-    release_types: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        known = {"families": families(), "release_types": RELEASE_TYPES}
-        for name, one in ((field, one) for field in known for one in getattr(self, field)):
-            if one not in known[name]:
-                raise ValueError(f"{name}: {one!r} is not known. {nearest(one, known[name])}")
-        for one in self.pythons:
-            python_tag(one)
-        return self
+    release_types: tuple[ReleaseType, ...] = ()
 
     def concerns(self, wheel: Wheel, release_type: str) -> bool:
         """Return whether a wheel of PyTorch's must have passed it."""
@@ -92,7 +95,7 @@ class Gates(Model):
     """The contents of `gates.toml`: for all families, for some, and for some cells."""
 
     gates: Gate
-    families: dict[str, Gate] = {}  # noqa: RUF012 - pydantic copies it
+    families: dict[Family, Gate] = {}  # noqa: RUF012 - pydantic copies it
     required: tuple[Required, ...] = ()
 
     def of(self, wheel: Wheel) -> Gate:

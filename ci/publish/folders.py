@@ -140,16 +140,18 @@ def walked(folder: Path) -> Sequence[Path]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if is_temporary(entry.name):
-                continue
-            if entry.is_symlink():
-                console.say(f"{entry.path} is a link and is left out.")
-            elif entry.is_dir():
-                yield from _visible(Path(entry.path))
-            elif entry.is_file():
-                yield Path(entry.path)
+    waiting = [folder]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if is_temporary(entry.name):
+                    continue
+                if entry.is_symlink():
+                    console.say(f"{entry.path} is a link and is left out.")
+                elif entry.is_dir():
+                    waiting.append(Path(entry.path))
+                elif entry.is_file():
+                    yield Path(entry.path)
 
 
 def items_of(

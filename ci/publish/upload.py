@@ -116,12 +116,11 @@ def _send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, 
 @contextmanager
 def _source(store: Store, item: Item) -> Iterator[Path]:
     """Yield the file to put: a copy where the store would link a file that others may write to."""
-    linking = isinstance(store, DirectoryStore)
-    if not item.packed and (item.owned or not linking):
+    parts = store.parts if isinstance(store, DirectoryStore) else None
+    if not item.packed and (item.owned or not parts):
         yield item.path
         return
-    beside = files.made(store.root) if isinstance(store, DirectoryStore) else None
-    with tempfile.TemporaryDirectory(dir=beside, prefix=".upload.") as folder:
+    with files.workspace(parts) if parts else tempfile.TemporaryDirectory() as folder:
         mine = Path(folder) / PurePosixPath(item.key).name
         (pack if item.packed else files.copy)(item.path, mine)
         if (mine.stat().st_size, item.path.stat().st_mtime_ns) != (item.size, item.changed):

@@ -23,32 +23,37 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.epilog = "Nothing is written: pages that would change are named."
+    parser.add_argument(
+        "--write", action="store_true", help="write these pages again, as after a yank or a removal"
+    )
+    parser.epilog = "Without --write nothing is written: pages that would change are named."
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Plan the pages of every such folder of the store, and refuse those that would change."""
+    """Plan the pages of every such folder of the store, and refuse those that would change, or write them."""
     common = common_from(arguments)
-    store = open_store(common.store, root=common.root, dry_run=True)
+    write = arguments.write and not common.dry_run
+    store = open_store(common.store, root=common.root, dry_run=not write)
     found = {folder: planned() for folder, planned in folders(store).items()}
     if not found:
         raise MissingInputError(
             f"{store.url} has no index that stays: {'/, '.join((mirror().prefix, *documents.AREAS))}/.",
             hint="Name another place with --store.",
         )
-    console.table(
-        ("folder", "files", "stale pages", "not listed"),
-        [
-            (folder, str(one.files), str(len(one.written) + len(one.removed)), str(len(one.held)))
-            for folder, one in found.items()
-        ],
-    )
-    wrong = [line for folder, one in found.items() for line in problems(folder, one)]
-    if wrong:
-        raise StoreError(
-            "\n".join(wrong),
-            hint="Run what writes these pages again: mirror_deps, stage or promote.",
-        )
+    rows = [
+        (folder, *map(str, (one.files, len(one.changed), len(one.held)))) for folder, one in found.items()
+    ]
+    console.table(("folder", "files", "stale pages", "not listed"), rows)
+    stale = [f"{key} is not what it should be." for one in found.values() for key in one.changed]
+    unlisted = [held for one in found.values() for held in one.held]
+    held = [f"{one.stored.key} is not listed: {one.why}." for one in unlisted]
+    if write:
+        for line in held:
+            console.warn(line)
+        console.done(f"check_indexes: {len(stale)} pages of {len(found)} indexes written in {store.url}")
+        return
+    if stale or held:
+        raise StoreError("\n".join([*stale, *held]), hint="Write these pages again with --write.")
     console.done(f"check_indexes: {len(found)} indexes of {store.url} list what is there")
 
 
@@ -67,9 +72,3 @@ def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
                 store, area, family, expected=()
             )
     return found
-
-
-def problems(folder: str, indexed: Indexed) -> list[str]:
-    """Return what an index should list and does not."""
-    stale = [f"{key} is not what it should be." for key in (*indexed.written, *indexed.removed)]
-    return [*stale, *(f"{folder}: {one.stored.key} is not listed: {one.why}." for one in indexed.held)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from core.stores.location import open_store
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from core.cli.options import Common
     from core.run import RunOutputs
@@ -36,17 +34,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_platform(parser)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Let the collector rest: an index makes a hundred thousand small values, and no cycles."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@uncollected()
 def run(arguments: argparse.Namespace) -> None:
     """Index a directory, or every chosen group of the run."""
     common = common_from(arguments)
@@ -79,6 +66,7 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
     A file whose record or metadata sidecar does not exist yet is held back, as its upload may go on;
     one that has waited for an hour is refused, after what is whole has been listed.
     """
+    gc.set_threshold(500_000)  # an index makes a hundred thousand small values, and no cycles
     prefix = outputs.python_prefix(artifact_group)
     source = Records(store=store, prefix=outputs.manifests_prefix(artifact_group))
     indexed = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
@@ -125,8 +113,7 @@ def left_to_server(store: str) -> bool:
 def _say(common: Common, where: str, indexed: Indexed) -> None:
     for held in indexed.held:
         console.warn(f"{held.stored.key} is not listed yet: {held.why}.")
-    changed = len(indexed.written) + len(indexed.removed)
-    if changed:
+    if changed := len(indexed.changed):
         verb = "would change" if common.dry_run else "written"
         console.done(f"index: {indexed.files} files, {changed} pages {verb} in {where}")
     else:

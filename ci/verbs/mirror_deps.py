@@ -75,10 +75,9 @@ def run(arguments: argparse.Namespace) -> None:
         store.put_bytes(f"{data.prefix}/manifests/mirror_deps-{name}.json", records.serialize(record))
         show(put)
     indexed = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
-    pages = len(indexed.written) + len(indexed.removed)
     console.done(
         f"mirror_deps: {indexed.files} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
-        f"{pages} pages written"
+        f"{len(indexed.changed)} pages written"
     )
 
 

@@ -168,9 +168,8 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
     from ci.verbs import index
 
     if not index.left_to_server(common.store):
-        with index.uncollected():
-            for group in sorted(put):
-                index.write_group(common, group)
+        for group in sorted(put):
+            index.write_group(common, group)
     elif not common.dry_run:
         _await_pages(common, put)
 

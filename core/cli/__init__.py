@@ -14,26 +14,15 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn
 
 from core import console
 from core.cli.options import add_common
-from core.errors import FatalError, InterruptedStageError, UsageError, nearest
+from core.errors import UsageError, fatal, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-
-class VerbModule(Protocol):
-    """What a verb's module offers."""
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the verb's own options."""
-        ...
-
-    def run(self, arguments: argparse.Namespace) -> None:
-        """Do the work; errors are raised."""
-        ...
+    from types import ModuleType
 
 
 @dataclass(frozen=True)
@@ -69,18 +58,12 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     try:
         with _stopped_by_sigterm():
             _dispatch(package, about, verbs, words)
-    except KeyboardInterrupt:
-        console.error("Interrupted; run the same command again to go on.")
-        return InterruptedStageError.exit_code
-    except Exception as problem:
-        if "--debug" in words:
+    except (Exception, KeyboardInterrupt) as problem:
+        if "--debug" in words and isinstance(problem, Exception):
             raise
-        if isinstance(problem, FatalError):
-            console.error(str(problem))
-            return problem.exit_code
-        said = f"{type(problem).__name__}: {problem}"
-        console.error(f"{said}\nAn internal error: run the command with --debug and report it.")
-        return FatalError.exit_code
+        ended = fatal(problem)
+        console.error(str(ended))
+        return ended.exit_code
     return 0
 
 
@@ -122,9 +105,9 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
     module.run(arguments)
 
 
-def verb_parser(package: str, verb: Verb) -> tuple[VerbModule, argparse.ArgumentParser]:
+def verb_parser(package: str, verb: Verb) -> tuple[ModuleType, argparse.ArgumentParser]:
     """Import a verb, and return it with the parser of its options, the common ones first."""
-    module = cast("VerbModule", import_module(verb.module))
+    module = import_module(verb.module)
     parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
     add_common(parser)
     module.add_options(parser)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, files
 from core.cli.options import environment
 from core.data import compact
-from core.errors import FatalError, InterruptedStageError, StoreError
+from core.errors import InterruptedStageError, StoreError, fatal
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.stores.location import OverlayStore
@@ -143,22 +143,14 @@ def _worked(
         made = work()
         published = tuple(distributions.publish(store, outputs, group, path) for path in made.files)
     except (Exception, KeyboardInterrupt) as problem:
-        code, error = _end(problem)
+        ended = fatal(problem)
         details = dict(so_far or {})
-        failure = record(status="failed", exit_code=code, error=console.mask(error), details=details)
+        error = "interrupted" if isinstance(ended, InterruptedStageError) else console.mask(str(ended))
+        failure = record(status="failed", exit_code=ended.exit_code, error=error, details=details)
         records.write(store, outputs, group, failure)
         raise
     builder = builder_from(environment())
     return record(files=published, details={**made.details, **({BUILDER: builder} if builder else {})})
-
-
-def _end(problem: BaseException) -> tuple[int, str]:
-    """Return the code that the front door will exit with, and why."""
-    if isinstance(problem, KeyboardInterrupt):
-        return InterruptedStageError.exit_code, "interrupted"
-    if isinstance(problem, FatalError):
-        return problem.exit_code, str(problem)
-    return FatalError.exit_code, f"{type(problem).__name__}: {problem}"
 
 
 def show(record: Record) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from core import console
+from core import console, files
 from core.errors import FatalError, UsageError
 from core.stores import Stored, refuse_other_bytes, require_digest
 
@@ -46,6 +46,8 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
         from core.stores.directory import DirectoryStore
 
         store = DirectoryStore((root / location).resolve())
+        if not dry_run:
+            files.sweep(store.parts)
     return DryRunStore(store) if dry_run else store
 
 

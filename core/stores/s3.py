@@ -6,7 +6,6 @@ those it refused are not.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import tempfile
 import time
@@ -316,7 +315,7 @@ class S3Store:
         place = self.place(key)
         with self._explained(key):
             try:
-                head = self.connection.client.head_object(**place, ChecksumMode="ENABLED")
+                head = self.connection.client.head_object(**place)
             except ClientError as problem:
                 if code_of(problem) in ABSENT:
                     self._require_bucket()
@@ -325,7 +324,7 @@ class S3Store:
                 self.connection.client.get_object(**place, Range="bytes=0-0")["Body"].close()
                 raise
         stored = self._stored(place["Key"], head["ContentLength"], head)
-        return _Seen(stored=stored, sha256=_carried(head["Metadata"]) or _checked(head))
+        return _Seen(stored=stored, sha256=_carried(head["Metadata"]))
 
     def _existing(self, key: str) -> _Seen:
         seen = self._look(key)
@@ -379,11 +378,3 @@ def _is_shown(stored: Stored) -> bool:
     hidden = any(one.startswith((".", PROBE)) for one in parts)
     # consoles make empty objects of a folder's name; ours are pages
     return not hidden and bool(parts[-1] or stored.size)
-
-
-def _checked(head: Mapping[str, Any]) -> str:
-    """Return the SHA-256 that S3 took of a whole object; one that came in parts has that of their digests."""
-    value = head.get("ChecksumSHA256", "")
-    if not value or "-" in value or head.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
-        return ""
-    return base64.b64decode(value).hex()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
+import json
 import os
 import random
 import re
+import shutil
 import tempfile
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,7 @@ class Conditions:
 AMAZON = Conditions(if_none_match=True, if_match=True, completion=True)
 # the name of the small objects that find it out; listings leave them out
 PROBE = "conditional-write-probe-"
+_NOTE = "begun.json"
 _UNKNOWN = frozenset({"NotImplemented", "501", "InvalidArgument", "InvalidRequest"})
 
 
@@ -180,7 +182,34 @@ def shared_connection() -> Connection:
 
 @lru_cache(maxsize=32)
 def _connected(_settings: tuple[tuple[str, str], ...]) -> Connection:
-    return connect()
+    connection = connect()
+    files.sweep(_machine_folder(connection.endpoint), partial(_take_away, connection))
+    return connection
+
+
+@contextmanager
+def noted(connection: Connection, **begun: object) -> Iterator[None]:
+    """Note what this process, killed, would leave at a service: an upload in parts, else an object.
+
+    The next one of this machine takes it away.
+    """
+    with files.workspace(_machine_folder(connection.endpoint)) as folder:
+        files.write_json(folder / _NOTE, begun)
+        yield
+
+
+def _take_away(connection: Connection, folder: Path) -> None:
+    begun = json.loads((folder / _NOTE).read_bytes()) if (folder / _NOTE).exists() else {}
+    try:
+        if "UploadId" in begun:
+            connection.client.abort_multipart_upload(**begun)
+        elif PROBE in begun.get("Key", ""):
+            connection.client.delete_object(**begun)
+    except (ClientError, BotoCoreError) as problem:
+        code = code_of(problem) if isinstance(problem, ClientError) else ""
+        if code not in {*ABSENT, "NoSuchUpload", "NoSuchBucket"}:
+            raise OSError(code) from problem  # perhaps the next process has other credentials
+    shutil.rmtree(folder)
 
 
 def connect(*, endpoint: str | None = None) -> Connection:
@@ -233,7 +262,8 @@ def conditions_of(connection: Connection, bucket: str, folder: str) -> Condition
         known = known_conditions(connection, bucket)
         if known is None:
             place = {"Bucket": bucket, "Key": f"{folder}{PROBE}{uuid.uuid4().hex}"}
-            known = connection.conditions[bucket] = _try_conditions(connection.client, place)
+            with noted(connection, **place):
+                known = connection.conditions[bucket] = _try_conditions(connection.client, place)
     return known
 
 
@@ -268,7 +298,8 @@ def keeps_folders(connection: Connection, bucket: str, folder: str) -> bool:
     with connection.lock:
         if bucket not in connection.folder_pages:
             place = {"Bucket": bucket, "Key": f"{folder}{PROBE}{uuid.uuid4().hex}/"}
-            connection.folder_pages[bucket] = _try_folder(connection.client, place)
+            with noted(connection, **place):
+                connection.folder_pages[bucket] = _try_folder(connection.client, place)
     return connection.folder_pages[bucket]
 
 
@@ -296,10 +327,13 @@ def _remove(client: S3Client, place: dict[str, Any]) -> None:
 
 def machine_lock(what: str) -> AbstractContextManager[None]:
     """Let the writers of one object take turns, those of this user on this machine."""
-    name = hashlib.sha256(what.encode()).hexdigest()[:32]
+    return files.locked(_machine_folder() / f"{files.sha256_text(what)[:32]}.lock", what=what)
+
+
+def _machine_folder(endpoint: str = "") -> Path:
     user = getattr(os, "getuid", getpass.getuser)
     folder = Path(tempfile.gettempdir()) / f"s3-writes-{user()}"
-    return files.locked(folder / f"{name}.lock", what=what)
+    return folder / files.sha256_text(endpoint)[:16] if endpoint else folder
 
 
 def delay(

@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from core import files
 from core.errors import ServiceError, StoreError
-from core.stores.s3_client import LOST, code_of, explained
+from core.stores.s3_client import LOST, code_of, explained, noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,15 +145,16 @@ def _in_parts(target: Target, parts: Callable[[str], Iterator[Part]], **checksum
     """Begin an upload of parts, send them, and complete it; abort it where anything was raised."""
     client = target.connection.client
     upload_id = client.create_multipart_upload(**target.place, **target.headers, **checksums)["UploadId"]
-    try:
-        sent = _side_by_side(target.connection, parts(upload_id))
-        client.complete_multipart_upload(
-            **target.place, **target.condition, UploadId=upload_id, MultipartUpload={"Parts": sent}
-        )
-    except BaseException:
-        with suppress(ClientError, BotoCoreError):
-            client.abort_multipart_upload(**target.place, UploadId=upload_id)
-        raise
+    with noted(target.connection, **target.place, UploadId=upload_id):
+        try:
+            sent = _side_by_side(target.connection, parts(upload_id))
+            client.complete_multipart_upload(
+                **target.place, **target.condition, UploadId=upload_id, MultipartUpload={"Parts": sent}
+            )
+        except BaseException:
+            with suppress(ClientError, BotoCoreError):
+                client.abort_multipart_upload(**target.place, UploadId=upload_id)
+            raise
 
 
 def _side_by_side(connection: Connection, parts: Iterator[Part]) -> list[CompletedPartTypeDef]:

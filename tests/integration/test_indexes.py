@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from urllib.parse import unquote
 
@@ -12,20 +17,27 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from ci.publish.index import Files, write_index
+from ci.install.dependencies import mirror
+from ci.promote import documents
+from ci.publish import server
+from ci.publish.index import write_index
 from ci.verbs import index
+from ci.verbs.mirror_deps import source_of
 from core import files, process
 from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.http import answering
+from core.run import RunOutputs
 from core.stores.location import open_store
+from core.wheel import read_metadata
 from tests.folders import Folder, Quiet
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
+
+    MakeWheel = Callable[..., Path]
 
 TORCH, OLDER = "2.10.0+rocm7.1", "2.9.0+rocm7.1"
 FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
@@ -58,7 +70,7 @@ def served(folder: Path, form: str) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.fixture(name="wheels")
-def wheels_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
+def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
     """Return a directory of wheels: two of torch, what they require, what they do not, one for no Python."""
     folder = tmp_path / "wheels"
     for version in (TORCH, OLDER):
@@ -122,52 +134,120 @@ def test_resolution_asks_for_metadata_and_installation_for_what_is_installed(
     assert said.strip() == OLDER
 
 
-class Bare(Quiet, BaseHTTPRequestHandler):
-    """Answers as a bucket does: with the object of exactly that key, or not at all."""
+# folder of a bucket -> the document that names its wheels: of a run, a release, the shared index; then those
+# without: of the server behind events, and of `index --directory`
+FOLDERS = {
+    "5-linux/python/g": "5-linux/manifests/g/of-a-run.json",
+    "v2/g": "manifests/v2/g/of-a-release.json",
+    "python-deps": "python-deps/manifests/shared.json",
+    "6-linux/python/g": "",
+    "folder": "",
+}
+PROJECTS = ["of-a-run", "of-a-release", "shared", "of-the-server", "of-a-folder"]
+# 22.3 came with Debian 12; 23.1 is the last one that knows `dist-info-metadata` alone
+CLIENTS = ["pip==22.3", "pip==23.0", "pip==23.1", "pip==24.0", "pip", "uv"]
 
-    objects: ClassVar[dict[str, tuple[bytes, str]]]
+
+class Bare(Quiet, BaseHTTPRequestHandler):
+    """Answers as a bucket does, with the object of exactly that key; or of folders with their JSON."""
+
+    objects: ClassVar[Mapping[str, bytes]]
+    form: ClassVar[str]
 
     def do_HEAD(self) -> None:
         self.do_GET(body=False)
 
     def do_GET(self, *, body: bool = True) -> None:
-        data, kind = self.objects.get(unquote(self.path.lstrip("/")), (None, ""))
+        key = unquote(self.path.lstrip("/"))
+        page = key.endswith("/")
+        data = self.objects.get(f"{key}index.json" if page and self.form == "json" else key)
         self.send_response(404 if data is None else 200)
         self.send_header("Content-Length", str(len(data or b"")))
-        self.send_header("Content-Type", kind)
+        kind = "text/html" if key.endswith(".html") else "application/octet-stream"
+        self.send_header("Content-Type", FORMS[self.form] if page else kind)
         self.end_headers()
         if data and body:
             self.wfile.write(data)
 
 
-@pytest.fixture(name="bucket")
-def bucket_fixture(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Index the wheels in a bucket, and give the address of that bucket without anything before it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    with mock_aws():
+@pytest.fixture(name="bucket", scope="module")
+def bucket_fixture(tmp_path_factory: pytest.TempPathFactory, make_wheel: MakeWheel) -> Mapping[str, bytes]:
+    """Return the objects of a bucket with the pages of every writer; each wheel requires the next one."""
+    root = tmp_path_factory.mktemp("bucket")
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bucket")
-        store = open_store("s3://bucket", root=tmp_path)
-        for path in wheels.glob("*.whl"):
-            store.put_file(f"run/{path.name}", path, sha256=files.sha256(path), replace=False)
-        write_index(store, "run", Files(store=store, folder=tmp_path / "read"), title="run")
+        store = open_store("s3://bucket", root=root)
+        requires = [[("Requires-Dist", one)] for one in PROJECTS[1:]] + [[]]
+        for (folder, document), project, fields in zip(FOLDERS.items(), PROJECTS, requires, strict=True):
+            path = make_wheel(root / folder, project, "1.1", fields=[("Requires-Python", ">=3.8"), *fields])
+            key, metadata, sha256 = f"{folder}/{path.name}", read_metadata(path).raw, files.sha256(path)
+            facts = {"key": key, "size": path.stat().st_size, "sha256": sha256}
+            facts["metadata_sha256"] = hashlib.sha256(metadata).hexdigest()
+            store.put_file(key, path, sha256=sha256, replace=False)
+            store.put_bytes(f"{key}.metadata", metadata)
+            if document:
+                said = {"schema_version": 1, "status": "ok", "files": [facts]}
+                store.put_bytes(document, json.dumps(said).encode())
+        index.write_pages(store, RunOutputs(run_id="5", platform="linux"), "g")
+        documents.write_pages(store, "v2", "g", expected=())
+        write_index(store, "python-deps", source_of(mirror(), store), title="Dependencies")
+        changed = {"bucket": {"name": "bucket"}, "object": {"key": "6-linux/python/g/a.whl"}}
+        folders = re.compile(server.RUN_FOLDERS)
+        server.handle({"detail": changed}, open_bucket=lambda _: store, folders=folders)
+        index.write_directory(Common(root=root), root / "folder")
         keys = [one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]]
-        objects = {key: client.get_object(Bucket="bucket", Key=key) for key in keys}
-        held = {key: (one["Body"].read(), one["ContentType"]) for key, one in objects.items()}
-    with answering(type("Handler", (Bare,), {"objects": held})) as address:
-        yield f"{address}/run"
+        found = {key: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
+    for path in filter(Path.is_file, (root / "folder").rglob("*")):
+        key = path.relative_to(root).as_posix()
+        found[key] = path.read_bytes()
+        if "/simple/" in key and path.name == "index.html":
+            found[key.removesuffix(path.name)] = path.read_bytes()  # what a web server answers for a folder
+    return found
 
 
-@TOOLS
-@pytest.mark.parametrize("page", ["flat", "simple"])
-def test_a_bare_bucket_is_an_index(
-    tmp_path: Path, target: Interpreter, bucket: str, tool: str, page: str
+@pytest.fixture(name="client_of", scope="module")
+def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
+    """Return the command of an installer; each pip in an environment of its own."""
+
+    @cache
+    def command(client: str) -> list[str]:
+        uv = str(installer.uv_program())
+        python = str(tmp_path_factory.mktemp("client") / "venv" / "bin" / "python")
+        # the last Python that pip 22.3 knows
+        process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", Path(python).parents[1]])
+        if client == "uv":
+            return [uv, "pip", "install", "--no-config", "--no-cache", "--python", python]
+        process.run([uv, "pip", "install", "--quiet", "--python", python, client])
+        return [python, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--disable-pip-version-check"]
+
+    return command
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@PAGES
+def test_every_kind_of_page_is_read_by_every_installer(
+    bucket: Mapping[str, bytes],
+    client_of: Callable[[str], list[str]],
+    tmp_path: Path,
+    client: str,
+    page: str,
+    form: str,
 ) -> None:
-    done = install(target, tool, tmp_path / "cache", f"torch=={OLDER}", *sources(bucket, page))
-    assert done.returncode == 0, done.stderr
-    said = process.capture([target.executable, "-c", "import torch; print(torch.VERSION)"]).stdout
-    assert said.strip() == OLDER
+    handler = type("Handler", (Bare,), {"objects": bucket, "form": form})
+    with answering(handler) as url:
+        places = [f"{url}/{folder}/{'index.html' if page == 'flat' else 'simple/'}" for folder in FOLDERS]
+        options = ["--find-links"] * len(places)
+        if page == "simple":
+            options = ["--index-url", *["--extra-index-url"] * (len(places) - 1)]
+        where = [*(["--no-index"] if page == "flat" else []), *chain(*zip(options, places, strict=True))]
+        argv = [*client_of(client), "--target", str(tmp_path), *where, "of-a-run"]
+        done = process.capture(argv, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {path.name for path in tmp_path.glob("*.dist-info")}
+    assert found == {f"{project.replace('-', '_')}-1.1.dist-info" for project in PROJECTS}
 
 
 @PAGES

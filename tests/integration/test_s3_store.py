@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess  # noqa: TID251 - to be killed
 import sys
 from collections import Counter
+from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,9 +17,10 @@ from core.parallel import each
 from core.stores import s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from core.stores.s3_client import connect
+from core.stores.s3_client import PROBE, connect
 from core.stores.s3_transfer import MIB
-from tests.integration.s3_proxy import FAULTS, Fault, Proxy, proxied
+from tests.integration.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
+from tests.wheel_files import sha
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +38,6 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def server_fixture(request: pytest.FixtureRequest) -> S3Server:
     server: S3Server = request.getfixturevalue(request.param)
     return server
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def open_through(proxy: Proxy, bucket: str) -> S3Store:
@@ -200,30 +197,46 @@ def test_what_is_wrong_with_the_settings_is_said_once_and_changes_nothing(
     assert "Contents" not in server.client().list_objects_v2(Bucket=bucket)
 
 
-def test_an_upload_that_is_killed_shows_nothing_and_is_run_again(server: S3Server, tmp_path: Path) -> None:
+def test_an_upload_that_is_killed_leaves_nothing_behind_the_next_run(
+    server: S3Server, tmp_path: Path
+) -> None:
     source = tmp_path / "a.whl"
     source.write_bytes(os.urandom(11 * MIB))
     digest = files.sha256(source)
-    bucket = server.make_bucket()
+    bucket, client = server.make_bucket(), server.client()
+
+    def left() -> list[str]:
+        uploads: list[Any] = []
+        with suppress(client.exceptions.NoSuchUpload):  # what rclone answers where there is none
+            uploads = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+        objects = client.list_objects_v2(Bucket=bucket).get("Contents", [])
+        return [one["Key"] for one in (*uploads, *objects)]
+
     with proxied(server.endpoint) as proxy:
         code = (
-            "import sys; from pathlib import Path; from core.stores.s3 import *;"
-            "from core.stores.s3_client import connect;"
-            "transfer.PART = 5 << 20; store = S3Store(connection=connect(), bucket=sys.argv[1]);"
+            "import sys; from pathlib import Path; from core.stores.location import open_store;"
+            "from core.stores import s3_transfer; s3_transfer.PART = 5 << 20;"
+            "store = open_store(sys.argv[1], root=Path());"
             "store.put_file('r/a.whl', Path(sys.argv[2]), sha256=sys.argv[3], replace=False)"
         )
-        argv: list[str | Path] = [sys.executable, "-c", code, bucket, source, digest]
+        argv: list[str | Path] = [sys.executable, "-c", code, f"s3://{bucket}", source, digest]
         variables = {**process.inherited(), **server.at(proxy.endpoint).variables}
         store = open_store(f"s3://{bucket}", root=tmp_path)
-        for parts in (0, 1, 2):
-            proxy.clear()
+        probed = count()
+        for moment in ("second probe", "1", "2", "3"):
             running = subprocess.Popen(argv, env=variables, cwd=ROOT)
-            proxy.choose = lambda request, running=running, parts=parts: (  # type: ignore[misc]
-                running.kill() if request.query.get("partNumber") == str(parts + 1) else None
-            )
+
+            def kill(request: Request, running: Any = running, moment: str = moment) -> None:
+                second = PROBE in request.path and next(probed) == 1
+                if moment == request.query.get("partNumber", "second probe" if second else ""):
+                    running.kill()
+
+            proxy.choose = kill
             assert running.wait(60) == -9
             assert list(store.list("")) == []
+            assert len(left()) == 1
         proxy.choose = lambda _request: None
         process.run(argv, env=variables, cwd=ROOT)
+    assert left() == ["r/a.whl"]
     assert store.digest("r/a.whl") == digest
     assert sha(store.read("r/a.whl")) == digest

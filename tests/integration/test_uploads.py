@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.verbs.upload import KINDS, upload_from_out, write_pages
-from core import process
+from core import files, process
 from core.cli.options import ROOT, Common
-from core.errors import StoreError
+from core.errors import MachineError, MissingInputError, StoreError
 from core.run import stage
 from core.run.records import Cell
+from core.stores.directory import DirectoryStore
 from core.stores.s3_client import PROBE
 from tests.integration.s3_proxy import proxied
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 GROUP = "gfx90a-dcgpu"
 PREFIX = "123-linux"
+DROP_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+FULL_DISK = ["prlimit", "--fsize=2"]
 
 
 @pytest.fixture(name="folder")
@@ -77,6 +81,66 @@ def test_everything_arrives_once(rclone: S3Server, folder: Path) -> None:
         assert all(PROBE in one.path for one in writes)
         assert len(proxy.requests) < 25
     assert state(rclone, bucket) == found
+
+
+def test_what_a_killed_upload_left_in_a_folder_goes_with_the_next_stage(folder: Path) -> None:
+    store = DirectoryStore(folder / "out")
+    words = ["--run-id=123", f"--artifact-group={GROUP}", f"--store={store.root}"]
+    dies = "shutil.copyfile = lambda _, half: Path(half).write_bytes(b'half') and os.kill(os.getpid(), 9)"
+    code = "import os, runpy, shutil\nfrom pathlib import Path\n"
+    code += f"{dies}\nrunpy.run_module('ci', {{}}, '__main__')"
+
+    def parts() -> set[str]:
+        return {path.name for path in store.parts.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+    with files.workspace(store.parts) as others:
+        (others / "goes on").touch()
+        argv: list[str | Path] = [sys.executable, "-c", code, "upload", f"--input-dir={folder}", *words]
+        assert process.capture(argv, cwd=ROOT, check=False).returncode == -9
+        assert parts() > {"goes on"}
+        argv = [sys.executable, "-m", "ci", "index", *words]
+        assert process.capture(argv, cwd=ROOT, check=False).returncode == MissingInputError.exit_code
+        assert parts() == {"goes on"}
+    assert list(store.parts.iterdir()) == []
+
+
+def make_odd(name: str, logs: Path, store: Path) -> None:
+    """Make a folder or a store that a machine refuses: for its rights, its names or their depth."""
+    logs.mkdir()
+    (logs / "a.log").write_text("line")
+    if name == "read-only store":
+        store.mkdir(mode=0o555)
+    elif name == "unreadable file":
+        (logs / "a.log").chmod(0)
+    elif name == "not UTF-8":
+        (logs / os.fsdecode(b"\xff.log")).touch()
+    elif name == "deep":
+        at = os.open(logs, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=at)
+            above, at = at, os.open("d", os.O_RDONLY, dir_fd=at)
+            os.close(above)
+        os.close(os.open("a.log", os.O_CREAT, dir_fd=at))
+        os.close(at)
+
+
+@pytest.mark.parametrize(
+    "name", ["read-only store", "unreadable file", "full disk", "not UTF-8", "surrogate", "deep", "long name"]
+)
+def test_what_a_machine_refuses_is_an_ordinary_error(tmp_path: Path, name: str) -> None:
+    store = tmp_path / ("n" * 300 if name == "long name" else "out")
+    make_odd(name, tmp_path / "logs", store)
+    # the superuser may do everything, unless it gives that up
+    argv = [*(DROP_RIGHTS if os.getuid() == 0 else []), *(FULL_DISK if name == "full disk" else [])]
+    group = "g\udcff" if name == "surrogate" else "g"
+    argv += [sys.executable, "-m", "ci", "upload", "--run-id=123", f"--artifact-group={group}"]
+    done = process.capture(
+        [*argv, f"--logs-dir={tmp_path / 'logs'}", f"--store={store}"], cwd=ROOT, check=False
+    )
+    process.run(["rm", "-rf", tmp_path / "logs", tmp_path / "out"])  # what Python finds too deep
+    assert done.returncode == MachineError.exit_code, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "internal error" not in done.stderr
 
 
 def test_nothing_is_lost_over_a_network_that_fails(rclone: S3Server, folder: Path) -> None:

@@ -27,6 +27,7 @@ import re
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from operator import attrgetter, eq
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ STATE = f"{SIMPLE}/index-state.txt"
 _ROOT = f"{SIMPLE}/"
 _PAGE = re.compile(rf"(?:.*/)?(?:{FLAT}|{_ROOT}(?:[a-z0-9-]+/)?(?:index\.(?:html|json))?|{re.escape(STATE)})")
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_KEY, _ETAG = attrgetter("key"), attrgetter("etag")
+_KEY, _SEEN = attrgetter("key"), attrgetter("etag", "modified")
 _TRIES = 100
 _LONGEST_PAUSE = 4.0
 
@@ -76,6 +77,11 @@ class Indexed:
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     held: tuple[Held, ...] = ()
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The pages that were written, and those that went."""
+        return (*self.written, *self.removed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +97,8 @@ class _Snapshot:
         return (
             self.documents == other.documents
             and len(self.found) == len(other.found)
-            # by etags alone: no file's bytes are another's, as a wheel holds its name
-            and all(map(eq, map(_ETAG, self.found), map(_ETAG, other.found)))
+            # not by name: no file's bytes are another's, as a wheel holds its own
+            and all(map(eq, map(_SEEN, self.found), map(_SEEN, other.found)))
         )
 
 
@@ -146,6 +152,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
         # a folder's conditions hold; files that were read had their sidecars written
         settled = todo is None or (is_local(store) and source.names_files)
         if settled or found.same(_snapshot(store, prefix, source)):
+            _warn_of_idle(new, f"{store.url}/{key_in(prefix, YANKED)}")
             return Indexed(
                 files=sum(project.count for project in new.projects.values()),
                 written=tuple(writer.written),
@@ -207,8 +214,9 @@ def _read_yanked(store: Store, key: str, found: _Snapshot) -> Mapping[str, str]:
         return {}
     try:
         reasons = json.loads(store.read(key))
-        return {_yanked_key(one): " ".join(why.split()) for one, why in reasons.items()}
-    except (ValueError, AttributeError, WheelError) as problem:
+        # pages are UTF-8, which not every text of JSON is
+        return {_yanked_key(one): " ".join(why.encode().decode().split()) for one, why in reasons.items()}
+    except (ValueError, AttributeError, RecursionError, WheelError) as problem:
         raise DataError(
             f"{store.url}/{key} does not say what is yanked: {problem}",
             hint='Write file names, or name==version, and why: {"torch==2.10.0": "broken on gfx90a"}.',
@@ -221,6 +229,17 @@ def _yanked_key(text: str) -> str:
         read_name(text)
         return text
     return f"{canonicalize_name(name.strip())}=={Version(version.strip())}"
+
+
+def _warn_of_idle(state: State, where: str) -> None:
+    """Name what is yanked and not listed: misspelt perhaps, or gone, to be yanked when it comes again."""
+    projects = state.projects.values() if state.yanked else ()
+    listed = {line.promise.key for project in projects for line in project.lines()}
+    versions = {f"{one.name}=={one.release}" for one in map(read_name, listed)}
+    for key in sorted(state.yanked.keys() - listed - versions):
+        close = get_close_matches(key, versions if "==" in key else listed, n=1, cutoff=0.8)
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        console.warn(f"{where}: nothing is listed for {key!r}, which it yanks.{guess}")
 
 
 def _changes(
@@ -301,13 +320,12 @@ def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: 
 
 @dataclass
 class _Writer:
-    """Writes pages by condition, and remembers conditions that held and were refused all the same."""
+    """Writes pages by condition."""
 
     store: Store
     prefix: str
     written: dict[str, None] = field(default_factory=dict)
     removed: dict[str, None] = field(default_factory=dict)
-    _refused: dict[str, str] = field(default_factory=dict)
 
     def write(self, todo: _Changes | None, present: Mapping[str, Stored]) -> None:
         """Write what changes."""
@@ -325,12 +343,5 @@ class _Writer:
 
     def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
-        # some servers refuse an If-Match that holds; then the listing afterwards has to do
-        condition = None if self._refused.get(path) == etag else etag
-        try:
-            outcome = self.store.put_bytes(key, data, if_match=condition)
-        except ConflictError:
-            self._refused[path] = etag
-            raise
-        if outcome != "unchanged" and path != STATE:
+        if self.store.put_bytes(key, data, if_match=etag) != "unchanged" and path != STATE:
             self.written[key] = None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, read_name, row
-from ci.publish.index.sources import Promise, digest_in, is_local
+from ci.publish.index.sources import Promise, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
+from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,11 +30,11 @@ class Held:
 
 
 def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
-    """Pair wheels and sdists with their sidecars: names and etags, which change when the files do."""
+    """Pair wheels and sdists with their sidecars: names, times and etags, which change when the files do."""
     cut = len(prefix) + 1 if prefix else 0
     sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{key[cut:]} {one.etag} {sidecars.get(key + SIDECAR, '')}": one
+        f"{key[cut:]} {int(one.modified)}-{one.etag} {sidecars.get(key + SIDECAR, '')}": one
         for one in stored
         if (key := one.key).endswith(FILES)
     }
@@ -60,9 +61,11 @@ class Catalog:
         """Return what the index lists now; its pages are not made yet."""
         documents, anew = self._read_documents()
         old: Mapping[str, Project] = {} if anew else self.old.projects
-        known = set() if anew else self.old.seen()
+        before = set() if anew else self.old.seen()
+        # what is promised once more is judged once more: by all promises, whichever came first
+        known = {seen for seen in before & self.files.keys() if seen.partition(" ")[0] not in self.promises}
         fresh = {seen: stored for seen, stored in self.files.items() if seen not in known}
-        gone = self._gone(known - self.files.keys())
+        gone = self._gone(before - known)
         if self.source.names_files:
             for line in gone:
                 self.promises[line.promise.key].append(line.promise)
@@ -80,7 +83,7 @@ class Catalog:
         projects = dict(old)
         again = self._with_other_reasons()
         for name in {read_name(line.promise.key).name for line in gone} | made.keys() | again:
-            stay = [line for line in old[name].lines() if line.seen in self.files] if name in old else []
+            stay = [line for line in old[name].lines() if line.seen in known] if name in old else []
             kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
             rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
             projects[name] = project_of([*rows, *made.get(name, ())])
@@ -128,7 +131,7 @@ class Catalog:
         absent = sorted(filename for filename in missing - present if self.strict or _is_name(filename))
         for filename in absent:
             read_name(filename)
-        if absent and self.source.refuses_absent and self.strict:
+        if absent and self.strict:
             more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
             raise StoreError(
                 f"{key_in(self.prefix, absent[0])} is recorded but not in {self.store.url}{more}.",
@@ -166,21 +169,23 @@ class Catalog:
             return None
         fitting = [one for one in candidates if one.size == stored.size]
         if fitting and self.source.names_files and self._doubted(filename, seen, fitting):
-            digest = digest_in(self.store)(stored)
+            store = self.store
+            quick = store.digest_of(stored) if isinstance(store, DirectoryStore) else ""
+            digest = quick or store.digest(stored.key)
             fitting = [one for one in fitting if one.sha256 == digest]
         if not fitting:
             raise StoreError(
                 f"{stored.key} in {self.store.url} differs from its record.",
                 hint="Build it again with --force.",
             )
-        return fitting[-1]
+        return max(fitting)
 
     def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
         """Whether its size alone does not tell which file it is."""
         if is_local(self.store) or len({one.sha256 for one in fitting}) > 1:
             return True
         before = self.earlier.get(filename)
-        return before is not None and before.etag != seen.split(" ")[1]
+        return before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
 
     def _with_other_reasons(self) -> set[str]:
         """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""

@@ -24,7 +24,7 @@ from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from core.stores import Store, Stored
@@ -48,7 +48,6 @@ class Source:
     """Describes listed files; where documents name the files, one that none names is not listed."""
 
     store: Store
-    refuses_absent: bool = False
     names_files: ClassVar[bool] = False
 
     def documents(self) -> Mapping[str, str]:
@@ -69,7 +68,6 @@ class Records(Source):
     """Files that JSON documents in a folder name: a run's records, or a release's decisions."""
 
     prefix: str
-    refuses_absent: bool = True
     names_files: ClassVar[bool] = True
 
     def documents(self) -> Mapping[str, str]:
@@ -188,11 +186,6 @@ def _require_name(path: Path, name: str, version: str, where: str) -> None:
 def is_local(store: Store) -> bool:
     """Whether a store is a folder: quick to query, and true to conditions of writes."""
     return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)
-
-
-def digest_in(store: Store) -> Callable[[Stored], str]:
-    """Return the quickest way to get the digests of files that were just listed."""
-    return store.digest_of if isinstance(store, DirectoryStore) else lambda stored: store.digest(stored.key)
 
 
 def _promises(record: Mapping[str, Any]) -> Sequence[Promise]:

@@ -1,7 +1,7 @@
 """What an index remembers of itself, in ``simple/index-state.txt``: so that one file more costs little.
 
 A header line of JSON, then sections of lines. Four of them have one line a file, in the pages' order:
-how it was listed (its name, its etag, its sidecar's etag), its facts (size, time, SHA-256, its
+how it was listed (its name, its time and etag, its sidecar's etag), its facts (size, time, SHA-256, its
 metadata's SHA-256, its Requires-Python), and its row of the flat page. The others are the documents
 that name files, and the files that are named and not listed. Sections, and not one JSON document,
 because what has not changed is then compared and copied whole, whatever it holds.
@@ -39,11 +39,6 @@ class Line(NamedTuple):
     modified: int
     promise: Promise
     html: str = ""
-
-    @property
-    def etag(self) -> str:
-        """The etag it was listed with."""
-        return self.seen.split(" ", 2)[1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

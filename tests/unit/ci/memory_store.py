@@ -30,13 +30,14 @@ class KilledError(BaseException):
 class MemoryStore:
     """Objects in a dictionary.
 
-    Conditions hold unless `ignores_conditions`; `stern` refuses each that names an etag. `before` is called
-    with every request and its key, `on_write` and `after_write` with the number of each write and its key.
+    Conditions hold unless `ignores_conditions`. `before` is called
+    with every request and its key, `on_write` and `after_write` with the number of each write and its key;
+    `moments`, where there are any, keep that number of each key as its time.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
+    moments: dict[str, int] | None = None
     ignores_conditions: bool = False
-    stern: bool = False
     folder_pages: bool = True
     calls: list[tuple[str, str]] = field(default_factory=list)
     before: Callable[[str, str], object] = lambda _call, _key: None
@@ -130,9 +131,11 @@ class MemoryStore:
                 raise refuse_other_bytes(key, self.url)
             etag = self._stored(key).etag if present is not None else ""
             lost = if_match is not None and etag != if_match
-            if (lost and not self.ignores_conditions) or (self.stern and if_match):
+            if lost and not self.ignores_conditions:
                 raise ConflictError(f"{key} was written by somebody else.")
             self.objects[key] = data
+            if self.moments is not None:
+                self.moments[key] = number
         self.after_write(number, key)
         return "written"
 
@@ -166,7 +169,8 @@ class MemoryStore:
 
     def _stored(self, key: str) -> Stored:
         data = self.objects[key]
-        return Stored(key=key, size=len(data), etag=hashlib.md5(data).hexdigest(), modified=0)  # noqa: S324
+        etag, modified = hashlib.md5(data).hexdigest(), (self.moments or {}).get(key, 0)  # noqa: S324
+        return Stored(key=key, size=len(data), etag=etag, modified=modified)
 
 
 def audit(store: MemoryStore, area: str = "v2") -> int:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ci.plan.data import Runners
 from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, Reason, Wheel
-from ci.promote.policy import Gate, Gates, Required, Rules, Verdict, decide, gates
+from ci.promote.policy import STAGES, Gate, Gates, Required, Rules, Verdict, decide, gates
 from ci.promote.runs import Test
+from core.errors import DataError
 from pytorch_build.test import upstream_tests
 from pytorch_build.test.reports import stage_name
 from pytorch_build.test.results import Origin
@@ -273,10 +274,21 @@ def test_what_is_required_is_what_plans_of_these_release_types_test() -> None:
             for family in row.families:
                 for platform in row.platforms:
                     assert {(family, platform, one, row.stage) for one in row.pythons} <= tested
-    known = {"test_smoke", "test_rocm", *(stage_of(name) for name in upstream_tests.load().configurations)}
-    every = (gates().gates, *gates().families.values())
-    assert {one for gate in every for one in (*gate.rocm, *gate.pytorch, *gate.where_run)} <= known
-    assert {row.stage for row in gates().required} <= known
+    others = (stage_of(name) for name in upstream_tests.load().configurations)
+    assert set(STAGES) == {"test_smoke", "test_rocm", *others}
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"gates": {"where_run": ["test_toch"]}}, "Did you mean 'test_torch'"),
+        ({"families": {"gfx94x-dcgpu": {"rocm": [], "pytorch": []}}}, "Did you mean 'gfx94X-dcgpu'"),
+        ({"required": [{"stage": "test_smokes"}]}, "Did you mean 'test_smoke'"),
+    ],
+)
+def test_gates_of_ones_own_name_what_there_is(own: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        gates(own)
 
 
 def stage_of(config: str) -> str:

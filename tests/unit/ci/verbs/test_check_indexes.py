@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 VERBS = (Verb("check-indexes", "ci.verbs.check_indexes", "…"),)
 
 
-def door(store: Path) -> int:
-    return main("ci", "", VERBS, ["check-indexes", "--store", str(store)])
+def door(store: Path, *words: str) -> int:
+    return main("ci", "", VERBS, ["check-indexes", "--store", str(store), *words])
 
 
 @pytest.fixture(name="store")
@@ -56,6 +56,23 @@ def test_a_page_that_is_gone_or_that_somebody_wrote_is_named_and_left(
     assert door(store) != 0
     assert f"{mirror().prefix}/{page} is not what it should be" in capsys.readouterr().err
     assert not path.exists()
+    assert door(store, "--write") == 0
+    assert path.exists()
+    assert door(store) == 0
+
+
+def test_pages_are_written_again_after_a_yank_and_after_a_removal(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = store / mirror().prefix
+    (folder / "yanked.json").write_text('{"numpy==2.1": "wrong sums"}')
+    assert door(store) != 0
+    assert door(store, "--write") == 0
+    assert 'data-yanked="wrong sums"' in (folder / "simple/numpy/index.html").read_text()
+    (folder / "manifests/mirror_deps-1.json").unlink()
+    assert door(store, "--write") == 0
+    assert "is not listed: no record names it" in capsys.readouterr().err
+    assert "numpy" not in (folder / "index.html").read_text()
 
 
 def test_a_store_without_an_index_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

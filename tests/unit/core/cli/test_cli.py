@@ -107,6 +107,8 @@ def test_a_verb_may_take_options_that_it_does_not_know(build: Build, monkeypatch
     [
         (BuildError("No wheel.", hint="Look."), BuildError.exit_code, "error: No wheel.\nLook.\n"),
         (KeyboardInterrupt(), InterruptedStageError.exit_code, "error: Interrupted; run the same"),
+        (OSError(28, "No space left on device", "a.whl"), 17, "error: a.whl: No space left on device.\n"),
+        (RecursionError("maximum"), 17, "error: Folders or documents are nested too deeply.\n"),
         (KeyError("x"), 1, "error: KeyError: 'x'\nAn internal error: run the command with --debug"),
     ],
 )

@@ -140,7 +140,7 @@ def test_only_other_inputs_force_and_lost_or_changed_files_are_worked_on_again(
             "Two wheels in https://***@host.\nLook.",
         ),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (KeyError("x"), 1, "KeyError: 'x'"),
+        (KeyError("x"), 1, "KeyError: 'x'\nAn internal error: run the command with --debug and report it."),
     ],
 )
 def test_a_failure_is_recorded_beside_the_last_success_until_the_next(

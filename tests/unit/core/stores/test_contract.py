@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +13,7 @@ from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 from core.stores import s3_client
 from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions
+from tests.wheel_files import sha
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     Put = Callable[..., str]
 
 KINDS = ["out", "s3://bucket", "s3://bucket/a/prefix", "s3://bucket/compared"]
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(name="store", params=KINDS)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -11,13 +10,10 @@ from core import files
 from core.errors import FatalError
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
+from tests.wheel_files import sha
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(name="store")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import socket
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import headers_for, location
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore, OverlayStore, open_store, unread
+from tests.wheel_files import sha
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from core.stores import Stored
 
 ANSWERS = location.answers  # before the unit tests' own answer takes its place
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def test_a_folder_is_a_store_named_from_the_checkout(tmp_path: Path) -> None:

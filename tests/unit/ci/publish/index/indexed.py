@@ -23,7 +23,9 @@ def wheel_name(project: str, version: str) -> str:
     return f"{project}-{version}-py3-none-any.whl"
 
 
-def publish(store: Any, *wheels: str, record: str = "", content: str = "") -> None:
+def publish(
+    store: Any, *wheels: str, record: str = "", content: str = "", requires_python: str = ">=3.11"
+) -> None:
     """Put wheels, then their sidecars, then the record that names them."""
     files = []
     for wheel in wheels:
@@ -32,7 +34,7 @@ def publish(store: Any, *wheels: str, record: str = "", content: str = "") -> No
         store.put_bytes(f"{key}.metadata", metadata)
         facts = {"key": key, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         facts["metadata_sha256"] = hashlib.sha256(metadata).hexdigest()
-        files.append({**facts, "requires_python": ">=3.11"})
+        files.append({**facts, "requires_python": requires_python})
     document = {"schema_version": 1, "status": "ok", "files": files}
     store.put_bytes(f"{MANIFESTS}/{record or wheels[0]}.json", json.dumps(document).encode())
 
@@ -44,6 +46,6 @@ def index(store: Any, **how: Any) -> Indexed:
 def anew(store: MemoryStore) -> dict[str, bytes]:
     """Return the pages that an index of the same files writes which remembers nothing."""
     files = {key: data for key, data in store.objects.items() if not indexing.is_page(key)}
-    other = MemoryStore(objects=files, folder_pages=False)
+    other = MemoryStore(objects=files, moments=store.moments, folder_pages=False)
     index(other)
     return pages(other)

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from core import parallel
@@ -138,9 +138,10 @@ def test_a_page_that_was_lost_or_overwritten_is_written_again(
     assert pages(memory) == good
 
 
+CHANGES = ("publish", "replace", "remove", "sidecar", "promised", "yank", "unyank", "failed", "forget")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["publish", "replace", "remove", "sidecar", "yank", "unyank", "failed", "index"]),
+        st.sampled_from((*CHANGES, "index")),
         st.sampled_from(["torch", "apex", "triton"]),
         st.sampled_from(["1.0", "1.10", "1.9", "2.0rc1+rocm7.1"]),
     ),
@@ -155,8 +156,17 @@ def take(store: Any, step: str, wheel: str) -> None:
     elif step == "replace":
         publish(store, wheel, content="again")
     elif step == "remove":
-        for one in (f"{MANIFESTS}/{wheel}.json", f"{key}.metadata", key):
+        for one in (
+            f"{MANIFESTS}/{wheel}.json",
+            f"{MANIFESTS}/another of {wheel}.json",
+            f"{key}.metadata",
+            key,
+        ):
             store.objects.pop(one, None)
+    elif step == "promised" and key in store.objects:
+        publish(store, wheel, record=f"another of {wheel}", requires_python=">=3.12")
+    elif step == "forget":
+        store.objects.pop(state_key(), None)
     elif step == "sidecar":
         store.objects.pop(f"{key}.metadata", None)
     elif step == "failed":
@@ -171,8 +181,10 @@ def take(store: Any, step: str, wheel: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(STEPS)
+@example([(step, "torch", "1.0") for step in ("publish", "index", "remove", "publish")])
+@example([(step, "torch", "1.0") for step in ("publish", "index", "promised")])
 def test_what_is_indexed_step_by_step_is_what_is_indexed_at_once(steps: list[tuple[str, str, str]]) -> None:
-    store = MemoryStore(folder_pages=False)
+    store = MemoryStore(folder_pages=False, moments={})
     for step, project, version in steps:
         if step == "index":
             index(store)
@@ -226,13 +238,37 @@ def test_a_name_that_is_none_is_refused_with_nothing_written(memory: MemoryStore
     assert index(memory, strict=False).files == 1
 
 
-@pytest.mark.parametrize("said", [b"[]", b"{", b'{"torch==2.9.0": 1}', b'{"torch==x": ""}', b'{"x": ""}'])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[]",
+        b"{",
+        b'{"torch==2.9.0": 1}',
+        b'{"torch==x": ""}',
+        b'{"x": ""}',
+        b"[" * 99999,
+        b'{"a==1": "\\ud800"}',
+    ],
+)
 def test_reasons_for_yanks_that_are_none_are_refused(memory: MemoryStore, said: bytes) -> None:
     publish(memory, TORCH)
     memory.put_bytes(f"{PREFIX}/yanked.json", said)
     with pytest.raises(DataError, match="does not say what is yanked"):
         index(memory)
     assert pages(memory) == {}
+
+
+def test_what_is_yanked_and_not_listed_is_named(
+    memory: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(memory, TORCH)
+    reasons = dict.fromkeys(["torch==2.9.0", TORCH, "torch==2.9.1", "trch==2.9.0", APEX], "")
+    memory.put_bytes(f"{PREFIX}/yanked.json", json.dumps(reasons).encode())
+    index(memory)
+    said = capsys.readouterr().err
+    assert said.count("nothing is listed for") == 3
+    assert said.count("Did you mean 'torch==2.9.0'?") == 2
+    assert f"for {APEX!r}, which it yanks.\n" in said
 
 
 def test_a_record_that_is_none_is_refused(memory: MemoryStore) -> None:
@@ -246,14 +282,6 @@ def test_a_record_that_is_none_is_refused(memory: MemoryStore) -> None:
         memory.put_bytes(f"{MANIFESTS}/x.json", said)
         with pytest.raises(DataError, match=r"x\.json is not a record"):
             index(memory)
-
-
-def test_a_server_that_refuses_a_condition_that_holds_is_written_without_it() -> None:
-    store = MemoryStore(stern=True, folder_pages=False)
-    for wheel in (TORCH, NEWER):
-        publish(store, wheel)
-        index(store)
-    assert pages(store) == anew(store)
 
 
 def test_an_older_listing_that_is_written_last_is_mended() -> None:
