@@ -127,16 +127,13 @@ class Installed(Model):
         rows = csv.reader(record.read_text(encoding="utf-8").splitlines() if record.is_file() else ())
         for name, digest, size in (row for row in rows if len(row) == _RECORD_FIELDS and row[1] and row[2]):
             path = self.folder.parent / name
-            if path.is_file() and (path.stat().st_size != int(size) or _is_other(path, digest, int(size))):
+            kind, _, encoded = digest.partition("=")
+            known = kind == "sha256" and int(size) <= _HASHED
+            wanted = base64.urlsafe_b64decode(f"{encoded}==").hex() if known else ""
+            there = path.is_file()
+            if there and (path.stat().st_size != int(size) or (known and files.sha256(path) != wanted)):
                 return name
         return ""
-
-
-def _is_other(path: Path, digest: str, size: int) -> bool:
-    kind, _, encoded = digest.partition("=")
-    if kind != "sha256" or size > _HASHED:
-        return False
-    return base64.urlsafe_b64decode(f"{encoded}==").hex() != files.sha256(path)
 
 
 def installed(target: Interpreter) -> tuple[Installed, ...]:

@@ -83,12 +83,13 @@ def _unloadable(binary: Binary, policy: Policy) -> str:
         return ""
     if elf is None:
         return f"It is no {promise.what} for Linux."
-    if promise.what == "program":
-        return "" if elf.kind in {"ET_DYN", "ET_EXEC"} else f"It is no program: {elf.kind}."
-    if elf.kind != "ET_DYN" or elf.machine == "EM_AMDGPU":
-        return f"It is no shared library: {elf.kind} for {elf.machine}."
-    known = elf.dynamic or elf.machine not in _MACHINES.values()
-    return "" if known else "It has no dynamic section, and no loader takes it."
+    library = promise.what == "library"
+    kinds = {"ET_DYN"} if library else {"ET_DYN", "ET_EXEC"}
+    unlinked = library and elf.machine in _MACHINES.values() and not elf.dynamic
+    if elf.kind in kinds and elf.machine != "EM_AMDGPU" and not unlinked:
+        return ""
+    without = ", without a dynamic section" if unlinked else ""
+    return f"It is no {promise.what} that a loader takes: {elf.kind} for {elf.machine}{without}."
 
 
 def _machine(view: WheelView, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
