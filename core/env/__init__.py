@@ -125,15 +125,20 @@ class Installed(Model):
         """A file that is not the one that its RECORD names; "" for none."""
         record = self.folder / "RECORD"
         rows = csv.reader(record.read_text(encoding="utf-8").splitlines() if record.is_file() else ())
-        for name, digest, size in (row for row in rows if len(row) == _RECORD_FIELDS and row[1] and row[2]):
+        for name, digest, size in (row for row in rows if len(row) == _RECORD_FIELDS and row[2].isdigit()):
             path = self.folder.parent / name
-            kind, _, encoded = digest.partition("=")
-            known = kind == "sha256" and int(size) <= _HASHED
-            wanted = base64.urlsafe_b64decode(f"{encoded}==").hex() if known else ""
-            there = path.is_file()
-            if there and (path.stat().st_size != int(size) or (known and files.sha256(path) != wanted)):
+            if not path.is_file():
+                continue
+            known = digest.startswith("sha256=") and int(size) <= _HASHED
+            if path.stat().st_size != int(size) or (known and _digest(path) != digest):
                 return name
         return ""
+
+
+def _digest(path: Path) -> str:
+    """Write a file's SHA-256 as RECORD does."""
+    encoded = base64.urlsafe_b64encode(bytes.fromhex(files.sha256(path)))
+    return f"sha256={encoded.decode().rstrip('=')}"
 
 
 def installed(target: Interpreter) -> tuple[Installed, ...]:
