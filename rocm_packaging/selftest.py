@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, junit, process
-from core.env import installer, require
+from core.env import installed, installer, require
 from core.env.locks import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
@@ -35,10 +35,6 @@ _BUILD_REQUIREMENTS = ("setuptools",)
 _OTHER_ROCM = (
     *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME"),
     *("HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH", "DEVICE_LIB_PATH"),
-)
-_INSTALLED = (
-    "import importlib.metadata as found, re; "
-    "print(*sorted({re.sub('[-_.]+', '-', one.name).lower() for one in found.distributions()}))"
 )
 _PREFIX = "rocm_sdk."
 
@@ -105,7 +101,7 @@ def run_tests(request: TestRequest) -> None:
 
     def work() -> Made:
         if source is None:
-            names = process.capture([target.executable, "-c", _INSTALLED]).stdout.split()
+            names = [one.name for one in installed(target)]
             layout = layout_of(names, where=str(target.prefix)) or "unsplit"
             return Made(files=(), details=_tested(request, target, layout))
         with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
@@ -185,7 +181,7 @@ def _unittest_report(
     done = process.capture(command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, check=False)
     console.say(f"{done.stdout}{done.stderr}")
     version = process.capture([*command[:-1], "version"], cwd=folder, env=env).stdout.strip()
-    names = process.capture([command[0], "-c", _INSTALLED], cwd=folder, env=env).stdout.split()
+    names = sorted({one.name for one in installed(require(request.common.python))})
     wanted = dict.fromkeys((*request.families, *request.targets))
     families = [one for one in wanted if {f"{LIBRARIES}-{one.lower()}", device_package(one)} & set(names)]
     document = junit.Document(

@@ -19,7 +19,7 @@ from packaging.version import Version
 from ci.install.dependencies import mirror
 from ci.install.devices import Devices
 from core import console, files, process
-from core.env import installer, interpreter
+from core.env import installed, installer, interpreter
 from core.env.installer import Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
 from core.packages import resolution
@@ -158,6 +158,9 @@ def install_chosen(
         calls.append(pinned_call(wanted.locks, chosen.ours, ours, family=family))
     for call in calls:
         installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
+    planned = {one.distribution: one.version for one in chosen.ours}
+    if strangers := installer.require_planned(target, planned, more=True):
+        console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
     files.write_json(target.prefix / MARKER, {one.distribution: one.sha256 for one in chosen.ours})
     installer.require_complete(target)
     devices = wanted.devices
@@ -168,7 +171,12 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
     """Uninstall what an installer would keep by its version, although it was made of another file."""
     marker = target.prefix / MARKER
     known = json.loads(marker.read_text(encoding="utf-8")) if marker.is_file() else {}
-    other = [one.distribution for one in chosen.ours if known.get(one.distribution) != one.sha256]
+    kept = {one.name for one in installed(target) if not one.altered} if known else set()
+    other = [
+        one.distribution
+        for one in chosen.ours
+        if known.get(one.distribution) != one.sha256 or one.distribution not in kept
+    ]
     marker.unlink(missing_ok=True)
     if other:
         argv = [installer.uv_program(), "pip", "uninstall", "--no-config", "--quiet"]

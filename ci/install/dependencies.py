@@ -22,7 +22,7 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreErr
 from core.packages import fits, required_by
 from core.packages.resolution import Question, others_of, resolve
 from core.parallel import each
-from core.wheel.distributions import SIDECAR, describe, is_ours
+from core.wheel.distributions import SIDECAR, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,12 +135,6 @@ def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
     sources: dict[str, Source] = {}
     for need, answer in zip(wanted, each(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True):
         for one in answer:
-            if is_ours(one.name):
-                raise DataError(
-                    f"{need.of} requires {one.name} through third-party packages, and that name is ours: "
-                    "what the public index has under it is not.",
-                    hint="See who requires it, and leave that out of ci/mirror.toml.",
-                )
             for file in one.files:
                 source = Source(
                     filename=file.filename,

@@ -21,10 +21,11 @@ from core.cli.options import add_group, add_platform, common_from
 from core.console import transfer
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
-from core.packages import find_group, fits, offer_of, offered, required_by
+from core.packages import find_group, fits, offer_of, offered, offers_named, required_by
 from core.packages.resolution import parsed_requirement
 from core.parallel import each
 from core.run import records
+from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
 
 if TYPE_CHECKING:
@@ -141,7 +142,9 @@ def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence
     store = group.store
     keys = [one.key for one in store.list(f"{mirror().prefix}/manifests") if one.key.endswith(".json")]
     found = [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
-    mirrored = [one for one in found if fits(one, tag, group.outputs.platform)]
+    mirrored = [
+        one for one in found if fits(one, tag, group.outputs.platform) and not is_ours(one.distribution)
+    ]
     if not mirrored:
         raise MissingInputError(
             f"{store.url} has no dependencies' index, or nothing in it for this Python.",
@@ -168,6 +171,15 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     What is there already, by its digest, is kept, so that an interrupted fetch is resumed.
     """
     total = sum(one.size for one in wanted)
+    names = {one.name for one in (*wanted, *offered(group))}
+    versions = {(one.distribution, one.version) for one in wanted}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        for one in offers_named(path.name, url=str(path)):
+            if (one.distribution, one.version) in versions and one.name not in names:
+                raise StoreError(
+                    f"{path} is not of {group.where}, and an installer would take it for what is.",
+                    hint="Remove it, or fetch into another folder (--output-dir).",
+                )
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
     with (
         files.locked(folder / _LOCK, what=str(folder)),

@@ -7,6 +7,7 @@ milliseconds for each, on one core. Format: the System V ABI (gABI), chapters "E
 
 from __future__ import annotations
 
+import io
 import re
 import struct
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ _KINDS = {1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN", 4: "ET_CORE"}
 LOAD, DYNAMIC, INTERP, NOTE, PHDR, _STACK = 1, 2, 3, 4, 6, 0x6474E551
 STRTAB_SECTION, _NOBITS, _VERNEED = 3, 8, 0x6FFFFFFE
 DT_NEEDED, DT_STRTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 5, 10, 14, 15, 29
+# DT_HASH, DT_SYMTAB, DT_RELA, DT_INIT, DT_FINI, DT_JMPREL, DT_INIT_ARRAY, DT_GNU_HASH, DT_VERSYM, DT_VERNEED
+_ADDRESSES = {4, 6, 7, 12, 13, 23, 25, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE}
 _MOST_SEGMENTS, _MOST_SECTIONS, _MOST_TABLE, _MOST_STRING = 4096, 1 << 18, 1 << 20, 1 << 16
 _SHORT = 256  # bytes; few names have more
 _MANY_SECTIONS = 0xFFFF
@@ -106,6 +109,7 @@ class Elf:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._size = stream.seek(0, io.SEEK_END)
         header = HEADER.unpack(self.at(0, HEADER.size))
         self.kind, self.machine = header[1], header[2]
         self._segments_at, self.sections_at = header[5], header[6]
@@ -196,7 +200,7 @@ class Elf:
             inside = one.address <= address and address + length <= one.address + one.size
             if one.kind == LOAD and inside:
                 return one.offset + address - one.address
-        raise ValueError("a string table outside of the file")
+        raise ValueError("a table outside of the file")
 
     def strings(self, wanted: int) -> tuple[str, ...]:
         """Read the names that dynamic entries of a tag point to, in order."""
@@ -238,6 +242,17 @@ class Elf:
             at += following
         return max(found)
 
+    def require_whole(self) -> None:
+        """Raise for a table, segment or section that the file ends before, and for what points nowhere."""
+        held = [one for one in self.section_table if one.kind not in {0, _NOBITS}]
+        parts: Sequence[Segment | Section] = [*self.segments, *held]
+        if any(one.offset + one.size > self._size for one in parts):
+            raise ValueError("it is cut off")
+        if any(one.size > one.memory for one in self.segments if one.kind == LOAD):
+            raise ValueError("a segment that is longer in the file than in memory")
+        for tag in _ADDRESSES & set(self.tags):
+            self.place(self.tags[tag])
+
     def facts(self, *, whole: bool) -> ElfFacts:
         """Return the facts, with those of sections where the `whole` is wanted."""
         (soname, rpath, runpath) = (
@@ -259,6 +274,7 @@ class Elf:
         )
         if not whole:
             return facts
+        self.require_whole()
         return replace(
             facts,
             stack=self.stack,
@@ -297,10 +313,11 @@ def read_all(stream: BinaryIO, name: str) -> ElfFacts | None:
     def every(head: bytes) -> ElfFacts:
         if head[4:6] == _CLASS64_LITTLE:
             return Elf(stream).facts(whole=True)
-        kind, machine = struct.unpack_from(">HH" if head[5] == _BIG_ENDIAN else "<HH", head, 16)
-        return ElfFacts(
-            machine=_MACHINES.get(machine, f"machine {machine}"), kind=_KINDS.get(kind, f"type {kind}")
-        )
+        big = head[5] == _BIG_ENDIAN
+        kind, machine = struct.unpack_from(">HH" if big else "<HH", head, 16)
+        name = _MACHINES.get(machine, f"machine {machine}")
+        words = "big-endian" if big else "not of 64 bits"
+        return ElfFacts(machine=f"{name} ({words})", kind=_KINDS.get(kind, f"type {kind}"))
 
     return _read(stream, name, every)
 

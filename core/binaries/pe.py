@@ -6,6 +6,7 @@ and 13 (delay imports). What a file imports late is needed, too: only later.
 
 from __future__ import annotations
 
+import io
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -26,7 +27,8 @@ _DIRECTORY = struct.Struct("<II")
 _SECTION = struct.Struct("<8sIIIIIIHHI")
 _IMPORT = struct.Struct("<IIIII")
 _DELAY = struct.Struct("<IIIIIIII")
-_EXPORTS = 0
+_SYMBOL = 18
+_EXPORTS, _CERTIFICATES = 0, 4
 _IMPORTS = (1, _IMPORT, 3)  # the directory, its entries, and which field is the name
 _DELAYED = (13, _DELAY, 1)
 _DLL = 0x2000
@@ -66,13 +68,13 @@ def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
 
 
 def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
-    machine, sections, _, _, _, size, flags = _COFF.unpack(_read(stream, at, _COFF.size))
+    machine, sections, _, symbols, count, size, flags = _COFF.unpack(_read(stream, at, _COFF.size))
     optional = _read(stream, at + _COFF.size, size)
     if size < _AT_DIRECTORIES or struct.unpack_from("<H", optional)[0] != _PE32_PLUS:
         return None
     if sections > _MOST_SECTIONS:
         raise ValueError(f"{sections} sections")
-    table = _SECTION.iter_unpack(_read(stream, at + _COFF.size + size, sections * _SECTION.size))
+    table = [*_SECTION.iter_unpack(_read(stream, at + _COFF.size + size, sections * _SECTION.size))]
     places = [
         _Section(
             name.rstrip(b"\0").decode("latin-1"),
@@ -83,13 +85,21 @@ def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
         )
         for name, memory, address, size, offset, *_ in table
     ]
-    count = struct.unpack_from("<I", optional, _AT_DIRECTORIES - 4)[0]
+    directory_count = struct.unpack_from("<I", optional, _AT_DIRECTORIES - 4)[0]
     room = (size - _AT_DIRECTORIES) // _DIRECTORY.size
     directories = [
-        _DIRECTORY.unpack_from(optional, _AT_DIRECTORIES + index * _DIRECTORY.size)[0]
-        for index in range(min(count, room))
+        _DIRECTORY.unpack_from(optional, _AT_DIRECTORIES + index * _DIRECTORY.size)
+        for index in range(min(directory_count, room))
     ]
-    tables = _Tables(stream, places, directories)
+    # certificates alone are named by where they lie in the file
+    ends = [sum(one) for one in directories[_CERTIFICATES : _CERTIFICATES + 1]]
+    ends += [offset + size for _, _, _, size, offset, *_ in table]
+    if symbols:  # with their names behind them, as MinGW leaves them
+        names = symbols + count * _SYMBOL
+        ends.append(names + int.from_bytes(_read(stream, names, 4), "little"))
+    if max(ends, default=0) > stream.seek(0, io.SEEK_END):
+        raise ValueError("it is cut off")
+    tables = _Tables(stream, places, [address for address, _ in directories])
     return PeFacts(
         machine=machine,
         dll=bool(flags & _DLL),

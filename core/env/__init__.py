@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from core import process
+from core import files, process
+from core.data import Model
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 
 _PROBE = """
@@ -28,6 +31,19 @@ print(json.dumps({
     "include": sysconfig.get_path("include"),
 }))
 """
+
+
+_INSTALLED = """
+import importlib.metadata, json, re, sys
+json.dump([{
+    "name": re.sub("[-_.]+", "-", one.name).lower(),
+    "version": one.version,
+    "extras": one.metadata.get_all("Provides-Extra") or [],
+    "folder": str(one._path),
+} for one in importlib.metadata.distributions() if one.name], sys.stdout)
+"""
+_RECORD_FIELDS = 3
+_HASHED = 1 << 20  # bytes of the largest file that is read whole; of others the size has to do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +110,38 @@ def installed_version(target: Interpreter, distribution: str) -> str:
     """Return the full version of an installed distribution."""
     code = f"from importlib.metadata import version; print(version({distribution!r}))"
     return process.capture([target.executable, "-I", "-c", code]).stdout.strip()
+
+
+class Installed(Model):
+    """A distribution that is installed, by its normalised name; `folder` is its ``.dist-info``."""
+
+    name: str
+    version: str
+    extras: tuple[str, ...]
+    folder: Path
+
+    @property
+    def altered(self) -> str:
+        """A file that is not the one that its RECORD names; "" for none."""
+        record = self.folder / "RECORD"
+        rows = csv.reader(record.read_text(encoding="utf-8").splitlines() if record.is_file() else ())
+        for name, digest, size in (row for row in rows if len(row) == _RECORD_FIELDS and row[2].isdigit()):
+            path = self.folder.parent / name
+            if not path.is_file():
+                continue
+            known = digest.startswith("sha256=") and int(size) <= _HASHED
+            if path.stat().st_size != int(size) or (known and _digest(path) != digest):
+                return name
+        return ""
+
+
+def _digest(path: Path) -> str:
+    """Write a file's SHA-256 as RECORD does."""
+    encoded = base64.urlsafe_b64encode(bytes.fromhex(files.sha256(path)))
+    return f"sha256={encoded.decode().rstrip('=')}"
+
+
+def installed(target: Interpreter) -> tuple[Installed, ...]:
+    """List what an environment has installed, in the order in which it is found."""
+    said = process.capture([target.executable, "-I", "-c", _INSTALLED]).stdout
+    return tuple(Installed.model_validate(one) for one in json.loads(said))

@@ -12,25 +12,36 @@ import json
 import os
 import re
 import sys
+import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from core import console, files, process
+from core.env import installed
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
+from core.wheel import parse_wheel_name
+from core.wheel.distributions import is_ours, our_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from core.env import Interpreter
 
 
 Backend = Literal["uv", "pip"]
+Whose = Literal["others", "ours", "prebuilt"]
+NOTHING = "<0.dev0"  # no version is lower (PEP 440)
 
 _NAME = re.compile(r"(?<!\S)[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
+_PIN = re.compile(r"(?m)^([\w.-]+)==([^\s;\\]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +60,8 @@ class Install:
     """One call of the installer. Hashed and unhashed requirements never share one.
 
     `sources` are None for the user's own configuration; `pre` allows pre-releases that no requirement names;
-    `gpu_family` is what sdists are built for, as that of `rocm` reads it.
+    `gpu_family` is what sdists are built for, as that of `rocm` reads it. `whose` says whether packages of
+    our names may come of it: no `others`, whoever requires them; with a `prebuilt` torch its own.
     """
 
     requirements: tuple[str, ...] = ()
@@ -60,6 +72,16 @@ class Install:
     build_isolation: bool = True
     pre: bool = False
     gpu_family: str = ""
+    whose: Whose = "others"
+
+    @property
+    def planned(self) -> Mapping[str, str]:
+        """Our packages that the call names exactly: normalised name to version."""
+        texts = (path.read_text(encoding="utf-8") for path in self.files if self.hashed)
+        pins = dict(one for text in texts for one in _PIN.findall(text))
+        wheels = [parse_wheel_name(Path(one).name) for one in self.requirements if one.endswith(".whl")]
+        found = {**pins, **{one.distribution: str(one.version) for one in wheels}}
+        return {canonicalize_name(name): version for name, version in found.items() if is_ours(name)}
 
     @property
     def config_settings(self) -> tuple[str, ...]:
@@ -117,13 +139,62 @@ def install(
     if sources.cert and backend == "uv":
         env.setdefault("SSL_CERT_FILE", sources.cert)
     try:
-        process.run(argv, env=env)
+        with tempfile.TemporaryDirectory() as folder:
+            process.run([*argv, *_refusals(target, call, Path(folder))], env=env)
     except ProcessError as problem:
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
             hint="Its own words stand above. See --find-links, --index-url and your pip configuration.",
         ) from problem
+
+
+def refused(*, but: Collection[str] = ()) -> list[str]:
+    """Return constraints that let no package of our names be chosen, `but` for some."""
+    return [f"{name}{NOTHING}" for name in sorted(our_names().difference(but))]
+
+
+def _refusals(target: Interpreter, call: Install, folder: Path) -> list[str]:
+    """Return what keeps strangers' packages of our names out, also out of what sdists are built with."""
+    if call.whose == "ours":
+        return []
+    written = {}
+    if call.build_isolation:
+        written["--build-constraint"] = refused()
+    if call.dependencies and not call.hashed:
+        held = {one.name: f"{one.name}=={one.version}" for one in installed(target) if is_ours(one.name)}
+        lines = [line for name, line in held.items() if name not in call.planned]
+        lines += refused(but=[*held, *call.planned]) if call.whose == "others" else []
+        written["--constraint"] = lines
+    for option, lines in written.items():
+        files.write_text(folder / f"{option}.txt", "\n".join(lines))
+    return [word for option in written for word in (option, str(folder / f"{option}.txt"))]
+
+
+def require_planned(target: Interpreter, planned: Mapping[str, str], *, more: bool = False) -> Sequence[str]:
+    """Require that the packages of our names are the planned ones, file by file; return others that may be.
+
+    Raises:
+        CheckError: One is missing, of another version, there twice, a stranger's, or altered by another.
+    """
+    found = [one for one in installed(target) if is_ours(one.name)]
+    counted = Counter(one.name for one in found)
+    strangers = [f"{one.name} {one.version}" for one in found if one.name not in planned]
+    problems = [f"{one} is not one of those that were chosen." for one in strangers if not more]
+    problems += [f"{name} {planned[name]} is missing." for name in sorted(planned) if not counted[name]]
+    problems += [f"{name} is there {times} times." for name, times in counted.items() if times > 1]
+    for one in found:
+        if one.name in planned and Version(one.version) != Version(planned[one.name]):
+            problems.append(f"{one.name} is {one.version}, not {planned[one.name]}.")
+        elif one.name in planned and (file := one.altered):
+            problems.append(f"{file} is not the file of {one.name} {one.version}.")
+    if problems:
+        raise CheckError(
+            f"{target.prefix} does not hold what was chosen:\n" + "\n".join(problems),
+            hint="Another package brought or altered them: see which one, and make the environment anew "
+            "(--force, --clean).",
+        )
+    return strangers
 
 
 def environment_for(*, exact: bool) -> dict[str, str]:
@@ -204,16 +275,17 @@ def require_complete(target: Interpreter) -> None:
         raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
 
 
-def pinned(path: Path, sources: Sources | None, *, gpu_family: str = "") -> Install:
+def pinned(path: Path, sources: Sources | None, *, whose: Whose = "ours", gpu_family: str = "") -> Install:
     """Plan the installation of files that a requirements file pins by digest, and of nothing else."""
     return Install(
         files=(path,),
         sources=sources,
         hashed=True,
         dependencies=False,
-        # what sdists are built with is installed before, and a run's page need not have it
-        build_isolation=False,
+        # what ours are built with is installed before, and a run's page need not have it
+        build_isolation=whose == "others",
         gpu_family=gpu_family,
+        whose=whose,
     )
 
 
@@ -259,6 +331,8 @@ def prepared(
                 _empty(target, backend)
                 for call in calls:
                     install(target, call, backend=backend, cache_dir=cache_dir)
+                planned = {name: version for call in calls for name, version in call.planned.items()}
+                require_planned(target, planned, more=any(call.whose == "prebuilt" for call in calls))
             files.write_json(marker, {"digest": digest})
         yield
 

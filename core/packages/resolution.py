@@ -30,7 +30,7 @@ from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.env.installer import Sources
+    from core.env.installer import Sources, Whose
     from core.packages import Offer
     from core.packages.sources import PackageSource
     from core.run import Platform
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _NAMED = 8  # nobody reads a longer list of versions
+_OURS = "A dependency requires a name of ours: require it, too, and it is taken from where ours are."
 # what an sdist requires with extras, which only its build could say
 SdistRequires = Callable[["Offer", frozenset[str]], Sequence[str]]
 
@@ -217,14 +218,8 @@ def resolve_others(
     """
     if not requirements:
         return ()
-    found = resolve(replace(question, requirements=tuple(requirements), excludes=tuple(ours)))
-    for one in found:
-        if not allowed and is_ours(one.name):
-            raise EnvironmentSetupError(
-                f"{one.name} {one.version} would come from {one.files[0].url}, and it is one of our names.",
-                hint="A dependency requires it: require it, too, and it is taken from where ours are.",
-            )
-    return found
+    facts: Any = {"requirements": tuple(requirements), "excludes": tuple(ours), "allowed": allowed}
+    return resolve(replace(question, **facts))
 
 
 def others_question(python: Path, sources: Sources | None, **more: Any) -> Question:  # noqa: ANN401 - Question's
@@ -249,7 +244,8 @@ def pinned_call(
         for one in pins
     )
     text = "".join(f"{line}\n" for line in lines)
-    return installer.pinned(locks.kept(folder, "pinned", text), sources, gpu_family=family)
+    whose: Whose = "others" if all(isinstance(one, Resolved) for one in pins) else "ours"
+    return installer.pinned(locks.kept(folder, "pinned", text), sources, whose=whose, gpu_family=family)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +255,7 @@ class Question:
     Attributes:
         constraints: Versions that hold where a name is required at all.
         excludes: Names that are never resolved.
+        allowed: Names of ours may be resolved; else they are refused, also where sdists are built.
         exact: No variable of the environment may add a source.
         python: The interpreter to resolve for, and to build sdists with.
         python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
@@ -269,6 +266,7 @@ class Question:
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
+    allowed: bool = False
     sources: Sources
     exact: bool = True
     python: Path | None = None
@@ -308,26 +306,39 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
     """Let uv choose the files that satisfy requirements; it fetches no wheel whose metadata is served.
 
     Raises:
-        EnvironmentSetupError: They cannot be satisfied; the message ends with uv's own words.
+        EnvironmentSetupError: They cannot be satisfied, or not without a package of one of our names; the
+            message ends with uv's own words.
     """
     env = installer.environment_for(exact=question.exact)
     if question.sources.cert:
         env.setdefault("SSL_CERT_FILE", question.sources.cert)
     with tempfile.TemporaryDirectory() as folder:
-        listed = question.requirements, question.constraints, question.excludes
-        paths = [Path(folder) / f"{name}.txt" for name in ("requirements", "constraints", "excludes")]
-        for path, lines in zip(paths, listed, strict=True):
+        refused = [] if question.allowed else installer.refused(but=question.excludes)
+        listed = {
+            "--excludes": question.excludes,
+            "--build-constraints": installer.refused(),
+            "--constraints": (*question.constraints, *refused),
+            "": question.requirements,
+        }
+        argv = _argv(question)
+        for option, lines in listed.items():
+            path = Path(folder) / f"{option or 'requirements'}.txt"
             files.write_text(path, "".join(f"{one}\n" for one in lines))
-        required, constraints, excludes = map(str, paths)
-        argv = [*_argv(question), *(["--excludes", excludes] if question.excludes else [])]
-        argv += ["--constraints", constraints, required]
+            argv += [*filter(None, [option]), str(path)] if lines or not option else []
         try:
             answer = process.capture(argv, env=env).stdout
         except ProcessError as problem:
+            said = problem.output or problem.message
             raise EnvironmentSetupError(
-                f"{', '.join(question.requirements)} cannot be resolved: {problem.output or problem.message}"
+                f"{', '.join(question.requirements)} cannot be resolved: {said}",
+                hint=_OURS if installer.NOTHING in said else "",
             ) from problem
-    return parse_pylock(answer)
+    found = parse_pylock(answer)
+    for one in found:
+        if not question.allowed and is_ours(one.name):
+            what = f"{one.name} {one.version} would come from {one.files[0].url}, and it is one of our names."
+            raise EnvironmentSetupError(what, hint=_OURS)
+    return found
 
 
 def _argv(question: Question) -> list[str]:

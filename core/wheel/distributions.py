@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from core import files
-from core.data import Model, load_toml
+from core.data import Model, data_file
 from core.errors import WheelError
+from core.families import families
 from core.run.records import FileRecord
 from core.wheel import parse_name, parse_wheel_name, read_metadata
 
@@ -31,17 +32,23 @@ NAMES_FILE = Path(__file__).with_name("our_names.toml")
 
 class _Names(Model):
     names: tuple[str, ...]
+    globs: tuple[str, ...]
+
+
+_names = data_file(NAMES_FILE, _Names)
 
 
 @functools.cache
-def our_names() -> tuple[str, ...]:
-    """Read the names of ours, as globs over normalised names."""
-    return load_toml(NAMES_FILE, _Names).names
+def our_names() -> frozenset[str]:
+    """Return the names that our distributions have, normalised."""
+    every = (one.format(family=family) for one in _names().names for family in families())
+    return frozenset(map(canonicalize_name, every))
 
 
 def is_ours(name: str) -> bool:
     """Return whether a distribution's name, in any spelling, is one of ours."""
-    return any(fnmatchcase(canonicalize_name(name), glob) for glob in our_names())
+    normal = canonicalize_name(name)
+    return normal in our_names() or any(fnmatchcase(normal, glob) for glob in _names().globs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,7 +165,12 @@ class Build:
         wanted = self.ref_requirements
         # ours by their files alone, what they require of others by name
         ours = [
-            Install(requirements=(one.requirement,), dependencies=not one.digest) for one in self.dependencies
+            Install(
+                requirements=(one.requirement,),
+                dependencies=not one.digest,
+                whose="ours" if one.digest else "prebuilt",
+            )
+            for one in self.dependencies
         ]
         others = tuple(sorted({line for one in self.dependencies for line in one.others}))
         return [

@@ -114,7 +114,9 @@ def check_import(
 ) -> None:
     """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
-    installer.install(target, Install(requirements=(str(wheel),)), backend=backend, cache_dir=cache_dir)
+    call = Install(requirements=(str(wheel),))
+    installer.install(target, call, backend=backend, cache_dir=cache_dir)
+    installer.require_planned(target, call.planned, more=True)
     _require_import(plan, wheel, target.executable, cwd=target.prefix)
     console.say(f"{wheel.name} imports")
 

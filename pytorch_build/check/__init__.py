@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from core.errors import CheckError
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
@@ -98,7 +98,7 @@ class Binary:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelView:
-    """Everything that the checks judge."""
+    """Everything that the checks judge; `texts` are those whose names promise compiled code."""
 
     name: WheelName
     size: int
@@ -107,6 +107,7 @@ class WheelView:
     info: WheelInfo | None = None
     binaries: tuple[Binary, ...] = ()
     mentions: tuple[tuple[str, str], ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def finding(self, severity: Severity, check: str, message: str, where: str = "") -> Finding:
         """Make a finding about this wheel."""

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 
 CHECK = "contents"
-_LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|dylib)$")
-_SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+_LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 # name.cpython-312-x86_64-linux-gnu.so, name.cp312-win_amd64.pyd (PEP 3149 and CPython's build)
 _EXTENSION = re.compile(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$")
 
@@ -48,23 +47,25 @@ def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
         if hits:
             more = f" ({len(hits)} such files)" if len(hits) > 1 else ""
             yield view.finding(rule.severity, CHECK, f"{hits[0]} is {rule.message}{more}.", hits[0])
-    yield from _members(view)
+    yield from _members(view, policy)
     for name, folder in view.mentions:
         message = f"{name} mentions {folder}, a folder of the build machine."
         yield view.finding("warning", CHECK, message, name)
     yield from _size(view, expectation, policy)
 
 
-def _members(view: WheelView) -> Iterator[Finding]:
+def _members(view: WheelView, policy: Policy) -> Iterator[Finding]:
     if all(".dist-info/" in member.name for member in view.members):
         yield view.finding("warning", CHECK, "The wheel holds nothing but its metadata.")
-    code = {binary.member.name for binary in view.binaries if binary.elf}
+    code = {binary.member.name for binary in view.binaries}
     for member in view.members:
         name = member.name
         if _LIBRARY.search(name) and member.size == 0:
             yield view.finding("error", CHECK, f"{name} is an empty file.", name)
-        elif _SHARED_OBJECT.search(name) and name not in code:
-            yield view.finding("warning", CHECK, f"{name} is not a library, whatever its name.", name)
+            continue
+        promise = None if name in code else policy.promise(name)
+        if promise and not promise.text.fullmatch(view.texts.get(name, "")):
+            yield view.finding("error", CHECK, f"{name} is no {promise.what}, whatever its name.", name)
 
 
 def _size(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:

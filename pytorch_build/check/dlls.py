@@ -47,8 +47,8 @@ class _Libraries:
 
 
 def is_dll(name: str) -> bool:
-    """Return whether a member is a DLL or an extension module, by its name."""
-    return name.lower().endswith((".dll", ".pyd"))
+    """Return whether a member is a DLL, an extension module or a program, by its name."""
+    return name.lower().endswith((".dll", ".pyd", ".exe"))
 
 
 def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
@@ -63,8 +63,10 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
         binary = read.get(member.name)
         if binary is None or binary.pe is None:
             if member.size and is_dll(member.name) and not (binary and binary.problems):
-                yield view.finding("error", CHECK, "It is not a 64-bit DLL, whatever its name.", member.name)
+                yield view.finding("error", CHECK, "It is not 64-bit code, whatever its name.", member.name)
             continue
+        if binary.pe.dll is member.name.lower().endswith(".exe"):
+            yield view.finding("error", CHECK, "It is a program and no DLL, or the reverse.", member.name)
         if binary.pe.machine != number:
             message = f"It is for another processor (machine {binary.pe.machine:#x}) than {platform}."
             yield view.finding("error", CHECK, message, member.name)

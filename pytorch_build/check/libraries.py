@@ -49,6 +49,9 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
         for binary in view.binaries
         if binary.elf and binary.elf.machine != "EM_AMDGPU" and binary.elf.kind in {"ET_DYN", "ET_EXEC"}
     ]
+    for binary in view.binaries:
+        if why := _unloadable(binary, policy):
+            yield view.finding("error", CHECK, why, binary.member.name)
     libraries = _Libraries(view, policy)
     for binary, elf in host:
         where = binary.member.name
@@ -71,6 +74,22 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
                 f"{len(members)} files have the SONAME {soname}: {some(members)}. One of them is loaded."
             )
             yield view.finding("warning", CHECK, message, members[0])
+
+
+def _unloadable(binary: Binary, policy: Policy) -> str:
+    """Return why compiled code is not what its name promises, whatever wheel it is in; "" if it is."""
+    promise, elf = policy.promise(binary.member.name), binary.elf
+    if promise is None or binary.problems:
+        return ""
+    if elf is None:
+        return f"It is no {promise.what} for Linux."
+    library = promise.what == "library"
+    kinds = {"ET_DYN"} if library else {"ET_DYN", "ET_EXEC"}
+    unlinked = library and elf.machine in _MACHINES.values() and not elf.dynamic
+    if elf.kind in kinds and elf.machine != "EM_AMDGPU" and not unlinked:
+        return ""
+    without = ", without a dynamic section" if unlinked else ""
+    return f"It is no {promise.what} that a loader takes: {elf.kind} for {elf.machine}{without}."
 
 
 def _machine(view: WheelView, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:

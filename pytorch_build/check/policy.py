@@ -31,6 +31,14 @@ class SizeLimit(Model):
     error_above: int = 0
 
 
+class Compiled(Model):
+    """Names that promise a library or program, and the text that may take its place, whole."""
+
+    pattern: re.Pattern[str]
+    what: Literal["library", "program"]
+    text: re.Pattern[str]
+
+
 class Forbidden(Model):
     """Contents that do not belong into a wheel."""
 
@@ -74,6 +82,7 @@ class Policy(Model):
     windows: Windows = Windows()
     preloaded: tuple[str, ...] = ()
     sizes: dict[str, SizeLimit] = Field(default_factory=dict)
+    compiled: tuple[Compiled, ...] = ()
     forbidden: tuple[Forbidden, ...] = ()
     providers: dict[str, Provider] = Field(default_factory=dict)
 
@@ -85,6 +94,10 @@ class Policy(Model):
                 if other not in value:
                     raise ValueError(f"{name} includes {other!r}, which is not a provider")
         return value
+
+    def promise(self, name: str) -> Compiled | None:
+        """Return what a member's name promises to be compiled; None for nothing."""
+        return next((one for one in self.compiled if one.pattern.search(name)), None)
 
 
 @cache

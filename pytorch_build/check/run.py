@@ -46,6 +46,7 @@ _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
 _TEXTS = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
 _MAX_TEXT = 4 << 20
+_MAX_SCRIPT = 64 << 10
 _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
@@ -179,6 +180,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
         info=tried(read_wheel_info),
         binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
         mentions=tuple(sorted(reader.mentions)),
+        texts=reader.texts,
     )
     return view, tuple(problems)
 
@@ -192,9 +194,13 @@ class _Reader:
         self._lock = threading.Lock()
         self.binaries: list[Binary] = []
         self.mentions: list[tuple[str, str]] = []
+        self.texts: dict[str, str] = {}
 
     def wanted(self, name: str, first: bytes) -> bool:
         text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
+        if load_policy().promise(name) and not first.startswith(_MAGICS):
+            with self._lock:
+                self.texts[name] = first[:_MAX_SCRIPT].decode("latin-1")
         return text or first.startswith(_MAGICS)
 
     def inspect(self, name: str, file: Path) -> None:

@@ -6,13 +6,12 @@ code may lie in packages of its own: those of the tested gfx targets are install
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core import console, files, process
+from core import console, env, files
 from core.env import installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
@@ -62,14 +61,6 @@ PREFIXES = {
     "torchvision": "amd-torchvision-device-",
 }
 _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
-_INSTALLED = """
-import importlib.metadata, json, re, sys
-found = {}
-for one in importlib.metadata.distributions():
-    name = re.sub("[-_.]+", "-", one.name).lower()
-    found[name] = [one.version, one.metadata.get_all("Provides-Extra") or []]
-json.dump(found, sys.stdout)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +295,7 @@ def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
     """
     if not targets:
         return
-    held = json.loads(process.capture([target.executable, "-c", _INSTALLED]).stdout)
+    held = {one.name: (one.version, one.extras) for one in reversed(env.installed(target))}
     for name, prefix in PREFIXES.items():
         version, extras = held.get(name, ("", ()))
         if not version or (name != LIBRARIES and not any(one.startswith("device-gfx") for one in extras)):

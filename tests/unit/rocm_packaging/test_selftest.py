@@ -8,13 +8,13 @@ import unittest
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core import files, process
 from core.cli.options import Common, add_common
-from core.env import installer
+from core.env import Installed, installer
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.packages import sources
 from core.packages.sources import PackageSource
@@ -54,6 +54,7 @@ class Machine:
         self.cases = PASSED + SKIPPED
         self.families = FAMILY
         self.status = 0
+        self.installed = ""
         self.said: dict[str, process.Completed] = {}  # by the last word of the command
 
     @contextmanager
@@ -82,6 +83,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(process, "capture", made.capture)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _: [])
     monkeypatch.setattr(selftest, "require", lambda _: PYTHON)
+    facts: Any = {"version": "7.1", "extras": (), "folder": Path("/none")}
+    monkeypatch.setattr(
+        selftest, "installed", lambda _: [Installed(name=one, **facts) for one in made.installed.split()]
+    )
     monkeypatch.setattr(sources, "configured", installer.Sources)
     return made
 
@@ -243,8 +248,8 @@ def said_by_others(
         "--help": completed("usage: rocm-sdk test [-h]"),
         "test": completed("++ Exec\n", tests, status) if on_stderr else completed(tests, "noise", status),
         "version": completed("7.1.0\n"),
-        selftest._INSTALLED: completed(names),
     }
+    machine.installed = names
 
 
 @pytest.mark.parametrize("on_stderr", [False, True])

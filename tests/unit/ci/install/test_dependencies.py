@@ -76,11 +76,7 @@ def need(*requirements: str) -> Need:
     return Need(cell=LINUX_312, of="torch", requirements=requirements)
 
 
-def test_a_name_of_ours_that_others_require_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
-    answers["torchmetrics"] = [one_file("numpy", "a" * 64), one_file("torch", "b" * 64)]
-    with pytest.raises(DataError, match="torch requires torch through third-party packages"):
-        resolved(DATA, [need("torchmetrics")])
-    # one name for two files
+def test_one_name_for_two_files_is_refused(answers: dict[str, Sequence[Resolved]]) -> None:
     answers["a"], answers["b"] = [one_file("numpy", "a" * 64)], [one_file("numpy", "b" * 64)]
     with pytest.raises(StoreError, match=r"two files numpy-1-py3-none-any\.whl"):
         resolved(DATA, [need("a"), need("b")])

@@ -13,7 +13,7 @@ from ci.install import MARKER, Chosen, Wanted, choose, install_chosen, others_in
 from ci.install.dependencies import mirror
 from ci.install.devices import Devices
 from core import process
-from core.env import installer
+from core.env import Installed, installer
 from core.env.installer import Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.http import served_store
@@ -60,6 +60,12 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     done: list[Any] = []
     monkeypatch.setattr(installer, "install", lambda _target, call, **_: done.append(call))
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: [])
+    there = tuple(
+        Installed(name=one.distribution, version=one.version, extras=(), folder=Path("/none"))
+        for one in (ROCM, TORCH)
+    )
+    for module in (install, installer):
+        monkeypatch.setattr(module, "installed", lambda _target: there)
     monkeypatch.setattr(installer, "uv_program", lambda: "uv")
     monkeypatch.setattr(process, "run", lambda argv, **_: done.append(list(map(str, argv))))
     return done

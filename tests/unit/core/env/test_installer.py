@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import files, process
-from core.env import installer
-from core.env.installer import MARKER, Install, Sources, digest_of_calls, parse_configuration, prepared
-from core.errors import EnvironmentSetupError, ProcessError
+from core.env import Installed, installer
+from core.env.installer import (
+    MARKER,
+    Install,
+    Sources,
+    digest_of_calls,
+    parse_configuration,
+    prepared,
+    require_planned,
+)
+from core.errors import CheckError, EnvironmentSetupError, ProcessError
 from tests.unit.target_samples import target_in
+from tests.wheel_files import record_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,15 +36,24 @@ OWN = Sources(index_url="https://mine/simple", find_links=("/opt/wheels",), cert
 EXACT = Sources(find_links=("https://host/index.html",), no_index=True)
 
 
+def one_installed(name: str, version: str, folder: Path = Path("/nowhere")) -> Installed:
+    return Installed(name=name, version=version, extras=(), folder=folder)
+
+
 class Called:
     """What the installer was called with."""
 
     def __init__(self) -> None:
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
+        self.constraints: dict[str, list[str]] = {}
 
     def __call__(self, argv: Sequence[str], *, env: dict[str, str]) -> None:
         self.argv, self.env = list(argv), env
+        for option in ("--constraint", "--build-constraint"):
+            self.constraints[option] = [
+                line for one in self.after(option) for line in Path(one).read_text().splitlines()
+            ]
 
     def after(self, option: str) -> list[str]:
         return [value for name, value in zip(self.argv, self.argv[1:], strict=False) if name == option]
@@ -45,6 +64,7 @@ def called_fixture(monkeypatch: pytest.MonkeyPatch) -> Called:
     called = Called()
     monkeypatch.setattr(process, "run", called)
     monkeypatch.setattr(installer, "configured", lambda: OWN)
+    monkeypatch.setattr(installer, "installed", lambda _: (one_installed("rocm", "7.1"),))
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     return called
 
@@ -107,7 +127,7 @@ def test_uv_is_given_what_pip_would_read(called: Called) -> None:
     assert called.after("--find-links") == ["/opt/wheels"]
     assert called.after("--index-strategy") == ["unsafe-best-match"]
     assert called.env["SSL_CERT_FILE"] == "/etc/ca.crt"
-    assert called.argv[-1] == "torch==2.13.0"
+    assert "torch==2.13.0" in called.argv
     unwished = {"--require-hashes", "--no-deps", "--no-build-isolation", "--prerelease", "--cache-dir"}
     assert not unwished & set(called.argv)
 
@@ -192,6 +212,64 @@ def test_pip_caches_no_build_that_settings_change(called: Called) -> None:
     assert called.after("--config-settings") == ["gpu-family=gfx110X-all"]
 
 
+@pytest.mark.parametrize(
+    ("whose", "refused", "builds"),
+    [("others", True, True), ("prebuilt", False, True), ("ours", False, False)],
+)
+def test_names_of_ours_are_kept_from_others(
+    called: Called, whose: Any, *, refused: bool, builds: bool
+) -> None:
+    wheel = "/dist/torch-2.13.0-py3-none-any.whl"
+    installer.install(TARGET, Install(requirements=(wheel, "numpy"), whose=whose))
+    lines = called.constraints["--constraint"]
+    assert ("rocm==7.1" in lines) is builds, "what is there stays"
+    assert ("triton<0.dev0" in lines) is refused
+    assert not any(line.startswith("torch<") for line in lines), "the wheel itself"
+    assert ("torch<0.dev0" in called.constraints["--build-constraint"]) is builds
+    installer.install(TARGET, Install(requirements=("a",), hashed=True, build_isolation=False, whose=whose))
+    assert called.constraints == {"--constraint": [], "--build-constraint": []}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([("rocm", "7.1"), ("rocm-sdk-core", "7.1.0")], ""),
+        ([("rocm", "7.1")], "rocm-sdk-core 7.1 is missing"),
+        ([("rocm", "7.2"), ("rocm-sdk-core", "7.1")], "rocm is 7.2, not 7.1"),
+        ([("rocm", "7.1"), ("rocm", "7.1"), ("rocm-sdk-core", "7.1")], "rocm is there 2 times"),
+        ([("rocm", "7.1"), ("rocm-sdk-core", "7.1"), ("rocm-x", "1")], "rocm-x 1 is not one of those"),
+        ([("rocm", "7.1"), ("rocm-sdk-core", "7.1"), ("numpy", "1")], ""),
+    ],
+)
+def test_what_is_installed_is_what_was_planned(
+    monkeypatch: pytest.MonkeyPatch, found: list[tuple[str, str]], said: str
+) -> None:
+    monkeypatch.setattr(installer, "installed", lambda _: tuple(one_installed(*one) for one in found))
+    planned = {"rocm": "7.1", "rocm-sdk-core": "7.1"}
+    if said:
+        with pytest.raises(CheckError, match=re.escape(said)):
+            require_planned(TARGET, planned)
+    else:
+        assert require_planned(TARGET, planned) == []
+    if "not one of those" in said:
+        assert require_planned(TARGET, planned, more=True) == ["rocm-x 1"]
+
+
+def test_a_file_that_another_package_wrote_over_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "rocm-7.1.dist-info"
+    folder.mkdir()
+    lines = [record_line(name, data) for name, data in {"a.py": b"ours", "big": b"x" * (2 << 20)}.items()]
+    (folder / "RECORD").write_text("".join([*lines, "a.pyc,,\n", "gone.py,sha256=x,3\n"]))
+    one = one_installed("rocm", "7.1", folder)
+    for data, altered in ((b"ours", ""), (b"oura", "a.py"), (b"longer", "a.py")):
+        (tmp_path / "a.py").write_bytes(data)
+        (tmp_path / "big").write_bytes(b"y" * (2 << 20))
+        assert one.altered == altered
+    (tmp_path / "a.py").write_bytes(b"ours")
+    (tmp_path / "big").write_bytes(b"y")
+    assert one.altered == "big"
+
+
 def test_what_cannot_be_installed_is_named(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object, **_options: object) -> None:
         raise ProcessError("uv ended with status 1.")
@@ -253,6 +331,7 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(process, "run", run)
     monkeypatch.setattr(installer, "install", install)
+    monkeypatch.setattr(installer, "installed", lambda _: ())
     return done
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,23 +138,20 @@ def resolved(name: str) -> Resolved:
 
 def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Question] = []
-    answers = [resolved("numpy")]
+    answers = (resolved("numpy"),)
 
     def resolve(one: Any) -> Any:
         asked.append(one)
-        return tuple(answers)
+        return answers
 
     monkeypatch.setattr(resolution, "resolve", resolve)
     question = Question(requirements=(), sources=Sources(), python=tmp_path)
     assert resolve_others((), ["torch"], question) == ()
     assert resolve_others(["numpy"], ["torch"], question) == (answers[0],)
     assert (asked[0].requirements, asked[0].excludes) == (("numpy",), ("torch",))
-    answers.append(resolved("rocm"))
-    with pytest.raises(
-        EnvironmentSetupError, match="rocm 1 would come from https://x/y, and it is one of our names"
-    ):
-        resolve_others(["numpy"], ["torch"], question)
-    assert len(resolve_others(["torch==2.13"], [], question, allowed=True)) == 2
+    assert [one.allowed for one in asked] == [False]
+    resolve_others(["torch==2.13"], [], question, allowed=True)
+    assert asked[1].allowed
 
 
 def test_both_sides_are_pinned_by_digest(chosen: Any, tmp_path: Path) -> None:
@@ -210,7 +208,11 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def capture(argv: list[str], *, env: dict[str, str]) -> process.Completed:
         asked["argv"], asked["env"] = argv, env
-        asked["required"], asked["constraints"] = Path(argv[-1]).read_text(), Path(argv[-2]).read_text()
+        asked["required"] = Path(argv[-1]).read_text()
+        asked["constraints"], asked["builds"] = (
+            Path(argv[argv.index(option) + 1]).read_text().splitlines() if option in argv else []
+            for option in ("--constraints", "--build-constraints")
+        )
         return process.Completed(returncode=0, stdout=LOCK, stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
@@ -230,9 +232,16 @@ def test_the_question_is_asked_of_its_sources_alone(
         python=Path("/env/bin/python"),
         excludes=("rocm",),
     )
-    assert [one.name for one in resolve(question)] == ["rocm", "torch"]
+    with pytest.raises(EnvironmentSetupError, match=r"rocm 7\.1 would .*one of our names") as caught:
+        resolve(question)
+    assert "require it, too" in caught.value.hint
+    refused = {"torch<0.dev0", "rocm-sdk-device-gfx942<0.dev0", "rocm-sdk-libraries-gfx94x-dcgpu<0.dev0"}
+    assert refused < set(asked["constraints"])
+    assert {"rocm<0.dev0", *refused} < set(asked["builds"])
+    assert "rocm<0.dev0" not in asked["constraints"], "what is excluded nobody asks for"
+    assert [one.name for one in resolve(replace(question, allowed=True))] == ["rocm", "torch"]
     assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
-    assert asked["constraints"] == "rocm==7.1\n"
+    assert asked["constraints"] == ["rocm==7.1"]
     words = " ".join(asked["argv"])
     assert "--index-url http://deps/ --extra-index-url http://run/" in words
     assert "--python /env/bin/python" in words
@@ -251,6 +260,7 @@ def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: d
         platform="x86_64-pc-windows-msvc",
         only_wheels=True,
         pre=True,
+        allowed=True,
     )
     resolve(question)
     words = " ".join(asked["argv"])

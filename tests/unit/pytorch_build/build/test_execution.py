@@ -285,6 +285,8 @@ def test_a_wheel_is_imported_where_it_was_built(
 ) -> None:
     wheel = run.root / "dist" / WHEEL
     failed = Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
+    held: list[Any] = []
+    monkeypatch.setattr(installer, "require_planned", lambda _, planned, **__: held.append(dict(planned)))
     with monkeypatch.context() as patch:
         patch.setattr(process, "capture", lambda *_, **__: failed)
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
@@ -293,6 +295,7 @@ def test_a_wheel_is_imported_where_it_was_built(
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
     check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
+    assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
     # torchvision's own module does not import without pillow, which only its wheel asks for

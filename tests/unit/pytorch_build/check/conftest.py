@@ -168,7 +168,7 @@ def make_view(
         if isinstance(what, ElfFacts):
             binaries.append(Binary(member=member, elf=what))
         elif isinstance(what, DeviceFacts):
-            facts = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
+            facts = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", dynamic=True)
             binaries.append(Binary(member=member, elf=facts, device=what))
     metadata = WheelMetadata(
         name=name.distribution,

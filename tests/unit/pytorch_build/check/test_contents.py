@@ -95,7 +95,7 @@ def test_libraries_that_are_none(view: MakeView) -> None:
     files = {"torch/a.so": 0, "torch/b.so.1": 900, "torch/c.so": CODE, "torch/d.dll": 0, "torch/e.sock": 0}
     assert found(view(files=files)) == [
         ("error", "torch/a.so is an empty file."),
-        ("warning", "torch/b.so.1 is not a library, whatever its name."),
+        ("error", "torch/b.so.1 is no library, whatever its name."),
         ("error", "torch/d.dll is an empty file."),
     ]
 

@@ -130,8 +130,9 @@ def test_files_for_other_processors_and_files_that_are_none_are_refused(
         "torchvision/text.pyd": b"no code at all, and long enough to be looked at" * 3,
         "torchvision/cut.dll": pe_file(needed=("a.dll",))[:-5],
         "torchvision/tool.exe": pe_file(dll=False),
+        "torchvision/tool.dll": pe_file(dll=False),
     }
-    none = "It is not a 64-bit DLL, whatever its name."
+    none = "It is not 64-bit code, whatever its name."
     assert found(files) == [
         (
             "error",
@@ -145,6 +146,7 @@ def test_files_for_other_processors_and_files_that_are_none_are_refused(
         ),
         ("error", "torchvision/old.dll", none),
         ("error", "torchvision/text.pyd", none),
+        ("error", "torchvision/tool.dll", "It is a program and no DLL, or the reverse."),
     ]
 
 

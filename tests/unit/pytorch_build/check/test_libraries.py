@@ -37,7 +37,7 @@ def library(
     kind: str = "ET_DYN",
     machine: str = "EM_X86_64",
 ) -> ElfFacts:
-    return ElfFacts(machine=machine, kind=kind, needed=needed, rpath=rpath, stack=stack)
+    return ElfFacts(machine=machine, kind=kind, needed=needed, rpath=rpath, stack=stack, dynamic=True)
 
 
 def found(view: WheelView, policy: Policy = POLICY) -> list[tuple[str, str, str]]:

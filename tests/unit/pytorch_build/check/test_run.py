@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import deflate
+import pip
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core.errors import DataError, MissingInputError
 from pytorch_build.check import Expectation
 from pytorch_build.check.run import CheckOptions, check_wheel, check_wheels, find_wheels
+from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pytorch_build.check import Finding
 
@@ -76,10 +81,92 @@ def test_every_subject_is_asked(tmp_path: Path, wheel: WriteWheel, elf_bytes: Wr
         ("error", "elf", "torch/lib/damaged.hipfb"),
         ("error", "expected", ""),
         ("error", "metadata", ""),
-        ("warning", "contents", "torch/lib/broken.so"),
         ("warning", "device_code", ""),
         ("warning", "tags", "torch/lib/a.so"),
     }
+
+
+LIBRARY = min(Path(deflate.__file__).parent.glob("*.so"), key=lambda path: path.stat().st_size).read_bytes()
+PROGRAM = (Path(pip.__file__).parent / "_vendor/distlib/w64.exe").read_bytes()
+# name, content, tag
+REAL = {
+    "library": ("demo/lib/libdemo.so.1", LIBRARY, "cp312-cp312-linux_x86_64"),
+    "linux program": ("demo/bin/demo", LIBRARY, "cp312-cp312-linux_x86_64"),
+    "windows program": ("demo/demo.exe", PROGRAM, "cp312-cp312-win_amd64"),
+    "dll": ("demo/demo.dll", pe_file(needed=("KERNEL32.dll",)), "cp312-cp312-win_amd64"),
+}
+LINKER_SCRIPT = b"""/* GNU ld script
+   Use the shared library, but some functions are only in the static library. */
+OUTPUT_FORMAT(elf64-x86-64)
+GROUP ( /lib/x86_64-linux-gnu/libc.so.6 libc_nonshared.a  AS_NEEDED ( /lib64/ld-linux-x86-64.so.2 ) )
+"""
+
+
+@pytest.fixture(scope="session")
+def errors_of(tmp_path_factory: pytest.TempPathFactory, wheel: WriteWheel) -> Callable[..., list[str]]:
+    """Check a wheel of one file, and return the errors about it."""
+
+    def checked(name: str, content: bytes, tag: str) -> list[str]:
+        files = {name: content, "demo/__init__.py": b""}
+        path = wheel(tmp_path_factory.mktemp("one"), f"demo-1-{tag}.whl", files)
+        return [one.message for one in check_wheel(path) if one.severity == "error" and one.where == name]
+
+    return checked
+
+
+@pytest.mark.parametrize("what", REAL)
+@given(data=st.data())
+@settings(max_examples=10)
+def test_real_code_that_is_cut_or_is_none_is_an_error(
+    what: str, data: st.DataObject, errors_of: Callable[..., list[str]]
+) -> None:
+    name, content, tag = REAL[what]
+    assert errors_of(name, content, tag) == []
+    cut = data.draw(st.integers(0, len(content) - 1) | st.integers(len(content) - 80, len(content) - 1))
+    text = data.draw(st.binary(max_size=200).filter(lambda one: not one.startswith(b"#!")))
+    for broken in (content[:cut], content[:1], content[:-1], text):
+        assert errors_of(name, broken, tag)
+
+
+@pytest.mark.parametrize("what", REAL)
+@given(at=st.integers(0, 1023), value=st.integers(0, 255))
+@settings(max_examples=20)
+def test_a_changed_byte_is_a_finding_at_most(
+    what: str, at: int, value: int, errors_of: Callable[..., list[str]]
+) -> None:
+    name, content, tag = REAL[what]
+    at %= len(content)
+    errors_of(name, content[:at] + bytes([value]) + content[at + 1 :], tag)
+
+
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [
+        (4, b"\x01"),  # of 32 bits
+        (5, b"\x02"),  # big-endian
+        (16, b"\x01"),  # an object
+        (18, b"\xb7"),  # for another processor
+        (18, b"\xe0"),  # for a GPU
+        (32, b"\xff" * 8),  # program headers far away
+        (40, b"\xff" * 8),  # section headers far away
+        (56, b"\0\0"),  # no program headers
+    ],
+)
+def test_a_library_whose_header_lies_is_an_error(
+    at: int, data: bytes, errors_of: Callable[..., list[str]]
+) -> None:
+    name, content, tag = REAL["library"]
+    assert errors_of(name, content[:at] + data + content[at + len(data) :], tag)
+
+
+def test_scripts_are_known_by_what_they_are(errors_of: Callable[..., list[str]]) -> None:
+    linux = REAL["library"][2]
+    for script in (LINKER_SCRIPT, b"INPUT(libc++.so.1 -lc++abi -lunwind)\n", b"GROUP(a AS_NEEDED(b) c)"):
+        assert errors_of("demo/lib/libdemo.so", script, linux) == []
+    for text in (b"/* GNU ld script */", b"INPUT(", b"libdemo.so.1", b"#!/bin/sh\n", b"\n" * 200 + b"x"):
+        assert errors_of("demo/lib/libdemo.so", text, linux)
+    assert errors_of("demo/bin/demo", b"#!/usr/bin/env python3\n", linux) == []
+    assert errors_of("demo/bin/demo.txt", b"text", linux) == []
 
 
 def test_a_broken_record_is_found_with_everything_else(

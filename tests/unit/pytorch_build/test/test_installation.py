@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from pytorch_build.test.installation import amd_targets, require_device_code, sd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 HOST, FAT = ("device-gfx942", "device-all"), ("optree",)
 VERSIONS = {"rocm-sdk-libraries": "7.1", "torch": "2.10", "torchvision": "0.25"}
@@ -60,14 +60,14 @@ def environment(folder: Path, extras: Sequence[str], **changes: str) -> None:
 def test_what_would_fail_at_the_first_kernel_is_told_before(
     run: Any,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     extras: Sequence[str],
     changes: dict[str, str],
     said: str,
 ) -> None:
-    environment(tmp_path, extras, **changes)
-    monkeypatch.setattr(process, "handed_on", lambda: process.inherited(PYTHONPATH=str(tmp_path)))
-    target = run.target(executable=Path(sys.executable))
+    process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    environment(site, extras, **changes)
+    target = run.target(executable=tmp_path / "venv" / "bin" / "python")
     if not said:
         require_device_code(target, ["gfx942"])
         return

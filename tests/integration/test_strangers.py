@@ -1,0 +1,212 @@
+"""Strangers' packages of our names, by every way that pip and uv would find them, and by every way in."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.cli import Verb, main
+from core.env import Interpreter, installer, interpreter
+from core.env.installer import Install, Sources
+from core.errors import CheckError, EnvironmentSetupError
+from core.packages.resolution import pinned_call
+from core.packages.sources import PackageSource
+from tests.integration.recorded_runs import rocm_sdist
+from tests.wheel_files import write_members
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from core.env.installer import Backend
+
+MakeWheel = Callable[..., Path]
+ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
+SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
+BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
+NAMES = ("rocm", "Rocm", "rocm_sdk_core", "rocm.sdk.core", "torch", "triton", "rocm-bootstrap", "rocm-sdk-x")
+LIBRARIES = "rocm-sdk-libraries-gfx94x-dcgpu"
+# what a stranger's sdist runs, wherever it is only looked at
+LOOKED_AT = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('ran').touch()\n"
+
+
+def sdist(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> Path:
+    """Write an sdist that is built with packages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}.tar.gz"
+    backend = f"[build-system]\nrequires = {json.dumps(requires)}\nbuild-backend = 'setuptools.build_meta'\n"
+    script = f"{setup}from setuptools import setup\nsetup(name={name!r}, version={version!r})\n"
+    with tarfile.open(path, "w:gz") as archive:
+        for member, text in (("pyproject.toml", backend), ("setup.py", script)):
+            info = tarfile.TarInfo(f"{name}-{version}/{member}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.fixture(name="setuptools", scope="session")
+def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("setuptools")
+    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
+    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(name="public", autouse=True)
+def public_fixture(
+    tmp_path: Path, make_wheel: MakeWheel, setuptools: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The folder of the person's public packages, which every setting of pip and uv leads to."""
+    folder = tmp_path / "public"
+    for name in (*NAMES, LIBRARIES):
+        for version in (ROCM if name.lower().startswith("rocm") else TORCH, "99.0", "100.0.dev1"):
+            make_wheel(folder, name, version, content="STRANGER = True")
+    sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
+    make_wheel(folder, "tinydep", "1.0")
+    (folder / setuptools.name).write_bytes(setuptools.read_bytes())
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(f"[install]\nfind-links = {folder}\n[global]\nno-index = true\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+    monkeypatch.setenv("PIP_LOG", str(tmp_path / "pip.log"))
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(folder))
+    for name in ("PIP_CACHE_DIR", "UV_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    installer.configured.cache_clear()
+    yield folder
+    installer.configured.cache_clear()
+
+
+@pytest.fixture(name="target")
+def target_fixture(tmp_path: Path) -> Interpreter:
+    process.run([installer.uv_program(), "venv", "--no-config", "--quiet", tmp_path / "env"])
+    return interpreter(tmp_path / "env" / "bin" / "python")
+
+
+@pytest.fixture(name="ours")
+def ours_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
+    """A folder with the run's own: torch, and a rocm whose sdist any wheel would win over."""
+    folder = tmp_path / "ours"
+    make_wheel(
+        folder, "torch", TORCH, fields=[("Requires-Dist", "helper"), ("Requires-Dist", f"rocm=={ROCM}")]
+    )
+    make_wheel(folder, "rocm-sdk-core", ROCM)
+    rocm_sdist(folder, ROCM, SETUP)
+    return folder
+
+
+def helper(make_wheel: MakeWheel, public: Path, way: str) -> None:
+    """Put a package of others into the public folder that brings a stranger's along."""
+    lines = {
+        "a dependency": ["rocm"],
+        "a higher version": ["rocm-sdk-core>=90"],
+        "a pre-release": ["triton>=100.dev0"],
+        "another spelling": ["ROCm.SDK_core>=90"],
+        "an unknown name": ["rocm-sdk-x"],
+        "an sdist": ["rocm-sdk-devel"],
+        "an address": [f"triton @ {(public / 'triton-99.0-py3-none-any.whl').as_uri()}"],
+        "a dependency's dependency": ["deeper"],
+    }
+    if way == "a build requirement":
+        sdist(public, "helper", "1.0", "setuptools", "rocm")
+        return
+    make_wheel(public, "deeper", "1.0", fields=[("Requires-Dist", "torch>=90")])
+    make_wheel(public, "helper", "1.0", fields=[("Requires-Dist", one) for one in lines.get(way, ())])
+
+
+WAYS = (
+    *("a dependency", "a higher version", "a pre-release", "another spelling", "an unknown name", "an sdist"),
+    *("an address", "a dependency's dependency", "a build requirement"),
+)
+
+
+def strangers(target: Interpreter) -> list[Path]:
+    return [path for path in target.purelib.glob("*.py") if "STRANGER" in path.read_text()]
+
+
+def ours_call(tmp_path: Path, folder: Path, *names: str) -> Install:
+    source = PackageSource(find_links=(str(folder),))
+    files = [source.sealed(one) for one in source.listed if one.distribution in names]
+    return pinned_call(tmp_path / "locks", files, Sources(find_links=(str(folder),), no_index=True))
+
+
+@BACKENDS
+@pytest.mark.parametrize(("way", "first"), [*((way, True) for way in WAYS), ("a higher version", False)])
+def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
+    tmp_path: Path,
+    target: Interpreter,
+    make_wheel: MakeWheel,
+    public: Path,
+    ours: Path,
+    backend: Backend,
+    way: str,
+    *,
+    first: bool,
+) -> None:
+    helper(make_wheel, public, way)
+    others, core = Install(requirements=("helper",)), ours_call(tmp_path, ours, "rocm-sdk-core")
+    calls = [others, core] if first else [core, others]
+    refusal = pytest.raises((EnvironmentSetupError, CheckError))
+    with refusal, installer.prepared(target, calls, digest="1", backend=backend):
+        pytest.fail(f"{way} got in: {strangers(target)}")
+    assert not (tmp_path / "ran").exists(), "a stranger's code ran"
+    assert [path for path in strangers(target) if path.name != "rocm_sdk_x.py"] == []
+
+
+@BACKENDS
+@pytest.mark.parametrize("way", WAYS)
+def test_setup_venv_refuses_whoever_brings_a_stranger(
+    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: Backend, way: str
+) -> None:
+    helper(make_wheel, public, way)
+    words = ("--packages", "torch", "--find-links", str(ours), "--gpu-family", "gfx94X-dcgpu")
+    verbs = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
+    code = main("ci", "x", verbs, ["setup-venv", str(tmp_path / "env"), *words, "--backend", backend])
+    # what was chosen is excluded from the others' resolution, so that requiring its version is harmless
+    harmless = way == "a dependency"
+    assert (code == 0) == harmless
+    assert not (tmp_path / "ran").exists(), "a stranger's code ran"
+    if harmless:
+        assert strangers(interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")) == []
+
+
+@BACKENDS
+def test_what_others_alter_of_ours_is_found_after_the_installation(
+    tmp_path: Path, target: Interpreter, public: Path, ours: Path, backend: Backend
+) -> None:
+    core = ours_call(tmp_path, ours, "rocm-sdk-core")
+    members = {
+        "rocm_sdk_core.py": b"STRANGER = 1",
+        "overlay-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: overlay\nVersion: 1.0\n",
+        "overlay-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    write_members(public / "overlay-1.0-py3-none-any.whl", members)
+    overlay = Install(requirements=("overlay",))
+    with (
+        pytest.raises(CheckError, match=r"rocm_sdk_core\.py is not the file of rocm-sdk-core"),
+        installer.prepared(target, [core, overlay], digest="1", backend=backend),
+    ):
+        pytest.fail("it was used")
+
+
+@BACKENDS
+def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
+    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: Backend
+) -> None:
+    make_wheel(public, "helper", "1.0")
+    words = ("--packages", "torch", "--find-links", str(ours), "--backend", backend)
+    front = ["setup-venv", str(tmp_path / "env"), *words]
+    verbs = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
+    assert main("ci", "x", verbs, front) == 0
+    target = interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
+    (target.purelib / "torch.py").unlink()  # uv's cache may have a link to it
+    (target.purelib / "torch.py").write_text("STRANGER = True")
+    assert main("ci", "x", verbs, front) == 0
+    assert strangers(target) == []
