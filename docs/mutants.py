@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from core import console, process
+from core import console, files, process
 from core.cli.options import ROOT
 from core.data import Document, Model, load_toml
 from core.errors import CheckError, FatalError, ProcessError, UsageError, nearest
@@ -158,8 +158,10 @@ def measured(root: Path, module: str, tests: Sequence[str]) -> tuple[int, list[S
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         place = Path(temporary)
         prepare(root, place, module, tests)
+        # what tests of other runs left among temporary files may not fail these
+        env = process.inherited(TMPDIR=str(files.made(place / "temporary")))
         try:
-            process.capture([mutmut, "run", f"--max-children={cores}"], cwd=place)
+            process.capture([mutmut, "run", f"--max-children={cores}"], cwd=place, env=env)
         except ProcessError as problem:
             hint = f"Run its tests: pytest {' '.join(tests)}"
             raise CheckError(f"{module} could not be measured: {problem.message}", hint=hint) from problem

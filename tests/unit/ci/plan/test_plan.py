@@ -158,34 +158,6 @@ def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_as
 
 
 @pytest.mark.parametrize(
-    ("words", "facts", "expected"),
-    [
-        (("pull_request", pull_request()), {}, ("quick", "nothing requests more")),
-        (("pull_request", pull_request(), (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
-        (("schedule",), {}, ("comprehensive", "the nightly schedule")),
-        (("schedule",), {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
-        (
-            ("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}),
-            {"release_type": "prerelease"},
-            ("full", "release type prerelease"),
-        ),
-        (("pull_request", pull_request("test:rocm")), {}, ("full", "test:rocm is requested")),
-        (
-            ("pull_request", pull_request("test:rocm", "test_filter:quick")),
-            {},
-            ("quick", "label test_filter:quick"),
-        ),
-        (("schedule", {}, None, {"test_type": "standard"}), {}, ("standard", "the input test_type")),
-    ],
-)
-def test_the_test_type_is_the_first_that_somebody_asks_for(
-    words: Any, facts: Any, expected: tuple[str, str]
-) -> None:
-    made = planned(*words, **facts)
-    assert (made.test_type, made.test_type_reason) == expected
-
-
-@pytest.mark.parametrize(
     ("words", "facts", "version"),
     [
         (("pull_request", pull_request()), {}, "10.1.0.dev0+" + "a" * 40),
