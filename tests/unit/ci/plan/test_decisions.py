@@ -119,6 +119,8 @@ FORKS = "no credentials, no release bucket, no shared caches"
             (False, "the input build_pytorch is false"),
         ),
         (trusted, REQUEST, {}, (True, f"the commits are those of {OURS}")),
+        # GitHub takes the names of repositories in any case
+        (trusted, request(head="rocm/therock"), {}, (True, f"the commits are those of {OURS}")),
         (trusted, request(head="a/b"), {}, (False, f"the commits are those of the fork a/b: {FORKS}")),
         (trusted, request(head=None), {}, (False, f"the commits are those of a deleted fork: {FORKS}")),
         (TIER, ("workflow_dispatch",), {}, (None, "the dispatch names its families")),
@@ -145,12 +147,7 @@ FORKS = "no credentials, no release bucket, no shared caches"
             {},
             ("full", "smoke is requested"),
         ),
-        (
-            kind_of_tests,
-            request("test:rocm", "test_filter:quick"),
-            {},
-            ("quick", "label test_filter:quick"),
-        ),
+        (kind_of_tests, request("test:rocm", "test_filter:quick"), {}, ("quick", "label test_filter:quick")),
         (
             kind_of_tests,
             (*NIGHT, {}, None, {"test_type": "standard"}),
