@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,32 +116,6 @@ def test_extensions_compute(cpu: Workshop) -> None:
         [0, 3],
         [VERSIONS[name] + SUFFIX for name in ("audio", "vision", "triton", "apex")],
     ]
-
-
-def test_hipify_changes_a_tree_once(cpu: Workshop, tmp_path: Path) -> None:
-    tree = tmp_path / "torch"
-    shutil.copytree(cpu.origins["torch"].parent, tmp_path / "origins")
-    process.capture(["git", "clone", "--quiet", tmp_path / "origins/torch", tree])
-    process.capture(["git", *UPDATE], cwd=tree)
-
-    def hipified() -> tuple[str, dict[str, bytes]]:
-        process.capture([cpu.python, tree / "tools/amd_build/build_amd.py"], cwd=tree)
-        files = {
-            str(path): path.read_bytes()
-            for path in tree.rglob("*")
-            if path.is_file() and ".git" not in path.parts
-        }
-        status = process.capture(["git", "-C", tree, "status", "--porcelain"]).stdout
-        inside = process.capture(["git", "-C", tree / "third_party/miniblas", "status", "--porcelain"]).stdout
-        return status + inside, files
-
-    first = hipified()
-    assert first[0] == " M third_party/miniblas\n?? aten/src/ATen/hip/\n M cuda/device_buffer.h\n"
-    assert hipified() == first
-    rewritten = (tree / "aten/src/ATen/hip/elementwise.hip").read_text()
-    assert "hipLaunchKernelGGL(add_kernel" in rewritten
-    assert "hipMemcpy(" in rewritten
-    assert "hipMalloc" in (tree / "third_party/miniblas/cuda/device_buffer.h").read_text()
 
 
 def test_a_tree_without_submodules_says_so(cpu: Workshop, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import runpy
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +10,9 @@ from hypothesis import strategies as st
 from pytorch_build.sample.repositories import TEMPLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 _SOURCES = {".py", ".cpp", ".h", ".cu", ".cmake", ".toml"}
-_VERSIONS = {"torch": "2.10.0a0", "audio": "2.10.0a0", "vision": "0.25.0a0", "apex": "1.10.0"}
 
 
 def _hipify() -> Any:
@@ -41,17 +37,6 @@ hipify = _hipify()
 def test_every_source_says_whose_contract_it_keeps(path: Path) -> None:
     head = path.read_text().splitlines()[:2]
     assert any("Keeps the contract of" in line for line in head), path
-
-
-@pytest.mark.parametrize(("project", "version"), _VERSIONS.items())
-def test_versions_are_the_samples(project: str, version: str) -> None:
-    assert (TEMPLATES / project / "version.txt").read_text() == f"{version}\n"
-
-
-def test_triton_has_the_version_that_torch_names() -> None:
-    version = (TEMPLATES / "torch/dot_ci/docker/triton_version.txt").read_text().strip()
-    assert version == "3.6.0"
-    assert f'version="{version}" + version_suffix()' in (TEMPLATES / "triton/setup.py").read_text()
 
 
 def test_no_template_needs_pythons_headers() -> None:
@@ -103,30 +88,3 @@ def test_hipify_touches_only_what_changes(tmp_path: Path) -> None:
     source.write_text("cudaFree(p);\n")
     assert hipify.rewrite(source, source)
     assert not hipify.rewrite(source, source)
-
-
-@pytest.fixture
-def torch_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "version.txt").write_text("2.10.0a0\n")
-    script = shutil.copy(TEMPLATES / "torch/tools/generate_torch_version.py", tmp_path / "tools")
-    monkeypatch.delenv("PYTORCH_BUILD_VERSION", raising=False)
-    version: Callable[..., str] = runpy.run_path(str(script))["get_torch_version"]
-    return version
-
-
-def test_torch_version_outside_git_is_the_base(torch_version: Callable[..., str]) -> None:
-    assert torch_version() == "2.10.0a0"
-
-
-def test_torch_version_of_a_commit_names_it(torch_version: Callable[..., str]) -> None:
-    assert torch_version("0123456789abcdef") == "2.10.0a0+git0123456"
-
-
-@pytest.mark.parametrize(("number", "version"), [("1", "2.10.0a0+cpu"), ("3", "2.10.0a0+cpu.post3")])
-def test_torch_version_of_a_build_is_what_was_asked(
-    torch_version: Callable[..., str], monkeypatch: pytest.MonkeyPatch, number: str, version: str
-) -> None:
-    monkeypatch.setenv("PYTORCH_BUILD_VERSION", "2.10.0a0+cpu")
-    monkeypatch.setenv("PYTORCH_BUILD_NUMBER", number)
-    assert torch_version() == version
