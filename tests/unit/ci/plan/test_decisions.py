@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.plan.decisions import Question, enabled, matches, promote, pytorch, relevance, trusted, upload
+from ci.plan.decisions import enabled, matches, promote, pytorch, relevance, trusted, upload
 from ci.plan.decisions import test_labels as requested_tests
 from ci.plan.decisions import test_type as kind_of_tests
 from ci.plan.events import Changes
@@ -15,7 +16,7 @@ from core.run.plan import Decision
 from tests.unit.ci.plan.planning import OURS, asked, changed, known, pull_request, push
 
 RULES = known().triggers.paths
-TIER, AFTER_MERGE = Question.tier.fget, Question.does_after_merge.fget
+TIER, AFTER_MERGE = attrgetter("tier"), attrgetter("does_after_merge")
 
 
 @pytest.mark.parametrize(
