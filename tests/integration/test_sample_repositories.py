@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import process
-from core.errors import ProcessError
 from pytorch_build.sample import ensure_repositories
 
 if TYPE_CHECKING:
@@ -116,29 +115,3 @@ def test_extensions_compute(cpu: Workshop) -> None:
         [0, 3],
         [VERSIONS[name] + SUFFIX for name in ("audio", "vision", "triton", "apex")],
     ]
-
-
-def test_a_tree_without_submodules_says_so(cpu: Workshop, tmp_path: Path) -> None:
-    process.capture(["git", "clone", "--quiet", cpu.origins["torch"], tmp_path / "torch"])
-    with pytest.raises(ProcessError, match="git submodule update --init --recursive"):
-        process.capture([cpu.python, *BUILD], cwd=tmp_path / "torch", env=cpu.env)
-
-
-@pytest.mark.parametrize(
-    ("branch", "suffix", "local"),
-    [
-        ("", "", "+git{commit}"),
-        ("", "+cpu", "+git{commit}.cpu"),
-        ("release/3.6", "", ""),
-        ("release/3.6", "+cpu", "+cpu"),
-    ],
-)
-def test_triton_names_its_commit_except_on_a_release_branch(
-    cpu: Workshop, tmp_path: Path, branch: str, suffix: str, local: str
-) -> None:
-    tree = tmp_path / "triton"
-    process.capture(["git", "clone", "--quiet", cpu.origins["triton"], tree])
-    process.capture(["git", "-C", tree, "checkout", "--quiet", *(["-B", branch] if branch else ["--detach"])])
-    env = {**cpu.env, "TRITON_WHEEL_VERSION_SUFFIX": suffix}
-    said = process.capture([cpu.python, "setup.py", "--quiet", "--version"], cwd=tree, env=env).stdout
-    assert said.strip() == "3.6.0" + local.format(commit=cpu.git("triton", "rev-parse", "--short=8", "HEAD"))

@@ -198,7 +198,7 @@ def test_an_expired_rule_that_applies_is_an_error() -> None:
     old = rule("old", expires=dt.date(2026, 1, 31))
     lines = r"mine\.toml: mine\.old expired on 2026-01-31: It fails\.\n" * 2
     with pytest.raises(
-        DataError, match=f"^{lines}See whether its tests pass now .*, then remove it .* and a later day"
+        DataError, match=f"^{lines}See whether its tests pass now .*, then remove it \\(nox .* later day\\.$"
     ):
         planned([rule(), old, old], HERE, TODAY)
     elsewhere = rule("old", expires=dt.date(2026, 1, 31), os=["windows"])
