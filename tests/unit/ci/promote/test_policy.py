@@ -127,6 +127,7 @@ ONE, ROCM = wheel(), wheel(name="rocm-sdk-core", version="7.10.0")
 NAME = ONE.file.name
 NO_MACHINE = "no machine tests this family, and its data allows no release without"
 TESTED_CELL, OTHER_CELL = (Cell(family=one, platform="linux") for one in (TESTED, BYPASSED))
+MIXED = "torch was built from bbbbbbbbbbbb, for gfx1151 linux from aaaaaaaaaaaa"
 # all tests passed, and one thing is wrong that nobody can decide away; NAME is the wheel's
 BROKEN: dict[str, Facts] = {
     "Nothing is staged of it.": facts(),
@@ -147,13 +148,18 @@ BROKEN: dict[str, Facts] = {
     **{
         f"NAME requires {text}, which the index would not have": facts(replace(ONE, requires=(text,)), ROCM)
         for text in (
-            *("rocm-sdk-core==7.10.1", "rocm ==", "rocm-sdk-device-gfx942", "amd-torch-device-gfx942"),
+            *("rocm-sdk-core==7.10.1", "rocm ==", "torch==9", "rocm-sdk-device-gfx942"),
             *('rocm-sdk-device; extra == "device"', 'Rocm_SDK_core>7.10.0; platform_system == "Linux"'),
         )
     },
-    "torch was built from bbbbbbbbbbbb, for gfx1151 linux from aaaaaaaaaaaa": facts(
-        ONE, ROCM, commits={TESTED_CELL: {"torch": "b" * 40}, OTHER_CELL: {"torch": "a" * 40}}
-    ),
+    MIXED: facts(ONE, ROCM, commits={TESTED_CELL: {"torch": "b" * 40}, OTHER_CELL: {"torch": "a" * 40}}),
+}
+
+
+CELLS = {
+    "Nothing is staged of it.": Cell(family="", platform=""),
+    f"torch {TORCH} is not staged": replace(ONE.cell, python="cp313"),
+    MIXED: TESTED_CELL,
 }
 
 
@@ -163,13 +169,13 @@ def test_what_nobody_can_decide_away(said: str) -> None:
     for override in (None, PERSON):
         verdict = decide(BROKEN[said], RULES, override)
         assert not verdict.promote
-        firm = [one.message for one in verdict.reasons if not one.overridable]
-        assert firm == [said.replace("NAME", name)]
+        firm = [(one.cell, one.message) for one in verdict.reasons if not one.overridable]
+        assert firm == [(CELLS.get(said, ONE.cell), said.replace("NAME", name))]
 
 
 def test_a_whole_set_is_none_of_these() -> None:
     requires = (
-        *("rocm-sdk-core==7.10.0", "rocm-sdk-libraries==7.9.0", "rocm-next>=8", "typing-extensions>=4"),
+        *("rocm-sdk-core==7.10.0", "rocm-sdk-libraries==7.9.0", "rocm-sdk-devel>=8", "typing-extensions>=4"),
         *('rocm-other==1; sys_platform == "win32"', 'rocm-sdk-core==9; python_version < "3"'),
     )
     found = facts(
@@ -177,7 +183,7 @@ def test_a_whole_set_is_none_of_these() -> None:
         ROCM,
         promised={ONE.cell: {"torch": TORCH, "rocm-sdk-core": "7.10.0"}},
         commits={ONE.cell: {"torch": "a"}, OTHER_CELL: {"torch": "a", "apex": "b"}},
-        released={TESTED: frozenset({("rocm-sdk-libraries", "7.9.0"), ("rocm-next", "9.0rc1")})},
+        released={TESTED: frozenset({("rocm-sdk-libraries", "7.9.0"), ("rocm-sdk-devel", "9.0rc1")})},
     )
     assert decide(found, RULES).reasons == ()
 
@@ -215,6 +221,8 @@ def test_a_test_of_another_cell_ref_or_gate_is_none_of_this_one() -> None:
     assert decide(facts(one, tests=[test, *failed]), RULES).promote
     # tests count by the bytes they ran on
     assert decide(facts(one, tests=[ran(one, digest=OTHER), test]), RULES).promote
+    pure = replace(ONE, cell=TESTED_CELL, file=ONE.file.model_copy(update={"python": ""}))
+    assert decide(facts(pure, tests=[test]), RULES).promote
     # ROCm's packages are stopped by a failure under any Python
     (reason,) = decide(facts(ROCM, tests=[ran(ROCM), ran(ROCM, "failed", python="cp313")]), RULES).reasons
     assert reason.message == "test_rocm failed under cp313: It broke."
