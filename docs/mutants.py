@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -39,6 +40,7 @@ pytest_add_cli_args_test_selection = {tests}
 timeout_multiplier = 5
 use_git_change_detection = false
 """
+_CACHE = re.compile(r"(functools\.)?(lru_)?cache\b")
 _OPTIONS = ("-p", "no:cacheprovider", "--hypothesis-profile=mutants")
 
 
@@ -98,7 +100,10 @@ def unit_tests(module: str, judged: Judged) -> tuple[str, ...]:
 
 
 def undecorated(source: str) -> str:
-    """Write decorators of functions as assignments after them: mutmut leaves out what is decorated."""
+    """Write decorators of functions as assignments after them: mutmut leaves out what is decorated.
+
+    Caches go: what they kept of the module itself would answer for each mutant.
+    """
     lines = source.splitlines(keepends=True)
     decorated = [
         node
@@ -107,9 +112,10 @@ def undecorated(source: str) -> str:
     ]
     for node in sorted(decorated, key=lambda node: -node.lineno):
         value = node.name
-        for decorator in reversed(node.decorator_list):
-            value = f"{ast.unparse(decorator)}({value})"
-        lines.insert(node.end_lineno or 0, f"{' ' * node.col_offset}{node.name} = {value}\n")
+        for decorator in map(ast.unparse, reversed(node.decorator_list)):
+            value = value if _CACHE.match(decorator) else f"{decorator}({value})"
+        if value != node.name:
+            lines.insert(node.end_lineno or 0, f"{' ' * node.col_offset}{node.name} = {value}\n")
         del lines[node.decorator_list[0].lineno - 1 : node.lineno - 1]
     return "".join(lines)
 

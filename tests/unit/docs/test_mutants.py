@@ -58,8 +58,8 @@ def test_a_reason_covers_as_many_survivors_as_it_says() -> None:
 
 
 def test_what_decorators_do_is_done_after_the_function() -> None:
-    source = "class A:\n    @property\n    @cache(1)\n    def b(self):\n        return 1\n\nC = A\n"
-    expected = "class A:\n    def b(self):\n        return 1\n    b = property(cache(1)(b))\n\nC = A\n"
+    source = "class A:\n    @property\n    @f(1)\n    def b(self): ...\n\n@functools.cache\ndef c(): ...\n"
+    expected = "class A:\n    def b(self): ...\n    b = property(f(1)(b))\n\ndef c(): ...\n"
     assert undecorated(source) == expected
 
 
