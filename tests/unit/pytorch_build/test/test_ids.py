@@ -81,6 +81,7 @@ def test_a_name_without_a_file_means_that_name_in_any_file_and_nothing_else(test
     ],
 )
 def test_patterns_take_whole_parts(pattern: str, test: str, taken: bool) -> None:  # noqa: FBT001 - a table's column
+    assert Pattern.parse(pattern).text == pattern
     assert Pattern.parse(pattern).matches(test) is taken
     assert bool(re.fullmatch(Pattern.parse(pattern).regex, test)) is taken
 
@@ -140,6 +141,7 @@ def test_what_is_no_exact_id_is_refused(test: str, said: str) -> None:
         (EXACT, "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
         ("test/test_nn.py::TestNN::test_x[2]", "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
         (EXACT, "test/test_nn.py::TestB::test_x", "the class differs: it names TestNN"),
+        ("a.py::A::test_x", "a.py::A::B::test_x", "the class differs: it names A"),
         ("a.py::A::B::test_x", "a.py::A::test_x", "the class differs: it names A::B"),
         ("a.py::test_x", "a.py::A::test_x", "the class differs: it names a function of the file"),
         (EXACT, "test/nn.py::TestNN::test_x", "the file differs: it names test/test_nn.py"),
