@@ -123,6 +123,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Measure what unit tests notice of changes in the modules that decide: -- [MODULE ...]."""
+    tool(session, "requirements/test.txt", "python", "-m", "docs.mutants", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Write the generated parts of docs/ (support table, commands); -- --check only compares."""
     tool(session, "requirements/test.txt", "python", "-m", "docs.generate", *session.posargs)

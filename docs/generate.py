@@ -21,6 +21,7 @@ from core.run import records
 from docs import ci_tables, command_tables
 from docs.command_tables import table
 from docs.house import LIMITS
+from docs.mutants import score_table
 from docs.support_tables import support_tables
 from pytorch_build.refs import torch_refs as refs
 from rocm_packaging.origin import INDEXES_FILE
@@ -101,6 +102,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ci-inputs": ci_tables.input_table,
     "ci-outputs": ci_tables.output_table,
     "house": house_limits,
+    "mutants": score_table,
 }
 
 

@@ -5,7 +5,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from core import process
 from core.archive import Member
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # --hypothesis-profile=few: for one Python more, when another one has seen many examples
 settings.register_profile("few", settings.get_profile("any-machine"), max_examples=10)
+# for mutants: a failure is all that is to be known
+settings.register_profile("mutants", settings.get_profile("few"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("any-machine")
 
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from ci.promote.documents import Document, document
@@ -11,6 +10,7 @@ from ci.provenance.facts import RunRecords
 from core.run import RunOutputs
 from core.run.records import Cell, FileRecord, Record, serialize
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from tests.page_samples import digest
 
 OUTPUTS = RunOutputs(run_id="123", platform="linux", external_repo="down-stream/")
 GROUP, REF = "gfx94X-dcgpu", "release/2.10"
@@ -23,10 +23,6 @@ BUILDER = {
     "source": "https://github.com/down/stream",
     "commit": TOOL_COMMIT,
 }
-
-
-def digest(*words: object) -> str:
-    return hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()
 
 
 def file(

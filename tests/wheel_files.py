@@ -18,6 +18,12 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def contents(path: Path) -> dict[str, bytes]:
+    """Read every member."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def record_line(name: str, data: bytes, algorithm: str = "sha256") -> str:
     """Write a member's line of RECORD."""
     digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()

@@ -236,14 +236,14 @@ def _rule(
         failed += _failed_where_run(wheel, facts, rules)
         for stage in rules.gates.stages(wheel, rules.release_type):
             tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
-            failed += [_failure(one, cell) for one in tests if one.outcome == "failed"]
+            failed += (broken := [_failure(one, cell) for one in tests if one.outcome == "failed"])
             sound = [one for one in tests if one.outcome == "passed" and wheel.found == wheel.file.sha256]
             name = wheel.file.name
             passing = [
                 one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)
             ]
             evidence |= {one.evidence.record.key: one.evidence for one in passing}
-            untested += [] if passing else [_why_untested(stage, wheel, tests)]
+            untested += [] if passing or broken else [_why_untested(stage, wheel, tests)]
     rule: Rule = "tests"
     runner = rules.runners.of(cell.family, cell.platform)
     against = [*dict.fromkeys(failed), *dict.fromkeys(untested)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.integration.clones import FAMILY, Clone
+from tests.wheel_files import contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,11 +45,6 @@ print(json.dumps({
     "sum": (torch.tensor([1.0, 2.0]) + torch.tensor([1.0, 2.0])).tolist(),
 }))
 """
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def as_candidate(wheel: Path, folder: Path) -> Path:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -35,10 +34,6 @@ def test_the_committed_pages_are_current() -> None:
     assert [path.name for path in generate.stale()] == []
 
 
-def test_pages_come_out_the_same_twice() -> None:
-    assert generate.pages() == generate.pages()
-
-
 def test_sessions_are_read_with_the_front_door_that_they_call() -> None:
     found = command_tables.sessions(STAGES, NOXFILE)
     assert [(one.name, one.summary, one.calls) for one in found] == [
@@ -70,18 +65,6 @@ def test_every_error_class_has_its_exit_code_in_the_table() -> None:
     assert codes == sorted(set(codes))
     assert {0, 1, 2, 9, StoreError.exit_code, ConflictError.exit_code, 130} <= set(codes)
     assert [str(CheckError.exit_code), "Checks or tests that ran and found errors."] in rows
-
-
-def test_families_and_indexes_come_from_the_data() -> None:
-    assert "| `gfx110X-all` | gfx1100 gfx1101 gfx1102 gfx1103 |" in generate.gpu_families()
-    assert "| `nightly` (the default) | `https://nightly.repo.amd.com/rocm/whl-next/` |" in (
-        generate.rocm_indexes()
-    )
-
-
-def test_the_schema_is_one_of_records() -> None:
-    schema = json.loads(generate.record_schema())
-    assert {"stage", "files", "input_digest"} <= schema["properties"].keys()
 
 
 def test_a_part_is_put_between_its_marks_and_replaced_the_next_time() -> None:

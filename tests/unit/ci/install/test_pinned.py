@@ -8,13 +8,7 @@ from packaging.version import Version
 
 from ci.install import parse_requirements, pinned
 from core.errors import MissingInputError, UsageError
-from core.packages import Offer
-
-
-def offer(distribution: str, version: str, name: str = "") -> Offer:
-    filename = name or f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
-    return Offer(name=filename, distribution=distribution, version=version, sha256="a" * 64)
-
+from tests.unit.core.packages.test_packages import offer
 
 OFFERS = (
     offer("torch", "2.10.0a0+rocm7.1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def test_a_pull_request() -> None:
     assert (found.branch, found.commit, found.base, found.number) == ("release/1", "a" * 40, "b" * 40, 7)
     assert found.labels == ("a", "b")
     assert found.day == date(2026, 8, 30)
-    assert found.fork == ""
+    assert (found.fork, found.owner) == ("", "ROCm")
     assert event("pull_request", pull_request(head="x/TheRock")).fork == "x/TheRock"
     assert event("pull_request", pull_request(head=None)).fork == "deleted"
     del payload["pull_request"]["labels"]
@@ -85,8 +86,22 @@ def test_a_pull_request() -> None:
 )
 def test_the_branch_of_a_push(ref: str, branch: str) -> None:
     assert event("push", {"ref": ref}).branch == branch
-    # that of a schedule is the environment's
-    assert event("schedule", {}, ref_name="ma\udcffin").branch == "ma?in"
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "facts"),
+    [
+        ("push", push(deleted=True), {"commit": "b" * 40, "base": "a" * 40, "deleted": True}),
+        ("schedule", {}, {"branch": "ma?in"}),
+        ("workflow_dispatch", {"ref": "refs/heads/main", "inputs": {"x": 1}}, {"inputs": {"x": 1}}),
+        ("workflow_call", {"inputs": None}, {"branch": "ma?in"}),
+    ],
+)
+def test_what_an_event_says(name: Any, payload: Any, facts: Any) -> None:
+    expected = events.Event(**{"name": name, "repository": OURS, "branch": "main", **facts})
+    # where the payload has no branch, it is the environment's
+    assert event(name, payload, ref_name="ma\udcffin") == expected
+    assert event("schedule", {}).branch == ""
 
 
 @pytest.mark.parametrize("before", ["0" * 40, "", "--output=/etc/passwd", "HEAD", "A" * 40, "a" * 39])
@@ -115,13 +130,17 @@ def test_a_malformed_payload_is_named_where_it_is_wrong(name: str, payload: Any,
     with pytest.raises(DataError) as caught:
         event(name, payload)
     assert said in str(caught.value)
-    assert f"the {name} event" in str(caught.value)
+    assert str(caught.value).startswith(f"the {name} event")
 
 
 @pytest.mark.parametrize("repository", ["", "x", "a/b/c", "a b/c", "a/b;id"])
 def test_a_repository_is_owner_and_name(repository: str) -> None:
-    with pytest.raises(UsageError, match="owner/name"):
+    with pytest.raises(
+        UsageError, match=f"^Invalid repository {re.escape(repr(repository))}.\nWrite it as owner/name.$"
+    ):
         parse("push", push(), repository=repository)
+    with pytest.raises(UsageError, match=r"on the event 'pul'\. .*pull_request"):
+        event("pul", {})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "[" * 100_000, '{"a": 1} x'])
@@ -173,22 +192,27 @@ def test_labels_that_the_payload_lacks_are_queried() -> None:
     assert events.event_labels(happened("push"), hub) == ((), "")
     assert hub.asked == []
     assert events.event_labels(happened(labels=None), hub) == (["build:pytorch"], "")
+    assert hub.asked == [f"labels of {OURS} 7"]
 
 
 @pytest.mark.parametrize("hub", [None, hub_of(problem=LIMIT)])
 def test_without_an_answer_no_label_counts_and_that_is_said(hub: Any) -> None:
     words, note = events.event_labels(happened(labels=None), hub)
     assert words == ()
-    assert "so none count" in note
-    assert hub is None or "left unanswered" in note
+    assert note == (
+        "could not query the labels, so none count: GitHub limits our requests: it is left unanswered"
+        if hub
+        else "the event names no labels, and without a token GitHub is not queried, so none count"
+    )
 
 
 def test_files_are_asked_of_github_where_git_cannot_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process, "capture", no_git)
-    found = events.event_changes(happened(), tmp_path, hub_of())
-    assert (found.files, found.note) == (["a.py"], "")
+    hub: Any = hub_of()
+    assert events.event_changes(happened(), tmp_path, hub) == Changes(files=["a.py"])
+    assert hub.asked == [f"files of {OURS} 7"]
 
 
 def test_everything_counts_where_nobody_can_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -223,8 +247,9 @@ def test_other_events_and_deleted_branches_need_no_query(tmp_path: Path) -> None
 
 def test_github_is_asked_with_a_token_only_and_not_for_long() -> None:
     assert events.github_service({}) is None
-    hub: Any = events.github_service({"GITHUB_TOKEN": "x"})
-    assert hub.patience == events.PATIENCE < 60
+    for name in ("GITHUB_TOKEN", "GH_TOKEN"):
+        hub: Any = events.github_service({name: "x"})
+        assert hub.patience == events.PATIENCE < 60
 
 
 @pytest.mark.processes
@@ -232,8 +257,9 @@ def test_git_says_what_a_push_and_a_merge_bring(tmp_path: Path, commit_files: Ca
     repository = tmp_path / "checkout"
     first = commit_files(repository, {"a.py": "1", "kept.md": ""})
     second = commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
-    pushed = events.changed_by_git(happened("push", base=first), repository)
-    assert sorted(pushed) == ["docs/b.md", "new name é.txt"]
+    for one in (happened("push", base=first), happened(base=first)):  # nor is the latter a merge
+        pushed = events.event_changes(one, repository, None)
+        assert sorted(pushed.files or ()) == ["docs/b.md", "new name é.txt"]
 
     def git(*words: str) -> None:
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")

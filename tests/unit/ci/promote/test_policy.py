@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ci.plan.data import Runners
 from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, Reason, Wheel
-from ci.promote.policy import STAGES, Gate, Gates, Required, Rules, Verdict, decide, gates
+from ci.promote.policy import STAGES, Gate, Gates, Required, Rules, Verdict, by_cell, decide, gates
 from ci.promote.runs import Test
 from core.errors import DataError
 from pytorch_build.test import upstream_tests
@@ -118,51 +118,72 @@ def test_the_rule_of_a_cell(family: str, outcome: str, rule: str, overridden: st
     assert [ruling.rule for ruling in by_person.rulings] == [overridden]
     assert by_person.promote
     assert by_person.override == (PERSON if overridden == "override" else None)
+    evidence = (ran(one).evidence,) if outcome == "passed" else ()
+    assert [ruling.evidence for ruling in by_person.rulings] == [evidence]
+    assert by_cell(verdict.reasons) == ({one.cell: [*verdict.reasons]} if verdict.reasons else {})
 
 
 ONE, ROCM = wheel(), wheel(name="rocm-sdk-core", version="7.10.0")
-# all tests passed, and one thing is wrong that nobody can decide away
-BROKEN = {
-    "nothing": facts(),
-    "gone": facts(replace(ONE, found=""), ROCM),
-    "replaced": facts(replace(ONE, found=OTHER), ROCM),
-    "other than built": facts(replace(ONE, built=frozenset({OTHER})), ROCM),
-    "no record": facts(replace(ONE, built=frozenset()), ROCM),
-    "no sidecar": facts(replace(ONE, sidecar=""), ROCM),
-    "other sidecar": facts(replace(ONE, sidecar=OTHER), ROCM),
-    "sample": facts(wheel(version="2.10.0+devrocm7.99.0.dev0.sample"), ROCM),
-    "build": facts(ONE, ROCM, troubles=(trouble(ONE, "build_apex failed: No."),)),
-    "incomplete": facts(ONE, ROCM, promised={ONE.cell: {"torch": TORCH, "torchaudio": "2.9.0+rocm7.10.0"}}),
-    "other version": facts(ONE, ROCM, promised={ONE.cell: {"torch": "2.10.1"}}),
-    "other Python": facts(ONE, ROCM, promised={replace(ONE.cell, python="cp313"): {"torch": TORCH}}),
-    "requirement": facts(replace(ONE, requires=("rocm-sdk-core==7.10.1",)), ROCM),
-    "extra": facts(replace(ONE, requires=('rocm-sdk-device; extra == "device"',)), ROCM),
-    "unreadable": facts(replace(ONE, requires=("rocm ==",)), ROCM),
-    "mixed": facts(ONE, ROCM, commits={ONE.cell: {"torch": "a"}, wheel(BYPASSED).cell: {"torch": "b"}}),
-    "trouble": facts(ONE, ROCM, troubles=(trouble(ONE, "The run is gone."),)),
+NAME = ONE.file.name
+NO_MACHINE = "no machine tests this family, and its data allows no release without"
+TESTED_CELL, OTHER_CELL = (Cell(family=one, platform="linux") for one in (TESTED, BYPASSED))
+MIXED = "torch was built from bbbbbbbbbbbb, for gfx1151 linux from aaaaaaaaaaaa"
+# all tests passed, and one thing is wrong that nobody can decide away; NAME is the wheel's
+BROKEN: dict[str, Facts] = {
+    "Nothing is staged of it.": facts(),
+    "NAME was staged and is gone": facts(replace(ONE, found=""), ROCM),
+    "NAME was replaced after it was staged": facts(replace(ONE, found=OTHER), ROCM),
+    "NAME is not what the run's records name": facts(replace(ONE, built=frozenset({OTHER})), ROCM),
+    "NAME has a sidecar that is missing": facts(replace(ONE, sidecar=""), ROCM),
+    "NAME has a sidecar that was replaced after it was staged": facts(replace(ONE, sidecar=OTHER), ROCM),
+    "NAME is a wheel of the sample": facts(wheel(version="2.10.0+devrocm7.99.0.dev0.sample"), ROCM),
+    "build_apex failed: No.": facts(ONE, ROCM, troubles=(trouble(ONE, "build_apex failed: No."),)),
+    "torchaudio 2.9.0 is not staged": facts(
+        ONE, ROCM, promised={ONE.cell: {"torch": TORCH, "torchaudio": "2.9.0"}}
+    ),
+    "torch 2.10.1 is not staged": facts(ONE, ROCM, promised={ONE.cell: {"torch": "2.10.1"}}),
+    f"torch {TORCH} is not staged": facts(
+        ONE, ROCM, promised={replace(ONE.cell, python="cp313"): {"torch": TORCH}}
+    ),
+    **{
+        f"NAME requires {text}, which the index would not have": facts(replace(ONE, requires=(text,)), ROCM)
+        for text in (
+            *("rocm-sdk-core==7.10.1", "rocm ==", "torch==9", "rocm-sdk-device-gfx942"),
+            *('rocm-sdk-device; extra == "device"', 'Rocm_SDK_core>7.10.0; platform_system == "Linux"'),
+        )
+    },
+    MIXED: facts(ONE, ROCM, commits={TESTED_CELL: {"torch": "b" * 40}, OTHER_CELL: {"torch": "a" * 40}}),
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_what_nobody_can_decide_away(kind: str) -> None:
+CELLS = {
+    "Nothing is staged of it.": Cell(family="", platform=""),
+    f"torch {TORCH} is not staged": replace(ONE.cell, python="cp313"),
+    MIXED: TESTED_CELL,
+}
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_what_nobody_can_decide_away(said: str) -> None:
+    name = next((one.file.name for one in BROKEN[said].wheels), "")
     for override in (None, PERSON):
-        verdict = decide(BROKEN[kind], RULES, override)
+        verdict = decide(BROKEN[said], RULES, override)
         assert not verdict.promote
-        assert not all(one.overridable for one in verdict.reasons)
+        firm = [(one.cell, one.message) for one in verdict.reasons if not one.overridable]
+        assert firm == [(CELLS.get(said, ONE.cell), said.replace("NAME", name))]
 
 
 def test_a_whole_set_is_none_of_these() -> None:
     requires = (
-        *("rocm-sdk-core==7.10.0", "rocm-sdk-libraries==7.9.0", "typing-extensions>=4"),
+        *("rocm-sdk-core==7.10.0", "rocm-sdk-libraries==7.9.0", "rocm-sdk-devel>=8", "typing-extensions>=4"),
         *('rocm-other==1; sys_platform == "win32"', 'rocm-sdk-core==9; python_version < "3"'),
     )
-    other = Cell(family=BYPASSED, platform="linux")
     found = facts(
         replace(ONE, requires=requires),
         ROCM,
-        promised={ONE.cell: {"torch": TORCH}},
-        commits={ONE.cell: {"torch": "a"}, other: {"torch": "a", "apex": "b"}},
-        released={TESTED: frozenset({("rocm-sdk-libraries", "7.9.0")})},
+        promised={ONE.cell: {"torch": TORCH, "rocm-sdk-core": "7.10.0"}},
+        commits={ONE.cell: {"torch": "a"}, OTHER_CELL: {"torch": "a", "apex": "b"}},
+        released={TESTED: frozenset({("rocm-sdk-libraries", "7.9.0"), ("rocm-sdk-devel", "9.0rc1")})},
     )
     assert decide(found, RULES).reasons == ()
 
@@ -199,13 +220,32 @@ def test_a_test_of_another_cell_ref_or_gate_is_none_of_this_one() -> None:
     failed = [replace(other, outcome="failed") for other in others]
     assert decide(facts(one, tests=[test, *failed]), RULES).promote
     # tests count by the bytes they ran on
-    for tests in ([ran(one, digest=OTHER)], [replace(test, files={})]):
-        assert untested(decide(facts(one, tests=tests), RULES))
     assert decide(facts(one, tests=[ran(one, digest=OTHER), test]), RULES).promote
+    pure = replace(ONE, cell=TESTED_CELL, file=ONE.file.model_copy(update={"python": ""}))
+    assert decide(facts(pure, tests=[test]), RULES).promote
     # ROCm's packages are stopped by a failure under any Python
     (reason,) = decide(facts(ROCM, tests=[ran(ROCM), ran(ROCM, "failed", python="cp313")]), RULES).reasons
     assert reason.message == "test_rocm failed under cp313: It broke."
     assert decide(facts(ROCM, tests=[ran(ROCM)]), RULES).promote
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "said"),
+    [
+        (TESTED, {"files": {}}, ["test_smoke names no NAME"]),
+        (TESTED, {"files": {"apex.whl": OTHER}}, ["test_smoke names no NAME"]),
+        (TESTED, {"files": {NAME: OTHER}}, ["test_smoke ran on other bytes of NAME than are staged"]),
+        (TESTED, {"outcome": "void"}, ["test_smoke does not count: It broke."]),
+        (TESTED, {"outcome": "failed"}, ["test_smoke failed: It broke."]),
+        (TESTED, {"torch_ref": "release/2.10"}, ["no test_smoke has passed"]),
+        (BLOCKED, {"torch_ref": "release/2.10"}, ["no test_smoke has passed", NO_MACHINE]),
+    ],
+)
+def test_what_is_said_of_what_is_not_tested(family: str, changed: dict[str, Any], said: list[str]) -> None:
+    one = wheel(family)
+    verdict = decide(facts(one, tests=[replace(ran(one), **changed)]), RULES)
+    assert [reason.message.replace(NAME, "NAME") for reason in verdict.reasons] == said
+    assert untested(verdict)
 
 
 def test_families_may_have_gates_of_their_own() -> None:
@@ -215,6 +255,11 @@ def test_families_may_have_gates_of_their_own() -> None:
     assert [reason.message for reason in verdict.reasons] == ["no test_torch has passed"]
     assert decide(facts(wheel(BYPASSED)), rules).promote
     assert (gates().of(wheel()).pytorch, gates().of(wheel()).rocm) == (("test_smoke",), ("test_rocm",))
+    row = {"stage": "test_torch", "families": [TESTED.lower()]}
+    with pytest.raises(
+        DataError, match=rf"gates.toml: required\[0\].*{row['families'][0]}' is not known.*{TESTED}"
+    ):
+        gates({"required": [row]})
 
 
 @pytest.mark.parametrize(
@@ -249,7 +294,7 @@ def test_a_required_stage_concerns_the_cells_it_names(row: dict[str, Any], *, co
 def test_a_failure_counts_wherever_a_test_ran_that_need_not_have(stage: str, outcome: str) -> None:
     gate = Gate(rocm=("test_rocm",), pytorch=("test_smoke",), where_run=("test_torch",))
     rules = replace(RULES, gates=Gates(gates=gate))
-    found = facts(ONE, tests=[ran(ONE), replace(of_stage(stage), outcome=outcome, files={})])
+    found = facts(ONE, ROCM, tests=[ran(ONE), ran(ROCM), replace(of_stage(stage), outcome=outcome, files={})])
     verdict = decide(found, rules)
     counts = outcome == "failed" and stage in {"test_torch", "test_torch-2-of-6"}
     assert verdict.promote is not counts

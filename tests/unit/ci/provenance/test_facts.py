@@ -20,6 +20,7 @@ from core.cli.options import ROOT
 from core.errors import DataError
 from docs.command_tables import all_sessions
 from tests import provenance_samples as samples
+from tests.page_samples import digest
 
 
 def of(run: Any, name: str) -> MadeFile:
@@ -50,7 +51,7 @@ def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
     lock = material(made, "manifests/source-lock-release-2.10.json")
     assert lock.digest == {"sha256": samples.lock_file()[1].sha256}
     assert material(made, "locked build requirements (linux, Python 3.12.4)").digest == {
-        "sha256": samples.digest("target lock")
+        "sha256": digest("target lock")
     }
     for file in (samples.ROCM, samples.CORE, samples.TRITON):
         assert material(made, file.name).digest == {"sha256": file.sha256}
@@ -64,13 +65,13 @@ def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
     # a developer's edits are said
     source = material(of(samples.run(), samples.TRITON.name), "triton")
     assert source.uri == f"git+file:///home/dev/my%20triton@{samples.TRITON_COMMIT}"
-    assert source.annotations["uncommitted_changes_sha256"] == samples.digest("edits")
+    assert source.annotations["uncommitted_changes_sha256"] == digest("edits")
 
 
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
     made = of(samples.run(), samples.CORE.name)
     assert made.commits == (samples.ROCM_COMMIT,)
-    assert material(made, "blas_lib_gfx94X.tar.zst").digest == {"sha256": samples.digest("blas")}
+    assert material(made, "blas_lib_gfx94X.tar.zst").digest == {"sha256": digest("blas")}
     fetched, built = samples.rocm_records()
     elsewhere = built.model_copy(update={"details": {**built.details, "artifact_dir": "/elsewhere"}})
     group = {samples.GROUP: (samples.recorded(fetched), samples.recorded(elsewhere))}
@@ -83,7 +84,7 @@ def test_what_an_index_gave_has_a_version_and_no_digest() -> None:
         rocm=["7.10.0", "split", "the release index"],
         dependencies={
             "triton": {"requirement": "triton==3.5.1"},
-            "torch": {"digest": samples.digest("gone")},
+            "torch": {"digest": digest("gone")},
         },
     )
     made = of(samples.run(torch=torch), samples.TORCH.name)
@@ -91,13 +92,13 @@ def test_what_an_index_gave_has_a_version_and_no_digest() -> None:
     assert material(made, "rocm").annotations == {"from": "the release index"}
     assert material(made, "triton==3.5.1").uri == "pkg:pypi/triton@3.5.1"
     # a wheel that no record of the run names any more
-    assert made.materials[-1] == Material(name="torch", digest={"sha256": samples.digest("gone")})
+    assert made.materials[-1] == Material(name="torch", digest={"sha256": digest("gone")})
 
 
 def test_of_two_records_a_build_counts_more_than_an_upload_and_later_bytes_more_than_earlier() -> None:
     upload = samples.record("upload-1", samples.TORCH, python="", ref="", started="2026-11-21T00:00:00+00:00")
     assert of(samples.run(upload), samples.TORCH.name).by.record.stage == "build_torch"
-    other = samples.TORCH.model_copy(update={"sha256": samples.digest("other")})
+    other = samples.TORCH.model_copy(update={"sha256": digest("other")})
     replaced = upload.model_copy(update={"files": (other,)})
     made = of(samples.run(replaced), samples.TORCH.name)
     assert (made.by.record.stage, made.build_type, made.materials) == ("upload-1", "", ())

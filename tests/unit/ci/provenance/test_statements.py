@@ -18,6 +18,7 @@ from core.run import RunOutputs, records
 from core.run.records import parse, serialize
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
+from tests.page_samples import digest
 from tests.provenance_schemas import problems_of_bill, validate_statement
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def test_it_says_what_was_asked_for_and_who_built() -> None:
     }
     assert definition["internalParameters"] == {
         "python": "3.12.4",
-        "code": samples.digest("code"),
-        "input_digest": samples.digest("inputs"),
+        "code": digest("code"),
+        "input_digest": digest("inputs"),
     }
     assert definition["resolvedDependencies"][0] == {
         "name": "torch",
@@ -95,7 +96,7 @@ def test_what_a_later_version_records_is_kept() -> None:
 def test_the_same_records_give_the_same_bytes() -> None:
     first = serialized(of(samples.run(), samples.TORCH.name))
     # a record that was read back has its keys in another order
-    again = parse(serialize(samples.torch_record(code=samples.digest("code"))), where="here")
+    again = parse(serialize(samples.torch_record(code=digest("code"))), where="here")
     shuffled = again.model_copy(update={"inputs": dict(reversed(again.inputs.items()))})
     assert serialized(of(samples.run(torch=again), samples.TORCH.name)) == first
     assert samples.recorded(shuffled).document.sha256 != samples.recorded(again).document.sha256

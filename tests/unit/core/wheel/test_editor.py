@@ -23,7 +23,7 @@ from core.wheel import editor
 from core.wheel.editor import TEXT_LIMIT, Additions, edit_sdist, edit_wheel
 from core.wheel.record import verify_record
 from core.wheel.writer import write_sdist
-from tests.wheel_files import record_line, write_members
+from tests.wheel_files import contents, record_line, write_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,11 +63,6 @@ def finalized(source: Path, **options: Any) -> Path:
 
 def same(_member: str, content: bytes) -> bytes:
     return content
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def packed(path: Path, name: str) -> bytes:

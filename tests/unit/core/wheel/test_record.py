@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import FatalError, WheelError
 from core.wheel import record
-from core.wheel.record import Tap, require_sound, verify_record
+from core.wheel.record import Tap, require_listing, require_sound, verify_record
 from tests.wheel_files import record_line, record_of, write_members
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def members(**more: bytes) -> dict[str, bytes]:
     return {
         "demo/__init__.py": b"x = 1\n",
         "demo/data.bin": bytes(range(256)) * 9000,
+        "demo/py.typed": b"",
         f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
         f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         **more,
@@ -52,9 +53,9 @@ def test_a_sound_wheel_has_no_problems(sound: Path) -> None:
     require_sound(sound)
 
 
-def test_stronger_digests_absent_sizes_and_signatures_are_accepted(tmp_path: Path) -> None:
+def test_stronger_and_padded_digests_absent_sizes_and_signatures_are_accepted(tmp_path: Path) -> None:
     files = members()
-    rows = [record_line(name, data, "sha512").rsplit(",", 1)[0] + "," for name, data in files.items()]
+    rows = [record_line(name, data, "sha512").rsplit(",", 1)[0] + "==," for name, data in files.items()]
     files |= {f"{INFO}/RECORD.jws": b"{}"}
     assert verify_record(write(tmp_path, files, "\n".join([*rows, f"{INFO}/RECORD,,"]))) == ()
 
@@ -75,9 +76,14 @@ FIRST = record_line("demo/__init__.py", b"x = 1\n").rstrip()
             {"demo/__init__.py": "is not listed", "demo/gone.py": "which the wheel does not hold"},
         ),
         ({}, f"{FIRST}\n{RECORD}", {"demo/__init__.py": "line 2 lists demo/__init__.py again"}),
-        ({}, RECORD.replace(FIRST, "demo/__init__.py,md5=abc,6"), {"demo/__init__.py": "digest by 'md5'"}),
-        ({}, RECORD.replace(FIRST, "demo/__init__.py,,6"), {"demo/__init__.py": "no digest"}),
-        ({}, RECORD.replace(FIRST, "demo/__init__.py,sha256=!!,6"), {"demo/__init__.py": "urlsafe base64"}),
+        *(
+            ({}, RECORD.replace(FIRST, f"demo/__init__.py,{digest},6"), {"demo/__init__.py": f"): {said}."})
+            for digest, said in (
+                ("md5=abc", "a digest by 'md5'; sha256, sha384, sha512 are accepted"),
+                ("", "no digest"),
+                ("sha256=!!", "a digest that is not urlsafe base64"),
+            )
+        ),
         (
             {},
             RECORD.replace(FIRST, "demo/__init__.py"),
@@ -107,19 +113,37 @@ def test_each_problem_is_named(
     said = found(path)
     assert said.keys() == problems.keys()
     assert all(words in said[member] for member, words in problems.items())
-    with pytest.raises(WheelError, match=r"demo-1\.0-py3-none-any\.whl: "):
+    first, more = said[min(said)], " (1 more problems)" if len(said) > 1 else ""
+    with pytest.raises(WheelError, match=r"demo-1\.0-py3-none-any\.whl: ") as caught:
         require_sound(path)
+    assert str(caught.value) == f"{NAME}: {first}{more}\nBuild or download the wheel again."
 
 
 def test_the_dist_info_of_another_version(sound: Path, tmp_path: Path) -> None:
     assert "does not carry" in found(sound.rename(tmp_path / "demo-1.1-py3-none-any.whl"))[""]
 
 
-def test_a_record_that_is_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [b"\xff\xfe\x00", b'"demo"x,,\n'])
+def test_a_record_that_is_no_text(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / NAME
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{INFO}/RECORD", b"\xff\xfe\x00")
+        archive.writestr(f"{INFO}/RECORD", text)
     assert "is not UTF-8 CSV" in found(path)[f"{INFO}/RECORD"]
+
+
+def test_a_listing_is_of_what_the_wheel_says_of_itself(sound: Path) -> None:
+    with zipfile.ZipFile(sound) as archive:
+        listing = require_listing(sound, archive)
+    assert listing.folder == INFO
+    assert (
+        {info.filename for info, _ in listing.files} == {*members(), f"{INFO}/RECORD"} == {*listing.entries}
+    )
+    other = sound.rename(sound.with_name("demo-1.1-py3-none-any.whl"))
+    with (
+        zipfile.ZipFile(other) as archive,
+        pytest.raises(WheelError, match=rf"^{other.name}: .*does not carry"),
+    ):
+        require_listing(other, archive)
 
 
 def link() -> zipfile.ZipInfo:
@@ -180,8 +204,12 @@ def test_data_of_another_size_than_declared(sound: Path, member: str, size: int,
 
 
 def test_an_archive_that_declares_too_much(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MAX_UNPACKED", 1000)
-    assert "more than 1000" in found(sound)[""]
+    with zipfile.ZipFile(sound) as archive:
+        total = sum(info.file_size for info in archive.infolist())
+    monkeypatch.setattr(record, "MAX_UNPACKED", total)
+    assert found(sound) == {}
+    monkeypatch.setattr(record, "MAX_UNPACKED", total - 1)
+    assert f"more than {total - 1}" in found(sound)[""]
 
 
 def test_members_that_share_bytes(tmp_path: Path) -> None:
@@ -235,9 +263,14 @@ def test_the_tap_gets_sound_members_whole(tmp_path: Path) -> None:
     seen: dict[str, bytes] = {}
 
     def inspect(name: str, file: Path) -> None:
+        assert file.is_relative_to(tmp_path)
         seen[name] = file.read_bytes()
 
-    tap = Tap(wanted=lambda _, first: first.startswith(b"\x7fELF"), inspect=inspect, folder=tmp_path)
+    tap = Tap(
+        wanted=lambda name, first: name.endswith(".so") and first[1:4] == b"ELF",
+        inspect=inspect,
+        folder=tmp_path,
+    )
     assert verify_record(path, tap=tap, jobs=2) == ()
     assert seen == {name: files[name] for name in ("demo/a.so", "demo/b.so")}
     assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
@@ -247,6 +280,7 @@ def test_a_full_disk_is_no_broken_wheel(sound: Path, tmp_path: Path) -> None:
     def inspect(_name: str, _file: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(FatalError, match="No space left on device") as caught:
+    said = r"could not be read or kept: No space left on device\.\nCheck the disk and the free space of the"
+    with pytest.raises(FatalError, match=said) as caught:
         verify_record(sound, tap=Tap(wanted=lambda *_: True, inspect=inspect, folder=tmp_path))
     assert not isinstance(caught.value, WheelError)

@@ -131,27 +131,3 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"thesis\.tex"):
         ensure_repositories(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_torch_pins_the_other_projects(sample: Mapping[str, Path]) -> None:
-    heads = _heads(sample)
-    rows = [line.split("|") for line in _git(sample["torch"], "show", "main:related_commits").splitlines()]
-    assert {len(row) for row in rows} == {6}
-    assert {row[0] for row in rows} == {"ubuntu", "centos"}
-    expected = {"torchaudio": "audio", "torchvision": "vision", "apex": "apex"}
-    for system in ("ubuntu", "centos"):
-        named = {row[2]: (row[4], row[5]) for row in rows if row[0] == system}
-        assert named == {dist: (heads[name], f"sample:{name}") for dist, name in expected.items()}
-    pin = _git(sample["torch"], "show", "main:.ci/docker/ci_commit_pins/triton.txt")
-    assert pin == heads["triton"]
-
-
-def test_torch_has_a_nightly_branch_and_a_tag(sample: Mapping[str, Path]) -> None:
-    main, nightly, tag = (
-        _git(sample["torch"], "rev-parse", ref)
-        for ref in ("main", "nightly", f"{repositories.TORCH_TAG}^{{commit}}")
-    )
-    assert tag == main
-    assert nightly != main
-    assert _git(sample["torch"], "rev-parse", "nightly^") == main
-    assert _git(sample["torch"], "diff", "--stat", "main", "nightly") == ""

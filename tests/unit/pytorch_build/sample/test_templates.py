@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import runpy
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +8,6 @@ import pytest
 from pytorch_build.sample.repositories import TEMPLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 _SOURCES = {".py", ".cpp", ".h", ".cu", ".cmake", ".toml"}

@@ -81,6 +81,7 @@ def test_a_name_without_a_file_means_that_name_in_any_file_and_nothing_else(test
     ],
 )
 def test_patterns_take_whole_parts(pattern: str, test: str, taken: bool) -> None:  # noqa: FBT001 - a table's column
+    assert Pattern.parse(pattern).text == pattern
     assert Pattern.parse(pattern).matches(test) is taken
     assert bool(re.fullmatch(Pattern.parse(pattern).regex, test)) is taken
 
@@ -93,6 +94,7 @@ def test_patterns_take_whole_parts(pattern: str, test: str, taken: bool) -> None
         ("*::*", "takes every test"),
         ("::*", "takes every test"),
         ("test/*.py::*", "takes every test"),
+        ("test/nn/*.py::*", "takes every test"),
         ("::**", "takes every test"),
         ("TestNN::::test_x", "empty part"),
         ("TestNN::", "empty part"),
@@ -102,13 +104,15 @@ def test_patterns_take_whole_parts(pattern: str, test: str, taken: bool) -> None
         ("test/test_nn::TestNN::test_x", "end with .py"),
         ("/test/test_nn.py::TestNN::test_x", "from the checkout on"),
         ("./test_nn.py::TestNN::test_x", "from the checkout on"),
+        ("../test_nn.py::TestNN::test_x", "from the checkout on"),
+        ("test//test_nn.py::TestNN::test_x", "from the checkout on"),
         ("test\\test_nn.py::TestNN::test_x", "from the checkout on"),
         ("test/test_nn.py::TestNN:test_x", "such letters"),
         ("TestNN::test_x or test_y", "such letters"),
     ],
 )
 def test_what_is_no_pattern_is_refused(pattern: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=f"^{re.escape(repr(pattern))}.*{re.escape(said)}"):
         Pattern.parse(pattern)
 
 
@@ -125,7 +129,7 @@ def test_what_is_no_pattern_is_refused(pattern: str, said: str) -> None:
     ],
 )
 def test_what_is_no_exact_id_is_refused(test: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=f"^{re.escape(repr(test))}.*{re.escape(said)}"):
         exact(test)
     # a star in the parameters is a star
     assert exact("test/a.py::test_mul[a*b]") == "test/a.py::test_mul[a*b]"
@@ -137,6 +141,9 @@ def test_what_is_no_exact_id_is_refused(test: str, said: str) -> None:
         (EXACT, "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
         ("test/test_nn.py::TestNN::test_x[2]", "test/test_nn.py::TestNN::test_x[1]", "the parameters differ"),
         (EXACT, "test/test_nn.py::TestB::test_x", "the class differs: it names TestNN"),
+        ("a.py::A::test_x", "a.py::A::B::test_x", "the class differs: it names A"),
+        ("a.py::A::B::test_x", "a.py::A::test_x", "the class differs: it names A::B"),
+        ("a.py::test_x", "a.py::A::test_x", "the class differs: it names a function of the file"),
         (EXACT, "test/nn.py::TestNN::test_x", "the file differs: it names test/test_nn.py"),
         ("TestNN::*", "test/test_nn.py::TestB::test_x", ""),
         ("test/test_nn.py::TestNN::test_x", "test/test_nn.py::TestNN::test_y", ""),

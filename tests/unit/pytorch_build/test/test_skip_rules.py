@@ -139,7 +139,7 @@ def rule(key: str = "one", **table: Any) -> Rule:
         ({"gpu": ["gfx942"]}, ""),
         ({"gpu": ["gfx950", "gfx94X-dcgpu"]}, ""),
         ({"gpu": ["gfx950"]}, "it is for gfx950, and this is gfx942"),
-        ({"gpu": ["cpu"]}, "it is for cpu, and this is gfx942"),
+        ({"gpu": ["cpu", "gfx950"]}, "it is for cpu or gfx950, and this is gfx942"),
         ({"os": ["windows"]}, "it is for windows, and this is linux"),
         ({"python": ">=3.12,<3.13"}, ""),
         ({"python": ">=3.13"}, "it is for Python >=3.13, and this is 3.12.4"),
@@ -147,9 +147,15 @@ def rule(key: str = "one", **table: Any) -> Rule:
         ({"torch": "==2.10.1"}, ""),
         ({"torch": ">=2.11"}, "it is for torch >=2.11, and this is 2.10.1+rocm7.1"),
         ({"torch_ref": ["release/*"]}, ""),
-        ({"torch_ref": ["nightly"]}, "it is for the torch ref nightly, and this is release/2.10"),
+        (
+            {"torch_ref": ["nightly", "a/*"]},
+            "it is for the torch ref nightly or a/*, and this is release/2.10",
+        ),
         ({"config": ["default", "inductor"]}, ""),
-        ({"config": ["distributed"]}, "it is for the configuration distributed, and this is default"),
+        (
+            {"config": ["distributed", "inductor"]},
+            "it is for the configuration distributed or inductor, and this is default",
+        ),
     ],
 )
 def test_each_condition_holds_or_says_why_not(table: dict[str, Any], said: str) -> None:
@@ -171,6 +177,7 @@ def test_what_comes_before_a_release_counts_as_the_release(torch: str) -> None:
         ({"gpu": ["any"]}, {"gpu_targets": ()}, ["it is for any GPU, and this is cpu"]),
         ({"gpu": ["cpu"]}, {"gpu_targets": ()}, []),
         ({}, {"gpu_targets": ()}, []),
+        ({"gpu": ["cpu"]}, {"gpu_targets": ("gfx1", "gfx2")}, ["it is for cpu, and this is gfx1 or gfx2"]),
         # a rule for one target holds for wheels of its family
         ({"gpu": ["gfx942"]}, {"gpu_targets": ("gfx940", "gfx941", "gfx942")}, []),
         (
@@ -189,8 +196,11 @@ def test_an_expired_rule_that_applies_is_an_error() -> None:
     assert not decide([rule(expires=TODAY)], HERE, TODAY)[0].expired
     assert decide([rule(expires=TODAY)], HERE, TODAY + dt.timedelta(days=1))[0].expired
     old = rule("old", expires=dt.date(2026, 1, 31))
-    with pytest.raises(DataError, match=r"mine\.toml: mine\.old expired on 2026-01-31: It fails\."):
-        planned([rule(), old], HERE, TODAY)
+    lines = r"mine\.toml: mine\.old expired on 2026-01-31: It fails\.\n" * 2
+    with pytest.raises(
+        DataError, match=f"^{lines}See whether its tests pass now .*, then remove it \\(nox .* later day\\.$"
+    ):
+        planned([rule(), old, old], HERE, TODAY)
     elsewhere = rule("old", expires=dt.date(2026, 1, 31), os=["windows"])
     assert [one.name for one in planned([rule(), elsewhere], HERE, TODAY)] == ["mine.one"]
 
@@ -204,6 +214,7 @@ def test_the_plan_holds_what_applies_in_order_with_patterns_as_expressions() -> 
     ]
     first, third, fourth = planned(rules, HERE, TODAY)
     assert (first.name, first.reason) == ("mine.a", "It fails. (ROCm/TheRock#2070)")
+    assert fourth.reason == "It fails."
     assert first.tests == ("test/a.py::test_x",)
     assert first.patterns == (r"[^:]+::(?:[^:\[]+::)*TestA::[^:\[]+(?:::[^:\[]+)*(?:\[.*)?",)
     assert (first.retries, third.retries, fourth.retries) == (0, 2, 4)

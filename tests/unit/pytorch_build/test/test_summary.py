@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from core.junit import Case
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Tested
 from pytorch_build.test.summary import command, expression
+from tests.unit.pytorch_build.test.test_results import case
+
+if TYPE_CHECKING:
+    from core.junit import Case
 
 TORCH = Origin(
     stage="test_torch",
@@ -22,10 +25,6 @@ TORCH = Origin(
     run_id="17123441166",
 )
 ANY = st.text(st.characters(codec="utf-8"), max_size=60)
-
-
-def case(test: str = "test/test_nn.py::TestNN::test_x", outcome: Any = "passed", **facts: Any) -> Case:
-    return Case(test=test, outcome=outcome, file=test.partition("::")[0], **facts)
 
 
 def results(*cases: Case, **facts: Any) -> Tested:
