@@ -231,23 +231,19 @@ def _upload_manifests(common: Common, source: Source, kinds: Sequence[str], arti
     a kind of their own. Of a group that is named, nothing goes to another one.
     """
     store, outputs = common.open_store(), common.outputs
-    folder = source.outputs.manifests_prefix(artifact_group)
-    names = {
-        key: key.rpartition("/")[2]
-        for key in source.keys("manifests")
-        if "/" not in key.removeprefix(source.outputs.manifests_prefix("") + "/")
-        or key.startswith(f"{folder}/")
-    }
-    records_of_tests = [
-        key for key, name in names.items() if name.startswith(_TEST) and name.endswith(".json")
-    ]
-    tests = records_of_tests if "tests" in kinds else []
-    locks, builds = [], []
-    for key, name in names.items() if "manifests" in kinds else ():
-        if name.startswith("source-lock-") or key == source.outputs.plan_key:
+    locks, builds, tests = [], [], []
+    for key in source.keys("manifests"):
+        group, _, name = key.removeprefix(f"{source.outputs.prefix}/manifests/").rpartition("/")
+        if group and artifact_group not in {"", group}:
+            continue
+        if name.startswith(_TEST) and name.endswith(".json"):
+            tests.append(key)
+        elif name.startswith("source-lock-") or key == source.outputs.plan_key:
             locks.append(key)
-        elif key not in records_of_tests and (name == BUILD_MANIFEST or key.endswith(_FAILED)):
+        elif name == BUILD_MANIFEST or key.endswith(_FAILED):
             builds.append(key)
+    locks, builds = (locks, builds) if "manifests" in kinds else ([], [])
+    tests = tests if "tests" in kinds else []
     listed = listing(store, [f"{outputs.prefix}/manifests"])
     for chosen, may_replace in ((locks, not outputs.immutable), ([*builds, *tests], True)):
         documents = {source.key_in(outputs, key): source.store.read(key) for key in chosen}
