@@ -68,31 +68,21 @@ OTHERS = """
 # what stands in for actions of others: a folder for the artifacts, a file for the keys that a role brings
 ACTIONS = {
     "hand_over": """
-outputs: {{artifact_id: {{value: "${{{{ steps.keep.outputs.artifact_id }}}}"}}}}
-runs:
-  using: composite
-  steps:
-    - id: keep
+    - id: upload
+      env: {{PATHS: "${{{{ inputs.path }}}}"}}
       shell: bash
-      env: {{PATHS: "${{{{ inputs.path || 'out' }}}}"}}
       run: |
         id=$(mktemp -d {folder}/XXXXXXXX)
         for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
         if rmdir "$id" 2>/dev/null; then exit 0; fi
-        echo "artifact_id=${{id##*/}}" >> "$GITHUB_OUTPUT"
+        echo "artifact-id=${{id##*/}}" >> "$GITHUB_OUTPUT"
 """,
     "take_over": """
-runs:
-  using: composite
-  steps:
-    - shell: bash
-      env: {{ID: "${{{{ inputs.artifact_id }}}}"}}
+    - env: {{ID: "${{{{ inputs.artifact_id }}}}"}}
+      shell: bash
       run: cp -r "{folder}/$ID/." .
 """,
     "credentials": """
-runs:
-  using: composite
-  steps:
     - shell: bash
       run: cat {folder}/keys >> "$GITHUB_ENV"
 """,
@@ -155,10 +145,10 @@ class Engine:
         remote = ["git", "remote", "set-url", "origin", f"https://github.com/{made.repository}"]
         process.capture(remote, cwd=folder / "clone")
         (folder / "handed").mkdir()
-        for name, text in ACTIONS.items():
-            made.commit(
-                f".github/actions/{name}/action.yml", f"name: {name}" + text.format(folder=folder / "handed")
-            )
+        for name, steps in ACTIONS.items():
+            file = f".github/actions/{name}/action.yml"
+            head, mark, _ = (folder / "clone" / file).read_text(encoding="utf-8").partition("\n  steps:")
+            made.commit(file, head + mark + steps.format(folder=folder / "handed"))
         if keys is not None:
             given = "".join(f"{name}={value}\n" for name, value in keys.items())
             (folder / "handed" / "keys").write_text(given, encoding="utf-8")
