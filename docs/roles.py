@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 _ISSUER = "token.actions.githubusercontent.com"
 _PULL = "refs/pull/"
+TEMPLATE = ROOT / "ci" / "publish" / "server" / "template.yaml"
+_POLICIES = "  # --- what each role may do: of ci/roles.toml, by `nox -s docs` " + "-" * 35
+_EVENTS = {
+    "a fork's pull request": "",
+    "a pull request of the repository's own branch": "refs/pull/7/merge",
+    "another branch: push, schedule, dispatch": "refs/heads/topic",
+    "`release/**`: push, schedule, dispatch": "refs/heads/release/7.1",
+    "`main`: push, schedule, dispatch": "refs/heads/main",
+}
 _PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
 # of a key that exists; parts of a large file carry no condition, their completion does
 _EXISTING = {"Null": {"s3:if-none-match": "true"}, "Bool": {"s3:ObjectCreationOperation": "true"}}
@@ -122,6 +132,59 @@ def names_of(release_type: str) -> Mapping[str, str]:
         "repository": "OWNER-NAME",
         "type": release_type,
     }
+
+
+def managed_policies() -> str:
+    """Write the managed policies of the server's template, which knows the buckets' names."""
+    parameters = ("ArtifactsBucketName", "ExternalBucketName", "DistributionBucketName", "ExternalRepository")
+    kinds = ("artifacts", "external", "distribution", "repository")
+    names = {kind: f"${{{name}}}" for kind, name in zip(kinds, parameters, strict=True)}
+    lines = []
+    for name, one in roles().roles.items():
+        if not one.policy:
+            continue
+        lines += [f"  {one.policy}:", "    Type: AWS::IAM::ManagedPolicy", "    Properties:"]
+        lines += [f'      Description: "{name}: {one.about}"', "      PolicyDocument:"]
+        lines += ['        Version: "2012-10-17"', "        Statement:"]
+        for statement in permissions(one, {**names, "type": "${ReleaseType}"}):
+            lines += [f"          - Sid: {statement['Sid']}", f"            Effect: {statement['Effect']}"]
+            lines += [f"            Action: [{', '.join(statement['Action'])}]", "            Resource:"]
+            found = [place.replace("arn:aws:", "arn:${AWS::Partition}:") for place in statement["Resource"]]
+            lines += [f"              - !Sub {place}" for place in found]
+            lines += _condition(statement.get("Condition", {}))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _condition(conditions: Mapping[str, Mapping[str, str]]) -> list[str]:
+    written = [
+        f'              {json.dumps(name)}: {{{key}: "{value}"}}'
+        for name, one in conditions.items()
+        for key, value in one.items()
+    ]
+    return ["            Condition:", *written] if written else []
+
+
+def template() -> str:
+    """Return the server's template with the policies as they should be."""
+    before, start, rest = TEMPLATE.read_text(encoding="utf-8").partition(f"{_POLICIES}\n")
+    _, end, after = rest.partition("  # --- the buckets")
+    return f"{before}{start}{managed_policies()}\n{end}{after}"
+
+
+def event_table() -> str:
+    """Write which roles the runs of an event may assume, by release type."""
+    rows = []
+    for event, ref in _EVENTS.items():
+        found = {
+            f"`{name}`": [
+                kind for kind, refs in one.refs.items() if any(fnmatchcase(ref, each) for each in refs)
+            ]
+            for name, one in roles().roles.items()
+        }
+        written = "; ".join(f"{name} of {', '.join(kinds)}" for name, kinds in found.items() if kinds)
+        rows.append((event, written or "none: GitHub gives its jobs no identity"))
+    return "\n".join(table(("a run of", "may assume"), rows))
 
 
 def role_table() -> str:

@@ -128,6 +128,13 @@ def test_every_output_is_taken_by_somebody(name: str) -> None:
         for path in references(job, "needs")
         if path[1] == "outputs" and called(caller.jobs[path[0]]) is one
     }
+    # handed on by who calls, whose own outputs are looked at by themselves
+    read |= {
+        path[2]
+        for each in workflows().values()
+        for path in references(each.on.get("workflow_call", {}).get("outputs", {}), "jobs")
+        if called(each.jobs[path[0]]) is one
+    }
     assert set(outputs) <= read | consumers(one)
     behind = {path[2] for each in outputs.values() for path in references(each["value"], "jobs")}
     for job_name, job in one.jobs.items():
