@@ -155,18 +155,19 @@ def faults(trees: Mapping[str, Workflow], known: Roles) -> set[str]:
 
 def unlike(known: Roles, job: Job) -> Iterator[str]:
     """Compare the roles that a job could assume on `main` with those that its steps assume."""
+    roles_of = {
+        name: role
+        for name, role in known.roles.items()
+        if job.assumed & {*role.given} and role.environment == job.environment
+    }
+    given = {one for role in roles_of.values() for one in role.given}
+    if not job.assumed or not job.assumed <= given:
+        yield f"{job.path}: a token for {job.assumed or 'nothing'}, and no role is given so here"
     for kind in kinds(known):
-        environment = job.environment.format(type=kind)
-        could = reached(known, kind, claims(job.file, "refs/heads/main", environment))
-        does = {
-            name
-            for name, role in known.roles.items()
-            if job.assumed & {*role.given} and role.environment == job.environment and kind in role.refs
-        }
+        could = reached(known, kind, claims(job.file, "refs/heads/main", job.environment.format(type=kind)))
+        does = {name for name, role in roles_of.items() if kind in role.refs}
         if could != does:
             yield f"{job.path}: assumes {sorted(does)} of {kind} and could assume {sorted(could)}"
-        if not does and not any(job.assumed & {*role.given} for role in known.roles.values()):
-            yield f"{job.path}: a token for no role"
 
 
 def common(one: str, other: str) -> bool:
