@@ -109,7 +109,9 @@ def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.Temp
         repository="example/wheels",
         config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + others(),
         variables={name: one for name, one in rclone_server.variables.items() if "KEY" not in name},
-        keys={name: one for name, one in rclone_server.variables.items() if "KEY" in name},
+        # only jobs that assume a role have any
+        keys=f"[default]\naws_access_key_id={rclone_server.access_key}\n"
+        f"aws_secret_access_key={rclone_server.secret_key}\n",
         settings={"READ_ROLE": "reads"},
     )
     engine.commit("pytorch-build.toml", REFS)
@@ -148,6 +150,12 @@ def test_the_bucket_refuses_whoever_has_no_keys(site: Site, built: Ran) -> None:
     assert (site.folder / key).is_file()
     with pytest.raises(HTTPError):
         urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")  # noqa: S310 - of the server above
+
+
+def test_whoever_builds_or_tests_assumes_no_role(built: Ran) -> None:
+    assert set(re.findall(r"^\[.*?([^/\]]+)\].*Run Main Assume", built.log, re.MULTILINE)) == {
+        *("Plan", "Fetch", "Publish", "Summary")
+    }
 
 
 def test_two_refs_are_built_and_tested_on_the_artifacts_of_another_run(built: Ran) -> None:

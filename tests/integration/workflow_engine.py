@@ -84,7 +84,7 @@ ACTIONS = {
 """,
     "credentials": """
     - shell: bash
-      run: cat {folder}/keys >> "$GITHUB_ENV"
+      run: echo AWS_SHARED_CREDENTIALS_FILE={folder}/keys >> "$GITHUB_ENV"
 """,
 }
 
@@ -137,7 +137,7 @@ class Engine:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def cloned(cls, folder: Path, *, keys: Mapping[str, str] | None = None, **settings: Any) -> Engine:
+    def cloned(cls, folder: Path, *, keys: str = "", **settings: Any) -> Engine:
         # each job copies the clone, so it is one pack and not a history of small files
         process.capture(["git", "clone", "--quiet", "--depth=2", ROOT.as_uri(), folder / "clone"])
         made = cls(folder=folder, **settings)
@@ -149,9 +149,8 @@ class Engine:
             file = f".github/actions/{name}/action.yml"
             head, mark, _ = (folder / "clone" / file).read_text(encoding="utf-8").partition("\n  steps:")
             made.commit(file, head + mark + steps.format(folder=folder / "handed"))
-        if keys is not None:
-            given = "".join(f"{name}={value}\n" for name, value in keys.items())
-            (folder / "handed" / "keys").write_text(given, encoding="utf-8")
+        if keys:
+            (folder / "handed" / "keys").write_text(keys, encoding="utf-8")
             made.assume_roles()
         # whatever the newest commit here has changed, what is tried out is a change that builds
         made.commit("core/changed.toml", "")

@@ -41,14 +41,13 @@ class Job:
     file: str
     tree: Mapping[str, Any]
     rights: Mapping[str, str]
+    more: Sequence[str]
     given: Mapping[str, str]
 
     @property
     def environment(self) -> str:
         """With ``{type}`` for the release type."""
-        return str(self.tree.get("environment", "")).replace(
-            "${{ needs.setup.outputs.release_type }}", "{type}"
-        )
+        return re.sub(r"\$.*release_type }}", "{type}", str(self.tree.get("environment", "")))
 
     @property
     def assumed(self) -> set[str]:
@@ -67,6 +66,8 @@ class Job:
                     yield word
             if "uses" in step and step["uses"].partition("@")[0] not in ACTIONS:
                 yield step["uses"]
+        if self.tree["runs-on"] != "ubuntu-24.04" or "container" in self.tree:
+            yield "a machine that is not GitHub's own"
 
 
 def resolved(expression: str, given: Mapping[str, str]) -> str:
@@ -74,33 +75,30 @@ def resolved(expression: str, given: Mapping[str, str]) -> str:
 
 
 def walked(
-    trees: Mapping[str, Workflow],
-    file: str,
-    path: str,
-    caps: Mapping[str, str] | None,
-    given: Mapping[str, str],
+    trees: Mapping[str, Workflow], file: str, caller: Job | None = None, path: str = ""
 ) -> Iterator[Job]:
     """Return the jobs of a workflow and of those that it calls, with what is left of each one's rights."""
-    one = trees[file]
+    one, given = trees[file], caller.given if caller else {}
     for name, tree in one.jobs.items():
         asked = tree.get("permissions", one.tree.get("permissions", {"id-token": "write"}))
-        rights = {
-            scope: min(level, caps.get(scope, "none") if caps is not None else level, key=LEVELS.__getitem__)
-            for scope, level in asked.items()
-        }
+        most = {scope: caller.rights.get(scope, "none") for scope in asked} if caller else asked
+        rights = {scope: min(asked[scope], most[scope], key=LEVELS.__getitem__) for scope in asked}
+        more = [scope for scope in rights if rights[scope] != asked[scope]]
         where = f"{path} > {file}, {name}"
-        if "uses" not in tree:
-            yield Job(path=where, file=file, tree=tree, rights=rights, given=given)
-            continue
-        passed = {key: str(value).strip("${} ") for key, value in tree.get("with", {}).items()}
-        inner = {key: resolved(value, given) for key, value in passed.items()}
-        yield from walked(trees, tree["uses"].rpartition("/")[2], where, rights, inner)
+        passed = {
+            key: resolved(str(value).strip("${} "), given) for key, value in tree.get("with", {}).items()
+        }
+        this = Job(path=where, file=file, tree=tree, rights=rights, more=more, given=passed or given)
+        if "uses" in tree:
+            yield from walked(trees, tree["uses"].rpartition("/")[2], this, where)
+        else:
+            yield this
 
 
 def jobs(trees: Mapping[str, Workflow], event: str) -> Iterator[Job]:
     for file, one in trees.items():
         if event in one.on:
-            yield from walked(trees, file, event, None, {})
+            yield from walked(trees, file, path=event)
 
 
 def claims(file: str, ref: str, environment: str) -> Mapping[str, str]:
@@ -117,13 +115,13 @@ def claims(file: str, ref: str, environment: str) -> Mapping[str, str]:
 def accepted(role: Role, kind: str, said: Mapping[str, str]) -> bool:
     """Whether a role's trust policy accepts a token, as IAM compares them."""
     for statement in trust(role, kind, OURS)["Statement"]:
-        rows = [row for part in statement["Condition"].values() for row in part.items()]
+        rows = [
+            (key, [*wanted] if isinstance(wanted, list) else [wanted])
+            for part in statement["Condition"].values()
+            for key, wanted in part.items()
+        ]
         assert len(rows) == 3
-        if all(
-            any(fnmatchcase(said[key], one) for one in ([wanted] if isinstance(wanted, str) else wanted))
-            for key, wanted in rows
-        ):
-            return True
+        return all(any(fnmatchcase(said[key], one) for one in wanted) for key, wanted in rows)
     return False
 
 
@@ -146,6 +144,8 @@ def faults(trees: Mapping[str, Workflow], known: Roles) -> set[str]:
                 found |= {
                     f"{job.path}: {one} beside a token" for one in job.foreign(known.without_upstream_code)
                 }
+            if job.more:
+                found.add(f"{job.path}: asks for {job.more}, which who calls does not give")
             if job.rights.get("id-token") != "write":
                 found |= {f"{job.path}: no token for {one}" for one in job.assumed}
                 continue
@@ -224,6 +224,7 @@ TOKEN, PACKAGES = {"contents": "read", "id-token": "write"}, {"packages": "write
         (changed(RELEASE, "promote", environment=""), "assumes .* and could assume"),
         (changed(RELEASE, "promote", environment="nightly-staging"), "could assume"),
         (changed("publish.yml", "publish", permissions={"contents": "read"}), "no token for"),
+        (changed("publish.yml", "publish", permissions={**TOKEN, "packages": "write"}), "asks for"),
         (changed("drift.yml", "drift", permissions=TOKEN), "drift beside a token"),
         (
             changed("therock-nightly.yml", "build-therock-docker", permissions={"packages": "write"}),

@@ -22,7 +22,6 @@ from docs.command_tables import all_sessions
 from pytorch_build.lock.plan import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
-    Workflow,
     called,
     calls,
     references,
@@ -32,8 +31,6 @@ from tests.unit.ci.workflow_reading import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-LEVELS = {"none": 0, "read": 1, "write": 2}
 
 
 @cache
@@ -163,15 +160,6 @@ def test_actions_are_pinned_by_commit_with_their_version() -> None:
     assert all(len(versions) == 1 for versions in pins.values()), pins
 
 
-def test_checkouts_leave_no_token_behind() -> None:
-    checkouts = [
-        (where, step) for where, _, _, step in steps() if "actions/checkout@" in step.get("uses", "")
-    ]
-    assert len(checkouts) > 10
-    for where, step in checkouts:
-        assert step["with"]["persist-credentials"] is False, where
-
-
 def test_images_are_pinned_in_one_place() -> None:
     images = re.findall(r"ghcr\.io/\S+", "".join(one.text for one in workflows().values()))
     assert len(images) == 2
@@ -281,23 +269,6 @@ def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
     assert len(read) > 30
     for step, _, output in read:
         assert output in known[step], output
-
-
-def permissions_of(one: Workflow, job: Mapping[str, Any]) -> Mapping[str, str]:
-    found: Mapping[str, str] = job.get("permissions", one.tree["permissions"])
-    return found
-
-
-def test_nobody_gets_more_than_who_calls_gives() -> None:
-    for name, one in workflows().items():
-        assert one.tree["permissions"] == {"contents": "read"}, name
-    for where, caller, job, target in calls():
-        granted = permissions_of(caller, job)
-        for inner_name, inner in target.jobs.items():
-            for scope, level in permissions_of(target, inner).items():
-                assert LEVELS[level] <= LEVELS[granted.get(scope, "none")], (
-                    f"{where} -> {inner_name}: {scope}"
-                )
 
 
 def test_whatever_writes_to_a_store_of_a_run_assumes_a_role_first() -> None:
