@@ -226,7 +226,7 @@ def shared_table() -> str:
         for name, one in roles().roles.items()
         for other, why in one.shares.items()
     ]
-    return "\n".join(table(("role", "writes keys of", "because"), rows))
+    return "\n".join(table(("role", "has keys of", "because"), rows))
 
 
 def _keys(patterns: Iterable[str]) -> str:
