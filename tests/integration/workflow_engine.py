@@ -69,12 +69,12 @@ OTHERS = """
 ACTIONS = {
     "hand_over": """
     - id: upload
-      env: {{PATHS: "${{{{ inputs.path }}}}"}}
+      env: {{PATHS: "${{{{ inputs.path }}}}", NONE: "${{{{ inputs.if_none }}}}"}}
       shell: bash
       run: |
         id=$(mktemp -d {folder}/XXXXXXXX)
         for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
-        if rmdir "$id" 2>/dev/null; then exit 0; fi
+        if rmdir "$id" 2>/dev/null; then [ "$NONE" = ignore ]; exit; fi
         echo "artifact-id=${{id##*/}}" >> "$GITHUB_OUTPUT"
 """,
     "take_over": """
