@@ -240,7 +240,8 @@ def main(words: Sequence[str]) -> int:
         if release_type not in buckets().release_types or "/" not in repository:
             known = nearest(release_type, buckets().release_types)
             raise UsageError(
-                f"No policies for {' '.join(words)!r}. {known}", hint="docs.roles TYPE OWNER/REPOSITORY"
+                f"No policies for {' '.join(words)!r}. {known}",
+                hint="python -m docs.roles TYPE OWNER/REPOSITORY",
             )
     except FatalError as problem:
         console.error(str(problem))

@@ -6,6 +6,7 @@ A job with a token can assume every role whose trust policy accepts its claims, 
 from __future__ import annotations
 
 import copy
+import json
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.plan import data
-from docs.roles import Role, Roles, names_of, permissions, roles, trust
+from core.errors import UsageError
+from docs.roles import Role, Roles, main, names_of, permissions, roles, trust
 from tests.unit.ci.workflow_reading import Workflow, workflows
 
 if TYPE_CHECKING:
@@ -305,3 +307,10 @@ def test_compiler_caches_are_written_by_no_job_and_by_one_release_type() -> None
         for place in one["Resource"]
     ]
     assert not common(*writes)
+
+
+def test_policies_are_printed_for_a_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nightly", "me/wheels"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert "me/wheels/.github/workflows/publish.yml@refs/heads/main" in str(printed["run-outputs"]["trust"])
+    assert main(["nightly"]) == main(["nightl", "me/wheels"]) == UsageError.exit_code
