@@ -103,10 +103,6 @@ class Ran:
     store: Path
     run_id: str
 
-    def jobs(self) -> set[str]:
-        """Name the jobs that succeeded, as their last part says."""
-        return set(re.findall(r"^\[.*?([^/\]]+?) *\].*Job succeeded", self.log, re.MULTILINE))
-
     def files(self) -> set[str]:
         root = self.store / f"{self.run_id}-linux"
         return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}

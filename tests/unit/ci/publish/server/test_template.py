@@ -71,17 +71,9 @@ FIRST, OVER = {"s3:if-none-match": "*"}, {"s3:if-match": "etag"}
 
 def holds(condition: dict[str, Any], said: dict[str, str]) -> bool:
     """Evaluate the operators that the template uses."""
-    for operator, wanted in condition.items():
-        for key, value in wanted.items():
-            if operator == "Null":
-                if (key not in said) != (value == "true"):
-                    return False
-            elif operator == "Bool":
-                if said.get(key, "false") != value:
-                    return False
-            else:
-                raise NotImplementedError(operator)
-    return True
+    assert condition.keys() <= {"Null", "Bool"}
+    absent = all((key not in said) == (one == "true") for key, one in condition.get("Null", {}).items())
+    return absent and all(said.get(key, "false") == one for key, one in condition.get("Bool", {}).items())
 
 
 def may(template: Template, role: str, action: str, place: str, context: dict[str, str]) -> bool:
@@ -89,13 +81,9 @@ def may(template: Template, role: str, action: str, place: str, context: dict[st
     context = {"s3:ObjectCreationOperation": "true", **context}
     effects = set()
     for statement in template.statements(f"{role}Policy"):
-        actions, resources = (
-            [value] if isinstance(value, str) else value
-            for value in (statement["Action"], statement["Resource"])
-        )
         if (
-            action in actions
-            and any(fnmatch.fnmatchcase(f"arn:aws:s3:::{place}", one) for one in resources)
+            action in statement["Action"]
+            and any(fnmatch.fnmatchcase(f"arn:aws:s3:::{place}", one) for one in statement["Resource"])
             and holds(statement.get("Condition", {}), context)
         ):
             effects.add(statement["Effect"])
