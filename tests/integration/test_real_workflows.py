@@ -153,7 +153,7 @@ def test_the_bucket_refuses_whoever_has_no_keys(site: Site, built: Ran) -> None:
 
 
 def test_whoever_builds_or_tests_assumes_no_role(built: Ran) -> None:
-    assert set(re.findall(r"^\[.*?([^/\]]+)\].*Run Main Assume", built.log, re.MULTILINE)) == {
+    assert set(re.findall(r"^\[.*?([^/\]]+?) *\].*Run Main Assume", built.log, re.MULTILINE)) == {
         *("Plan", "Fetch", "Publish", "Summary")
     }
 
