@@ -187,7 +187,7 @@ def promote(
     distribution_store: str = "",
     dry_run: bool = False,
 ) -> None:
-    """Stage a run's wheels and promote them by their tests, as the last job of a release does."""
+    """Stage a run's wheels and promote them by their tests, as the last jobs of a release do."""
     with _flow() as flow:
         target = flow.jobs.Target(run_id=run_id, store=store, distribution_store=distribution_store)
         job = flow.jobs.promotion_job(target, type, gpu_family, torch_version, pythons)

@@ -18,7 +18,7 @@ from core.data import read_toml
 from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
-from docs import ci_tables, command_tables
+from docs import ci_tables, command_tables, roles
 from docs.command_tables import table
 from docs.house import LIMITS
 from docs.mutants import score_table
@@ -101,6 +101,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ci-families": ci_tables.family_table,
     "ci-inputs": ci_tables.input_table,
     "ci-outputs": ci_tables.output_table,
+    "role-keys": roles.role_table,
+    "role-trust": roles.assumption_table,
+    "role-events": roles.event_table,
+    "role-shares": roles.shared_table,
     "house": house_limits,
     "mutants": score_table,
 }
@@ -145,6 +149,7 @@ def pages() -> Mapping[Path, str]:
         **{path: filled(text, PARTS, where=path.name) for path, text in marked.items()},
         RECORD_SCHEMA: record_schema(),
         PLAN_SCHEMA: ci_tables.plan_schema(),
+        roles.TEMPLATE: roles.template(),
     }
 
 

@@ -51,6 +51,7 @@ class Machines(Model):
     build: str
     sanitizer: str = ""
     fallback: str
+    forks: str = ""
     without_gpu: str = ""
 
 

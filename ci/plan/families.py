@@ -172,15 +172,16 @@ def past_failures(question: Question) -> Iterator[str]:
 
 
 def _builder(question: Question, platform: Platform, variant: BuildVariant) -> str:
-    given = question.inputs.runner(platform, "build")
-    if given:
+    given, fork = question.inputs.runner(platform, "build"), question.event.fork
+    if given and not fork:
         return _served(question, given, f"{platform}_build_runner")
     machines = _machines(question, platform)
-    first = (variant.runner == "sanitizer" and machines.sanitizer) or machines.build
-    refused = {one: _unserved(question, one) for one in (first, machines.fallback)}
+    own = (variant.runner == "sanitizer" and machines.sanitizer) or machines.build
+    labels = (machines.forks or machines.fallback,) if fork else (own, machines.fallback)
+    refused = {one: _unserved(question, one) for one in labels}
     if usable := [one for one, why in refused.items() if not why]:
         return usable[0]
-    why = refused[machines.fallback]
+    why = refused[labels[-1]]
     raise DataError(f"No machine builds on {platform}: {why}.", hint="Correct [machines] of runners.toml.")
 
 

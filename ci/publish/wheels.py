@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from core.wheel.distributions import Described
 
 _FAILED = ".failed.json"
+_TEST = "test_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def upload_run(
     if source.store.url != common.open_store().url:
         for kind in (one for one in ("logs", "reports") if one in kinds):
             found += _upload_trees(common, source, kind, artifact_group, digests)
-        found += _upload_manifests(common, source) if "manifests" in kinds else 0
+        found += _upload_manifests(common, source, kinds, artifact_group)
         found += _upload_archives(common, source, digests) if "artifacts" in kinds else 0
     if not found:
         raise MissingInputError(
@@ -120,7 +121,10 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     """Put the wheels of one group of a run into the chosen store, with their records."""
     store, outputs = common.open_store(), common.outputs
     found = [
-        one for one in records.read_all(source.store, source.outputs, artifact_group) if one.status == "ok"
+        one
+        for one in records.read_all(source.store, source.outputs, artifact_group)
+        # what a build hands over says nothing of tests
+        if one.status == "ok" and not one.stage.startswith(_TEST)
     ]
     built = records.promised(found)
     if not built:
@@ -220,24 +224,26 @@ def _put_sidecars(common: Common, described: Iterable[Described], listed: Mappin
     put_small(common.open_store(), absent(sidecars, listed), listed, replace=not common.outputs.immutable)
 
 
-def _upload_manifests(common: Common, source: Source) -> int:
+def _upload_manifests(common: Common, source: Source, kinds: Sequence[str], artifact_group: str) -> int:
     """Put the run's plan and source locks into the store, which stages there take commits and versions from.
 
-    Manifests of ROCm builds, records of failures, and records of tests, which have no files, go with them.
+    Manifests of ROCm builds and records of failures go with them; records of tests, which have no files, are
+    a kind of their own. Of a group that is named, nothing goes to another one.
     """
     store, outputs = common.open_store(), common.outputs
-    names = {key: key.rpartition("/")[2] for key in source.keys("manifests")}
-    locks = [
-        key
-        for key, name in names.items()
-        if name.startswith("source-lock-") or key == source.outputs.plan_key
-    ]
-    builds = [key for key, name in names.items() if name == BUILD_MANIFEST or key.endswith(_FAILED)]
-    tests = [
-        key
-        for key, name in names.items()
-        if key not in builds and name.startswith("test_") and name.endswith(".json")
-    ]
+    locks, builds, tests = [], [], []
+    for key in source.keys("manifests"):
+        group, _, name = key.removeprefix(f"{source.outputs.prefix}/manifests/").rpartition("/")
+        if group and artifact_group not in {"", group}:
+            continue
+        if name.startswith(_TEST) and name.endswith(".json"):
+            tests.append(key)
+        elif name.startswith("source-lock-") or key == source.outputs.plan_key:
+            locks.append(key)
+        elif name == BUILD_MANIFEST or key.endswith(_FAILED):
+            builds.append(key)
+    locks, builds = (locks, builds) if "manifests" in kinds else ([], [])
+    tests = tests if "tests" in kinds else []
     listed = listing(store, [f"{outputs.prefix}/manifests"])
     for chosen, may_replace in ((locks, not outputs.immutable), ([*builds, *tests], True)):
         documents = {source.key_in(outputs, key): source.store.read(key) for key in chosen}

@@ -128,6 +128,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
+    what = "push one that was saved there, as a job does that may push and runs nothing of the image"
+    parser.add_argument("--archive", type=Path, metavar="FILE", help=what)
     parser.add_argument("--no-cache", action="store_true", help="do every step again")
     group = parser.add_argument_group(
         "build arguments (with --gpu-family, its index and its gfx targets are the defaults)"
@@ -147,13 +149,19 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     build = plan(common, arguments, today=f"{datetime.now(UTC):%Y%m%d}")
     engine = _engine(arguments.engine, dry_run=common.dry_run)
-    command, pushes = engines.build_command(engine, build), engines.push_commands(engine, build)
+    makes: tuple[tuple[str, ...], ...] = (engines.build_command(engine, build),)
+    if arguments.archive:
+        makes = (
+            (engine, "load", "--input", str(arguments.archive)),
+            *((engine, "tag", build.names[-1], reference) for reference in build.pushed),
+        )
+    pushes = engines.push_commands(engine, build)
     if common.dry_run:
         saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
-        console.result("\n".join(map(shlex.join, (command, *pushes, *saves))))
+        console.result("\n".join(map(shlex.join, (*makes, *pushes, *saves))))
         return
-    with console.group(f"{engine} build {build.names[0]}"):
-        _run(engine, build, [command], common)
+    with console.group(f"{engine} {makes[0][1]} {build.names[0]}"):
+        _run(engine, build, makes, common)
     _run(engine, build, pushes, common)
     if build.archive is not None:
         _save(engine, build, build.archive, common)

@@ -58,16 +58,19 @@ class RunResult:
     url: str = ""
     failures: tuple[Failure, ...] = ()
     cancelled: bool = False
+    idle: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether everything that counts succeeded."""
-        return not self.failures and not self.cancelled
+        return not (self.failures or self.cancelled or self.idle)
 
     @property
     def headline(self) -> str:
         """How it ended, in one line."""
-        ended = f"{len(self.failures)} failed" if self.failures else "cancelled"
+        ended = (
+            f"{len(self.failures)} failed" if self.failures else "no job ran" if self.idle else "cancelled"
+        )
         return f"{self.title}: {'succeeded' if self.ok else ended}"
 
 
@@ -162,7 +165,8 @@ def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], 
     failed = tuple(Failure(name=name) for name, result in needs.items() if result == "failure")
     failures = tuple(jobs) or failed if failed or _UNKNOWN in needs.values() else ()
     cancelled = any(result not in {"success", "skipped", "failure", _UNKNOWN} for result in needs.values())
-    return RunResult(title=title, url=url, failures=failures, cancelled=cancelled)
+    idle = set(needs.values()) <= {"skipped"}
+    return RunResult(title=title, url=url, failures=failures, cancelled=cancelled, idle=idle)
 
 
 def _title(env: Mapping[str, str]) -> str:
@@ -183,8 +187,8 @@ def _url(env: Mapping[str, str]) -> str:
 
 
 def is_sent(policy: Policy, env: Mapping[str, str], result: RunResult) -> bool:
-    """Whether a message is sent: of failures, on the events of the policy."""
-    return bool(result.failures) and env.get("GITHUB_EVENT_NAME", "") in policy.events
+    """Whether a message is sent: of failures, and of runs without a job, on the events of the policy."""
+    return bool(result.failures or result.idle) and env.get("GITHUB_EVENT_NAME", "") in policy.events
 
 
 def places(env: Mapping[str, str]) -> Places:

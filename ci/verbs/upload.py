@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from core.run.job_files import JobFiles
     from core.run.records import FileRecord
 
-KINDS = ("wheels", "logs", "reports", "manifests", "artifacts")
+KINDS = ("wheels", "logs", "reports", "manifests", "tests", "artifacts")
 ALL = "all"
 _ROWS = 200  # of the summary; the page lists them all
 _SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
@@ -82,6 +82,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KIND,…",
         help=f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})",
     )
+    what = "a store whose run is copied in the place of the one in ./out"
+    parser.add_argument("--from", dest="source", default=DEFAULT_STORE, metavar="STORE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -90,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
     group = arguments.artifact_group or common.artifact_group
     given = _folders(arguments)
     if given == Folders():
-        put = upload_from_out(common, kinds(arguments.what), group)
+        put = upload_from(common, kinds(arguments.what), group, arguments.source)
     else:
         if arguments.what:
             raise UsageError("--what chooses from the run in ./out.", hint="Leave it out beside folders.")
@@ -109,14 +111,16 @@ def kinds(what: str) -> Sequence[str]:
     return KINDS if ALL in words else words
 
 
-def upload_from_out(common: Common, chosen: Sequence[str], group: str) -> Mapping[str, Sequence[FileRecord]]:
-    """Upload the run that the stages left in ``out/``."""
+def upload_from(
+    common: Common, chosen: Sequence[str], group: str, place: str = DEFAULT_STORE
+) -> Mapping[str, Sequence[FileRecord]]:
+    """Upload the run that the stages left in ``out/``, or copy it from another store."""
     from ci.publish import wheels
 
-    local = replace(common, store=DEFAULT_STORE, read_store="", external_repo="")
-    here = placed(local, environment(), named=False)
+    there = replace(common, store=place, read_store="", external_repo="")
+    here = placed(there, environment(), named=False)
     source = wheels.Source(
-        store=open_store(DEFAULT_STORE, root=common.root), outputs=replace(here.outputs, bucket="")
+        store=open_store(here.store, root=common.root), outputs=replace(here.outputs, bucket="")
     )
     digests = _digests(common, common.root / DEFAULT_STORE)
     return wheels.upload_run(common, source, chosen, group, digests)

@@ -46,6 +46,9 @@ local_label = "sample.two"
 DOWNSTREAM = """
 [upload]
 store = "s3://{bucket}"
+role = "run-outputs"
+mirror_role = "mirror"
+retention_role = "retention"
 region = "us-east-1"
 
 [matrix.ci]
@@ -105,7 +108,11 @@ def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.Temp
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",
         config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + others(),
-        variables=rclone_server.variables,
+        variables={name: one for name, one in rclone_server.variables.items() if "KEY" not in name},
+        # only jobs that assume a role have any
+        keys=f"[default]\naws_access_key_id={rclone_server.access_key}\n"
+        f"aws_secret_access_key={rclone_server.secret_key}\n",
+        settings={"READ_ROLE": "reads"},
     )
     engine.commit("pytorch-build.toml", REFS)
     return Site(engine=engine, server=rclone_server, bucket=bucket)
@@ -143,6 +150,12 @@ def test_the_bucket_refuses_whoever_has_no_keys(site: Site, built: Ran) -> None:
     assert (site.folder / key).is_file()
     with pytest.raises(HTTPError):
         urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")  # noqa: S310 - of the server above
+
+
+def test_whoever_builds_or_tests_assumes_no_role(built: Ran) -> None:
+    assert set(re.findall(r"^\[.*?([^/\]]+?) *\].*Run Main Assume", built.log, re.MULTILINE)) == {
+        *("Plan", "Fetch", "Publish", "Summary")
+    }
 
 
 def test_two_refs_are_built_and_tested_on_the_artifacts_of_another_run(built: Ran) -> None:
@@ -202,6 +215,7 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
             torch_version=version,
             source_lock=lock_of(site, built, "mini"),
             upload="true",
+            aws_role="run-outputs",
             store=f"s3://{site.bucket}",
             **{setting: f"{base}/{page}"},
         )
@@ -224,6 +238,7 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
             test_runs_on="our-mi300",
             python_version=SERIES,
             upload="true",
+            aws_role="run-outputs",
             store=f"s3://{site.bucket}",
             **{setting: f"{base}/{page}"},
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.verbs.upload import KINDS, upload_from_out, write_pages
+from ci.verbs.upload import KINDS, upload_from, write_pages
 from core import files, process
 from core.cli.options import ROOT, Common
 from core.errors import MachineError, MissingInputError, StoreError
@@ -174,7 +174,7 @@ def test_a_job_that_runs_again_builds_and_uploads_nothing(
         one = stage.Stage(name="build_torch", common=common, artifact_group=GROUP, cell=cell)
         stage.perform(one, {"commit": commit}, work)
         target = replace(common, store=there, read_store="")
-        write_pages(target, upload_from_out(target, KINDS, GROUP))
+        write_pages(target, upload_from(target, KINDS, GROUP))
 
     attempt(1)
     before = state(rclone, bucket)

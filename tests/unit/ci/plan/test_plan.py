@@ -434,6 +434,11 @@ def test_a_fork_gets_nothing_that_it_could_write_to(head: str | None) -> None:
     assert why(made, "build_rocm, gfx94X-dcgpu on linux").startswith("the PyTorch jobs build it")
     written = outputs(made)
     assert (written["aws_role"], written["store"], written["trusted"]) == ("", "", "false")
+    # on machines that end with their job, whatever an input asks for
+    assert {one.runner for one in made.cells} <= {*known().runners.github}
+    asked = {"linux_build_runner": "aws-linux-scale-rocm-prod"}
+    again = planned("pull_request", pull_request("build:pytorch", head=head), given=asked)
+    assert {one.runner for one in again.cells} <= {*known().runners.github}
 
 
 def test_another_owner_builds_on_githubs_machines_and_uploads_where_it_says() -> None:

@@ -13,12 +13,6 @@ from core.run import RunOutputs
 FOLDER = ROOT / ".github" / "workflows"
 ATTEST = "./.github/actions/attest"
 ACTION = ROOT / ATTEST / "action.yml"
-BUILDS = {
-    "build_portable_linux_python_packages.yml",
-    "build_portable_linux_pytorch_wheels.yml",
-    "build_windows_python_packages.yml",
-    "build_windows_pytorch_wheels.yml",
-}
 
 
 def jobs() -> dict[tuple[str, str], dict[str, Any]]:
@@ -29,28 +23,23 @@ def jobs() -> dict[tuple[str, str], dict[str, Any]]:
     }
 
 
-def test_every_build_attests_what_it_uploaded_and_nothing_else_does() -> None:
+def test_what_is_published_of_builds_is_attested_and_nothing_else_is() -> None:
     found = {}
-    for (workflow, name), job in jobs().items():
+    for place, job in jobs().items():
         used = [step.get("uses", "") for step in job.get("steps", [])]
-        place = [number for number, one in enumerate(used) if one.startswith(ATTEST)]
-        if place:
-            found[workflow] = job["steps"][place[0]]
+        if ATTEST in used:
+            found[place] = job["steps"][used.index(ATTEST)]
             assert job["permissions"]["attestations"] == job["permissions"]["id-token"] == "write"
-            before = [step.get("run", "") for step in job["steps"][: place[0]]]
-            assert "upload provenance" in before[-1], name
-    assert set(found) == BUILDS
-    for step in found.values():
-        # an upload is decided against for forks, and GitHub does not exist under act
-        assert step["if"] == "${{ !env.ACT && inputs.upload && vars.ATTESTATIONS != 'false' }}"
-
-
-def test_who_may_attest_builds_or_calls_who_does() -> None:
-    callers = BUILDS | {"ci_linux.yml", "ci_windows.yml"}
-    for (workflow, name), job in jobs().items():
-        may = "attestations" in job.get("permissions", {})
-        calls = str(job.get("uses", "")).rpartition("/")[2] in callers
-        assert may is (calls or workflow in BUILDS), f"{workflow}, {name}"
+            before = [step.get("run", "") for step in job["steps"][: used.index(ATTEST)]]
+            assert "nox -s provenance" in before[-1]
+    assert set(found) == {("publish.yml", "publish")}
+    # GitHub does not exist under act
+    (step,) = found.values()
+    assert step["if"] == "${{ !env.ACT && inputs.attest && vars.ATTESTATIONS != 'false' }}"
+    calls = {place[0]: job for place, job in jobs().items() if "publish.yml" in job.get("uses", "")}
+    assert {name for name, job in calls.items() if job["with"].get("attest")} == {
+        name for name in calls if name.startswith("build_")
+    }
 
 
 def test_the_globs_find_a_runs_wheels_and_sdists_wherever_the_run_lies() -> None:

@@ -206,6 +206,13 @@ def test_build_push_and_save(
     assert "PYTORCH\\_ROCM\\_ARCH" in summary.read_text(encoding="utf-8")
 
 
+def test_an_image_that_was_saved_is_pushed_and_nothing_is_built(
+    engine: FakeEngine, door: Callable[..., int]
+) -> None:
+    assert door("--archive=image.tar", "--push=r.invalid/o/ci") == 0
+    assert [command[1] for command in engine.commands] == ["load", "tag", "tag", "push", "push"]
+
+
 def test_a_failed_save_leaves_the_archive_that_was_there(
     engine: FakeEngine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

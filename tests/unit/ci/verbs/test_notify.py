@@ -56,6 +56,9 @@ def test_what_names_no_results_is_refused(written: str) -> None:
         ({"linux": ""}, ("build_torch",), ("build_torch",), "CI: 1 failed"),
         ({"setup": "failure"}, (), ("setup",), "CI: 1 failed"),
         ({"linux": "cancelled"}, (), (), "CI: cancelled"),
+        ({"setup": "skipped", "linux": "skipped"}, (), (), "CI: no job ran"),
+        ({}, (), (), "CI: no job ran"),
+        ({"setup": "skipped", "linux": ""}, (), (), "CI: succeeded"),
     ],
 )
 def test_a_run_ended_as_the_jobs_that_count_or_where_unknown_its_records(
@@ -129,6 +132,7 @@ def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixtur
     [
         ("schedule", FAILED, True),
         ("schedule", RunResult(title="CI"), False),
+        ("schedule", RunResult(title="CI", idle=True), True),
         ("pull_request", FAILED, False),
     ],
 )
@@ -177,9 +181,13 @@ def test_the_runs_records_say_what_failed(
     assert "build_torch gfx1151 nightly cp312  no compiler\n" in said
 
 
-def test_a_good_run_passes(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NEEDS", '{"linux": {"result": "success"}, "windows": {"result": "skipped"}}')
-    assert main("ci", "", VERBS, [*run, "--require-success"]) == 0
+@pytest.mark.parametrize(("linux", "code"), [("success", 0), ("skipped", errors.CheckError.exit_code)])
+def test_a_run_has_succeeded_where_a_job_has(
+    run: list[str], monkeypatch: pytest.MonkeyPatch, linux: str, code: int
+) -> None:
+    needs = {"linux": {"result": linux}, "windows": {"result": "skipped"}}
+    monkeypatch.setenv("NEEDS", json.dumps(needs))
+    assert main("ci", "", VERBS, [*run, "--require-success"]) == code
 
 
 def test_without_results_there_is_nothing_to_tell(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

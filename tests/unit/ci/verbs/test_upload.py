@@ -206,7 +206,7 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     records.write(source.store, source.outputs, "g", lab.record_of(stage="build_torch"))
     report = f"{source.outputs.reports_prefix('g')}/smoke.xml"
     source.store.put_bytes(report, b"<testsuites/>")
-    put = wheels.upload_run(there, source, ("logs", "reports", "manifests"), "g", Digests())
+    put = wheels.upload_run(there, source, ("logs", "reports", "tests"), "g", Digests())
     assert put == {}
     assert target.read(report) == b"<testsuites/>"
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
@@ -216,11 +216,26 @@ def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure
     # tested again, as a job is run again: the newer record counts
     again = lab.record_of(stage="test_torch-1-of-2", details={"tests": {"tests": 4}})
     records.write(source.store, source.outputs, "g", again)
-    wheels.upload_run(there, source, ("manifests",), "g", Digests())
+    wheels.upload_run(there, source, ("tests",), "g", Digests())
     found = {(one.stage, one.status) for one in records.read_all(target, outputs, "g")}
     assert ("test_torch-1-of-2", "ok") in found
     assert ("test_torch-1-of-2", "failed") not in found
     assert capsys.readouterr()
+
+
+def test_what_a_build_hands_over_says_nothing_of_tests_and_nothing_of_other_groups(lab: Lab) -> None:
+    here, there = Common(root=lab.root, run_id="17"), Common(root=lab.root, run_id="17", store="there")
+    source = wheels.Source(store=here.open_store(), outputs=here.outputs)
+    for group in ("g", "other"):
+        for stage, status in (("test_smoke", "ok"), ("test_rocm", "failed"), ("build_torch", "failed")):
+            records.write(source.store, source.outputs, group, lab.record_of(stage=stage, status=status))
+    wheels.upload_run(there, source, ("manifests",), "g", Digests())
+    found = {
+        (group, one.stage)
+        for group in ("g", "other")
+        for one in records.read_all(there.open_store(), there.outputs, group)
+    }
+    assert found == {("g", "build_torch")}
 
 
 @pytest.fixture(name="attempt")

@@ -4,6 +4,8 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytorch_build.sample.repositories import TEMPLATES
 
@@ -59,6 +61,18 @@ def test_hipify_translates_names_of_the_api_only(cuda: str, hip: str) -> None:
     assert hipify.translate(cuda) == hip
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            ["cuda", "hip", "Malloc", "_runtime.h", "/", "<", "f<<<1, 1, 0, s>>>(", " ", "\n", "x"]
+        )
+    ).map("".join)
+)
+def test_hipify_leaves_hip_as_it_is(text: str) -> None:
+    once = hipify.translate(text)
+    assert hipify.translate(once) == once
+
+
 def test_hipify_copies_beside_the_cuda_folder_and_not_above_it(tmp_path: Path) -> None:
     source = tmp_path / "cuda" / "csrc" / "cuda" / "add.cu"
     source.parent.mkdir(parents=True)
@@ -69,22 +83,8 @@ def test_hipify_copies_beside_the_cuda_folder_and_not_above_it(tmp_path: Path) -
     assert source.read_text() == "cudaFree(p);\n"
 
 
-@pytest.fixture
-def torch_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "version.txt").write_text("2.10.0a0\n")
-    script = shutil.copy(TEMPLATES / "torch/tools/generate_torch_version.py", tmp_path / "tools")
-    monkeypatch.delenv("PYTORCH_BUILD_VERSION", raising=False)
-    version: Callable[..., str] = runpy.run_path(str(script))["get_torch_version"]
-    return version
-
-
-@pytest.mark.parametrize(("number", "version"), [("1", "2.10.0a0+cpu"), ("3", "2.10.0a0+cpu.post3")])
-def test_torch_version_of_a_build_is_what_was_asked(
-    torch_version: Callable[..., str], monkeypatch: pytest.MonkeyPatch, number: str, version: str
-) -> None:
-    assert torch_version() == "2.10.0a0"
-    assert torch_version("0123456789abcdef") == "2.10.0a0+git0123456"
-    monkeypatch.setenv("PYTORCH_BUILD_VERSION", "2.10.0a0+cpu")
-    monkeypatch.setenv("PYTORCH_BUILD_NUMBER", number)
-    assert torch_version() == version
+def test_hipify_touches_only_what_changes(tmp_path: Path) -> None:
+    source = tmp_path / "a.h"
+    source.write_text("cudaFree(p);\n")
+    assert hipify.rewrite(source, source)
+    assert not hipify.rewrite(source, source)
