@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.errors import DataError, MissingInputError
-from core.junit import OUTCOMES, Case, clean, cut, first_line, last_attempt
+from core.junit import OUTCOMES, Case, clean, cut, first_line
 from core.process import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Plan, PlannedRule
+from pytorch_build.test.results import last_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

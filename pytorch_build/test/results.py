@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from core.errors import UsageError
-from core.junit import NO_TEST, Document, counts, last_attempt
+from core.junit import NO_TEST, Document, counts
 from core.run.records import Cell, record_name
 from pytorch_build.test.shards import Shard, parse_shard
 
@@ -106,6 +106,18 @@ class Tested:
     def passed(self) -> bool:
         """Whether the tests ran, all of them, and none failed."""
         return not self.problems and not self.failing
+
+
+def last_attempt(cases: Sequence[Case]) -> Case:
+    """Make one result of the attempts of a test, the first one first: flaky if it failed and then passed."""
+    last = cases[-1]
+    failed = next((case for case in cases if case.failing), None)
+    attempts, seconds = sum(case.attempts for case in cases), sum(case.seconds for case in cases)
+    if last.outcome == "passed" and failed is not None:
+        last = replace(last, outcome="flaky", line=failed.line, text=failed.text)
+    elif not last.failing and failed is not None:
+        last = failed  # skipped after a failure: it was never seen to pass
+    return replace(last, attempts=attempts, seconds=seconds)
 
 
 def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
