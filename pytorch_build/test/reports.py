@@ -1,8 +1,9 @@
 """JUnit reports of a run: what a test stage leaves, its record, and finding and checking them again.
 
-A promotion reads the records (`ci.promote.evidence`): ``inputs.files`` are the wheels that were tested,
-name to digest; ``inputs.arguments`` chose among the tests, and make the record count for nothing;
-``details.tests`` are the totals, and ``details.report`` the report, whose digest is checked again.
+A promotion and the run's page read the records: ``inputs.files`` are the wheels that were tested, name to
+digest, and the results are about these bytes alone (`out_of_date`); ``inputs.arguments`` replaced tests or
+rules, and make the record count for nothing; ``details.tests`` are the totals, and how many tests exist
+without any choice among them (`partial`); ``details.report`` is the report, whose digest is checked again.
 
 A shard has a report and a record of its own, ``test_torch-2-of-6``, which do not allow a promotion.
 `test_report` writes the record that does, ``test_torch``, once every shard is there and has passed.
@@ -16,13 +17,29 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from core import files, junit, parallel
+from packaging.utils import canonicalize_name
+
+from core import console, files, junit, parallel
 from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Document
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Report, Tested, document_of, merged, report_of
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.test.results import (
+    DEFAULT_CONFIG,
+    EXISTING,
+    LEFT_OUT,
+    TAKEN_OUT,
+    Origin,
+    Report,
+    Tested,
+    document_of,
+    merged,
+    report_of,
+    unexplained,
+)
 from pytorch_build.test.shards import Shard
+from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +47,13 @@ if TYPE_CHECKING:
 
     from core.cli.options import Common
     from core.run import RunOutputs
+    from core.run.stage import Stage
     from core.stores import Store
 
 # property of a report, and detail of a record, that was made of those of all shards
 MERGED = "merged_shards"
 # inputs in which all shards must agree, because a promotion goes by them
-_AGREED = ("files", "arguments", "installed", "config")
+_AGREED = ("files", "arguments", "selection", "installed", "config")
 _SHOWN = 10
 _STAGE = "test_"
 
@@ -55,11 +73,15 @@ def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: R
     if not outputs.immutable and MERGED not in report.document.properties:
         _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
-    # reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml
-    key = f"{outputs.reports_prefix(artifact_group)}/{report.origin.name}{_part(report.shard)}.xml"
+    key = report_key(outputs, artifact_group, report.origin, report.shard)
     store.put_bytes(key, content)
     digest = hashlib.sha256(content).hexdigest()
-    return {**totals(report.document.cases), "report": {"key": key, "sha256": digest}}
+    return {**totals(report), "report": {"key": key, "sha256": digest}}
+
+
+def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: Shard | None = None) -> str:
+    """Return where a report is kept: ``reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml``."""
+    return f"{outputs.reports_prefix(artifact_group)}/{origin.name}{_part(shard)}.xml"
 
 
 def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
@@ -77,8 +99,9 @@ def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, rep
                 store.delete(stored.key)
 
 
-def totals(cases: Sequence[junit.Case]) -> Mapping[str, Any]:
-    """Count results as a promotion reads them, and by outcome."""
+def totals(report: Report) -> Mapping[str, Any]:
+    """Count results as a promotion reads them, and by outcome; a shard cannot say how many exist."""
+    document, cases = report.document, report.document.cases
     found = junit.counts(cases)
     tests = {
         "tests": len(cases),
@@ -86,7 +109,60 @@ def totals(cases: Sequence[junit.Case]) -> Mapping[str, Any]:
         "errors": found["error"] + found["crashed"] + found["timeout"],
         "skipped": found["skipped"] + found["xfailed"],
     }
-    return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}}
+    known = [suite.properties.get(EXISTING) for suite in document.suites.values()]
+    if report.shard is None and known and None not in known:
+        files_as_a_whole = sum(case.test == case.file for case in cases)
+        tests["existing"] = sum(int(one or 0) for one in known) + files_as_a_whole
+        tests["unexplained"] = len(unexplained(cases, document.properties))
+    said = {LEFT_OUT: document.properties[LEFT_OUT]} if LEFT_OUT in document.properties else {}
+    return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}, **said}
+
+
+def partial(details: Mapping[str, Any]) -> str:
+    """Explain why the results of a test's record are not those of all tests that exist; "" where they are."""
+    tests = details.get("tests", {})
+    if "existing" not in tests:
+        return "its record does not say which tests exist"
+    if tests["tests"] != tests["existing"]:
+        return f"{tests['tests']} of {tests['existing']} tests ran"
+    taken_out = f"{tests['unexplained']} of {tests['tests']} tests were {TAKEN_OUT}"
+    return details.get(LEFT_OUT) or (taken_out if tests["unexplained"] else "")
+
+
+def unless_partial(stage: Stage) -> Stage:
+    """Do again what ran in part for another cause than its inputs: a variable, a plugin, a setting."""
+    name = records.record_name(stage.name, stage.cell)
+    before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
+    if before is None or before.inputs.get("selection") or "existing" not in before.details.get("tests", {}):
+        return stage
+    return replace(
+        stage, common=replace(stage.common, force=stage.common.force or bool(partial(before.details)))
+    )
+
+
+def out_of_date(record: Record, every: Iterable[Record]) -> str:
+    """Explain which bytes of its run a test is not about; "" where the run still has those that it ran on."""
+    tested = record.inputs.get("files") or record.inputs.get("packages") or {}
+    here: dict[str, str] = {}
+    needed = set()
+    # a build's word counts more than that of an upload
+    for one in sorted(every, key=lambda one: one.stage.startswith("build_")):
+        here |= {file.name: file.sha256 for file in one.files if one.status == "ok"}
+        same = (one.cell.torch_ref, one.cell.python) == (record.cell.torch_ref, record.cell.python)
+        if one.status == "ok" and one.stage.startswith("build_") and same and record.cell.torch_ref:
+            needed |= {file.name for file in one.files if file.distribution in DISTRIBUTIONS.values()}
+    changed = {name for name, digest in tested.items() if here.get(name, digest) != digest}
+    changed |= needed - tested.keys()
+    rocm, ours = (
+        {one for one in names if is_rocm(canonicalize_name(one.partition("-")[0]))}
+        for names in (tested, here)
+    )
+    changed |= rocm - ours if ours else set()
+    return (
+        f"out of date: it ran on other bytes than the run has of {', '.join(sorted(changed))}"
+        if changed
+        else ""
+    )
 
 
 def why_not(tested: Sequence[Tested]) -> str:
@@ -106,10 +182,16 @@ def why_not(tested: Sequence[Tested]) -> str:
     return "\n  ".join([f"Tests: {what if tested else 'there is no result'}.", *lines[:_SHOWN], *left])
 
 
-def require_report_passed(report: Report, *, hint: str = "") -> None:
-    """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did."""
-    if why := why_not(merged([replace(report, shard=None)])):
+def require_passed(report: Report, *, hint: str = "") -> None:
+    """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did.
+
+    What ran and passed is no failure; that it was a part of the tests is said.
+    """
+    document = replace(report.document, suites={}, properties={})
+    if why := why_not(merged([replace(report, shard=None, document=document)])):
         raise CheckError(why, hint=hint)
+    if report.shard is None and (why := partial(totals(report))):
+        console.warn(f"{report.origin}: {why}. It counts as missing: no release rests on it.")
 
 
 def of_shards(
@@ -130,7 +212,9 @@ def of_shards(
         )
     inputs = _shared_inputs(origin, passed)
     document = Document(
-        cases=tuple(case for case, _ in tested.cases), suites=tested.suites, properties={MERGED: str(count)}
+        cases=tuple(case for case, _ in tested.cases),
+        suites=tested.suites,
+        properties={MERGED: str(count), **tested.chosen},
     )
     details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
     facts = {"inputs": inputs, "input_digest": files.digest_of(inputs)}

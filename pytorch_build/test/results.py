@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from core.junit import Case, Suite
 
 DEFAULT_CONFIG = "default"
-# property of a test file: how many tests it has before shards take theirs
-WHOLE = "tests_in_all_shards"
+# property of a test file: how many tests it has before anything chooses among them
+EXISTING = "existing_tests"
+# properties of a report: what else there was to run, and the percentage that may skip itself by no rule
+LEFT_OUT, MAY_SKIP = "left_out", "may_skip"
+TAKEN_OUT = "skipped or tried again by no rule and for no known reason"
 _NAMED = 5
 _CELL = ("torch_ref", "python", "gpu_family", "group")
 
@@ -90,6 +93,7 @@ class Tested:
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
     suites: Mapping[str, Suite] = field(default_factory=dict)
+    chosen: Mapping[str, str] = field(default_factory=dict)
     shards: int = 1
 
     @property
@@ -177,20 +181,35 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
         problems += _collected_problems(by_shard[shard])
     if twice := sorted(test for test, shards in ran_in.items() if len(shards) > 1):
         problems.append(f"{_some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
-    problems += _whole_problems(reports)
+    said = [(name, one.document.properties.get(name)) for one in reports for name in (LEFT_OUT, MAY_SKIP)]
+    chosen = {name: value for name, value in said if value}
+    problems += [*_existing_problems(reports), *filter(None, [chosen.get(LEFT_OUT)])]
     found = counts(case for case, _ in cases)
     if not problems and not cases:
         problems = ["no test ran"]
     elif not problems and found["skipped"] + found["xfailed"] == len(cases):
         problems = [f"all {len(cases)} tests were skipped"]
+    elif why := unexplained([case for case, _ in cases], chosen):
+        problems.append(f"{len(why)} tests were {TAKEN_OUT}, such as {why[0].test}: {why[0].line}")
     return Tested(
         origin=origin,
         cases=tuple(cases),
         problems=tuple(dict.fromkeys(problems)),
         seconds=sum(suite.seconds for one in reports for suite in one.document.suites.values()),
         suites={name: suite for one in reports for name, suite in one.document.suites.items()},
+        chosen=chosen,
         shards=max((shard.count for shard in by_shard if shard), default=1),
     )
+
+
+def unexplained(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
+    """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
+    if not (share := properties.get(MAY_SKIP, "")).isdecimal():
+        return ()
+    bare = [case for case in cases if not case.rule]
+    skipped = [case for case in bare if case.outcome in {"skipped", "xfailed"}]
+    flaky = [case for case in bare if case.outcome == "flaky"]
+    return [*(skipped if len(skipped) * 100 > int(share) * len(cases) else ()), *flaky]
 
 
 def _attempts(reports: Sequence[Report]) -> list[Case]:
@@ -232,17 +251,17 @@ def _collected_problems(reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _whole_problems(reports: Sequence[Report]) -> list[str]:
+def _existing_problems(reports: Sequence[Report]) -> list[str]:
     said: dict[str, set[str]] = defaultdict(set)
     ran: dict[str, int] = defaultdict(int)
     for report in reports:
         for name, suite in report.document.suites.items():
-            if WHOLE in suite.properties:
-                said[name].add(suite.properties[WHOLE])
+            if EXISTING in suite.properties:
+                said[name].add(suite.properties[EXISTING])
         for case in report.document.cases:
             ran[case.file] += case.test != case.file
     return [
-        f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported by all shards"
+        f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported"
         for name, numbers in sorted(said.items())
         if numbers != {str(ran[name])}
     ]

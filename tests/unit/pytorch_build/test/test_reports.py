@@ -22,7 +22,7 @@ from pytorch_build.test.reports import (
     parse_expected,
     put_report,
     require_expected,
-    require_report_passed,
+    require_passed,
     stage_name,
     why_not,
 )
@@ -148,9 +148,9 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
     assert "t.py::2-0 failed" in record.error
     # one shard is judged by itself
     assert why_not([shards("passed", "flaky")]) == ""
-    require_report_passed(half(1))
+    require_passed(half(1))
     with pytest.raises(CheckError, match="2 tests were to run, and 1 are reported"):
-        require_report_passed(half(1, collected=2))
+        require_passed(half(1, collected=2))
 
 
 @pytest.mark.parametrize(
