@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of
+from ci.report.cells import cells_of, missing_tests, problems_of, runs_of
 from ci.report.model import (
     Build,
     CellName,
@@ -83,7 +83,7 @@ def _failing(tests: Tests) -> dict[CellName, str]:
     """Return why tests of cells did not pass."""
     failing: dict[CellName, str] = {}
     for run in tests.runs:
-        if not run.passed:
+        if not (run.passed or run.missing):
             bad = sum(
                 count for name, count in run.totals if name in {"failed", "error", "crashed", "timeout"}
             )
@@ -120,6 +120,9 @@ def tests_of(facts: RunFacts) -> Tests:
     entries = [(group.name, one) for group in facts.groups for one in group.tests]
     runs = {(run.cell, run.stage): run for group in facts.groups for run in _recorded(group)}
     runs |= {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
+    missing = {key: why for group in facts.groups for key, why in missing_tests(group).items()}
+    missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
+    runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
     slowest = sorted(_lines(entries, lambda one: one.slowest), key=lambda line: (-line.seconds, line.test))
     return Tests(
         runs=tuple(runs[key] for key in sorted(runs)),
@@ -239,6 +242,7 @@ def _wheel(
         sha256=one.sha256,
         origin=origin,
         commit=commit,
+        edited=record.edited,
         folders=_folders(contents_of(record, one.name), old),
         before=before[0].size if before else None,
         part_of=device_host(one.distribution),

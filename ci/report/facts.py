@@ -19,7 +19,7 @@ from core.run.records import Record
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
-from pytorch_build.test.reports import MERGED, reports_of
+from pytorch_build.test.reports import checked, reports_of
 from pytorch_build.test.summary import GroupEntry, ReportData
 
 if TYPE_CHECKING:
@@ -184,20 +184,18 @@ def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Un
 def _tests(
     store: Store, outputs: RunOutputs, group: str, found: Sequence[Record], listed: Sequence[Stored]
 ) -> tuple[GroupEntry, ...]:
-    """Read results of tests: as `test_report` filed them, or from the reports where those are newer."""
+    """Read results of tests: as `test_report` filed them, or from the reports where anything is newer."""
     prefix = outputs.reports_prefix(group)
     reports = [one for one in store.list(prefix) if one.key.endswith(".xml")]
     filed = store.find(f"{prefix}/{_TEST_DATA}")
-    tested = [one for one in listed if one.key.rpartition("/")[2].startswith("test_")]
-    if filed and all(one.modified <= filed.modified for one in (*reports, *tested)):
+    if filed and all(one.modified <= filed.modified for one in (*reports, *listed)):
         text = store.read(filed.key).decode(errors="replace")
         return data.parse_json(text, ReportData, where=filed.key).tests
     if not reports:
         return ()
-    # the record of all shards says nothing that theirs do not say
-    tests = [one for one in found if one.stage.startswith("test_") and MERGED not in one.details]
-    read = reports_of(store, outputs, group, tests)
-    whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in results.merged(read)]
+    read = results.merged(reports_of(store, outputs, group, found))
+    tested = checked(read, found, store=store, outputs=outputs, artifact_group=group)
+    whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]
     return summary.data(outputs.run_id, whole).tests
 
 

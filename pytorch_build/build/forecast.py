@@ -85,7 +85,12 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     return DevelopersTree(
         project=project,
         own=OwnTree(
-            source=own, path=own_path(chosen.common, own, project), commit=commit, diff_digest="", changed=0
+            source=own,
+            path=own_path(chosen.common, own, project),
+            commit=commit,
+            diff_digest="",
+            edited=0,
+            changed=0,
         ),
         version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit, tagged=tagged),
         hipify=chosen.gpu and source is not None and source.hipify,

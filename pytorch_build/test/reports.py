@@ -3,7 +3,7 @@
 A promotion and the run's page read the records: ``inputs.files`` are the wheels that were tested, name to
 digest, and the results are about these bytes alone (`out_of_date`); ``inputs.arguments`` replaced tests or
 rules, and make the record count for nothing; ``details.tests`` are the totals, and how many tests exist
-without any choice among them (`partial`); ``details.report`` is the report, whose digest is checked again.
+without any choice among them (`incomplete`); ``details.report`` is the report, whose digest is checked again.
 
 A shard has a report and a record of its own, ``test_torch-2-of-6``, which do not allow a promotion.
 `test_report` writes the record that does, ``test_torch``, once every shard is there and has passed.
@@ -118,51 +118,60 @@ def totals(report: Report) -> Mapping[str, Any]:
     return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}, **said}
 
 
-def partial(details: Mapping[str, Any]) -> str:
+def incomplete(details: Mapping[str, Any]) -> str:
     """Explain why the results of a test's record are not those of all tests that exist; "" where they are."""
     tests = details.get("tests", {})
     if "existing" not in tests:
         return "its record does not say which tests exist"
-    if tests["tests"] != tests["existing"]:
-        return f"{tests['tests']} of {tests['existing']} tests ran"
-    taken_out = f"{tests['unexplained']} of {tests['tests']} tests were {TAKEN_OUT}"
-    return details.get(LEFT_OUT) or (taken_out if tests["unexplained"] else "")
+    ran, taken_out = tests.get("tests"), tests.get("unexplained")
+    if ran != tests["existing"]:
+        return f"{ran} of {tests['existing']} tests ran"
+    return str(details.get(LEFT_OUT) or (f"{taken_out} of {ran} tests were {TAKEN_OUT}" if taken_out else ""))
 
 
-def unless_partial(stage: Stage) -> Stage:
+def unless_incomplete(stage: Stage) -> Stage:
     """Do again what ran in part for another cause than its inputs: a variable, a plugin, a setting."""
     name = records.record_name(stage.name, stage.cell)
     before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
     if before is None or before.inputs.get("selection") or "existing" not in before.details.get("tests", {}):
         return stage
-    return replace(
-        stage, common=replace(stage.common, force=stage.common.force or bool(partial(before.details)))
-    )
+    force = stage.common.force or bool(incomplete(before.details))
+    return replace(stage, common=replace(stage.common, force=force))
 
 
 def out_of_date(record: Record, every: Iterable[Record]) -> str:
     """Explain which bytes of its run a test is not about; "" where the run still has those that it ran on."""
+    if not record.inputs.get("installed", True):
+        return "it tested what an environment held already"
     tested = record.inputs.get("files") or record.inputs.get("packages") or {}
     here: dict[str, str] = {}
     needed = set()
     # a build's word counts more than that of an upload
     for one in sorted(every, key=lambda one: one.stage.startswith("build_")):
-        here |= {file.name: file.sha256 for file in one.files if one.status == "ok"}
-        same = (one.cell.torch_ref, one.cell.python) == (record.cell.torch_ref, record.cell.python)
-        if one.status == "ok" and one.stage.startswith("build_") and same and record.cell.torch_ref:
-            needed |= {file.name for file in one.files if file.distribution in DISTRIBUTIONS.values()}
+        made = one.files if one.status == "ok" else ()
+        here |= {file.name: file.sha256 for file in made}
+        if one.stage.startswith("build_") and _tested_together(one, record):
+            needed |= {file.name for file in made if file.distribution in DISTRIBUTIONS.values()}
     changed = {name for name, digest in tested.items() if here.get(name, digest) != digest}
-    changed |= needed - tested.keys()
-    rocm, ours = (
-        {one for one in names if is_rocm(canonicalize_name(one.partition("-")[0]))}
-        for names in (tested, here)
-    )
-    changed |= rocm - ours if ours else set()
-    return (
-        f"out of date: it ran on other bytes than the run has of {', '.join(sorted(changed))}"
-        if changed
-        else ""
-    )
+    if rocm := set(filter(_is_rocm, here)):
+        changed |= set(filter(_is_rocm, tested)) - rocm
+    listed = ", ".join(sorted(changed | (needed - tested.keys())))
+    return f"out of date: it ran on other bytes than the run has of {listed}" if listed else ""
+
+
+def _tested_together(build: Record, test: Record) -> bool:
+    of_build, of_test = ((one.cell.torch_ref, one.cell.python) for one in (build, test))
+    return of_build == of_test and bool(test.cell.torch_ref)
+
+
+def _is_rocm(filename: str) -> bool:
+    return is_rocm(canonicalize_name(filename.partition("-")[0]))
+
+
+def why_missing(record: Record, every: Iterable[Record]) -> str:
+    """Explain why a test counts as missing, by its record and all of its group's; "" where it counts."""
+    judged = record.status == "ok" and "-" not in record.stage and "tests" in record.details
+    return out_of_date(record, every) or (incomplete(record.details) if judged else "")
 
 
 def why_not(tested: Sequence[Tested]) -> str:
@@ -190,7 +199,7 @@ def require_passed(report: Report, *, hint: str = "") -> None:
     document = replace(report.document, suites={}, properties={})
     if why := why_not(merged([replace(report, shard=None, document=document)])):
         raise CheckError(why, hint=hint)
-    if report.shard is None and (why := partial(totals(report))):
+    if report.shard is None and (why := incomplete(totals(report))):
         console.warn(f"{report.origin}: {why}. It counts as missing: no release rests on it.")
 
 
@@ -290,19 +299,22 @@ def groups_of(common: Common) -> Sequence[str]:
 def in_store(
     store: Store, outputs: RunOutputs, artifact_group: str
 ) -> tuple[Sequence[Report], Sequence[Record]]:
-    """Read the reports of a group of a run, and the records of its tests."""
+    """Read the reports of a group of a run, and its records."""
     every = records.read_all(store, outputs, artifact_group)
-    # what was made of shards adds nothing to them
-    tests = [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
-    return reports_of(store, outputs, artifact_group, tests), tests
+    return reports_of(store, outputs, artifact_group, every), every
+
+
+def _tests_of(every: Iterable[Record]) -> Sequence[Record]:
+    """Choose the records of tests; what was made of shards adds nothing to them."""
+    return [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
 
 
 def reports_of(
-    store: Store, outputs: RunOutputs, artifact_group: str, tests: Sequence[Record]
+    store: Store, outputs: RunOutputs, artifact_group: str, every: Iterable[Record]
 ) -> Sequence[Report]:
-    """Read the reports of a group of a run, whose tests' records are known."""
-    # smoke and ROCm reports do not say what they are about; their records do
-    origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in tests}
+    """Read the reports of a group of a run, whose records are known."""
+    # ROCm reports do not say what they are about; their records do
+    origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in _tests_of(every)}
     prefix = outputs.reports_prefix(artifact_group)
 
     def one(key: str) -> Report:
@@ -324,17 +336,19 @@ def _unmerged(reports: Iterable[Report]) -> Sequence[Report]:
 
 def checked(
     tested: Iterable[Tested],
-    found: Sequence[Record],
+    every: Sequence[Record],
     *,
     store: Store,
     outputs: RunOutputs,
     artifact_group: str,
 ) -> tuple[Tested, ...]:
-    """Add what records know and reports do not: stages that failed without a report, reports that changed."""
+    """Add what records know and reports do not: failures without a report, changed reports, other bytes."""
     by_origin = {one.origin: one for one in tested}
+    found = [(record, _origin(record, artifact_group, outputs)) for record in _tests_of(every)]
     added: dict[Origin, list[str]] = defaultdict(list)
-    for record in found:
-        origin = _origin(record, artifact_group, outputs)
+    for origin in by_origin.keys() - {origin for _, origin in found}:
+        added[origin].append("no record says which wheels its report is about")
+    for record, origin in found:
         known = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
         if record.status == "failed":
             # the results show failures already
@@ -342,6 +356,8 @@ def checked(
                 added[origin].append(f"{record.stage} failed: {record.error or 'no error message'}")
         elif change := _changed(record, store, outputs.reports_prefix(artifact_group)):
             added[origin].append(change)
+        elif why := out_of_date(record, every):
+            added[origin].append(why)
     return tuple(
         replace(by_origin[origin], problems=(*by_origin[origin].problems, *added[origin]))
         for origin in sorted(by_origin)

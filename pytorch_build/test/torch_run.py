@@ -164,7 +164,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         "gpu": sorted({one.target for one in bench.assignments if one.target}),
     }
     stage = Stage(name=run.name, common=common, artifact_group=context.artifact_group, cell=cell)
-    perform(reports.unless_partial(stage), found, lambda: Made(files=(), details=run.tested()))
+    perform(reports.unless_incomplete(stage), found, lambda: Made(files=(), details=run.tested()))
 
 
 def _require_code(bench: Bench) -> None:

@@ -120,7 +120,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         artifact_group=context.artifact_group,
         cell=context.cell(target.tag),
     )
-    stage.perform(reports.unless_partial(made), inputs, work)
+    stage.perform(reports.unless_incomplete(made), inputs, work)
     _copy_report(context, target, options)
 
 

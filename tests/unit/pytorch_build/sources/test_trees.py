@@ -13,7 +13,7 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins
-from pytorch_build.sources.trees import base_version_of, developers_tree, diff_digest, managed_tree, mirror
+from pytorch_build.sources.trees import base_version_of, developers_tree, edits_of, managed_tree, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,9 +237,9 @@ def test_a_copy_that_was_damaged_is_repaired(
 def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_files: Commit) -> None:
     write_files(tree, {"build/object.o": "ignored\n"})
     os.utime(tree / "pkg/a.py", (1, 1))
-    assert diff_digest(tree) == ""
+    assert edits_of(tree)[0] == ""
     commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
-    seen = {diff_digest(tree)}
+    seen = {edits_of(tree)[0]}
     for edit in (
         {"pkg/a.py": "mine\n"},
         {"pkg/a.py": "mine\n", "new.txt": ""},
@@ -248,8 +248,8 @@ def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_
         {"third_party/sub/new.cpp": ""},
     ):
         write_files(tree, edit)
-        digest = diff_digest(tree)
-        assert digest == diff_digest(tree)
+        digest = edits_of(tree)[0]
+        assert digest == edits_of(tree)[0]
         assert len(digest) == 64
         seen.add(digest)
     assert len(seen) == 6
@@ -289,4 +289,4 @@ def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, co
     (tree / "setup.py").write_text("two\n")
     os.utime(tree / "setup.py", ns=(moment, moment))
     os.utime(tree / ".git" / "index", ns=(moment, moment))
-    assert diff_digest(tree)
+    assert edits_of(tree)[0]
