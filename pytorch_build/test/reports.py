@@ -120,8 +120,8 @@ def totals(report: Report) -> Mapping[str, Any]:
 
 def incomplete(details: Mapping[str, Any]) -> str:
     """Explain why the results of a test's record are not those of all tests that exist; "" where they are."""
-    tests = details.get("tests", {})
-    if "existing" not in tests:
+    tests = details.get("tests")
+    if not isinstance(tests, dict) or "existing" not in tests:
         return "its record does not say which tests exist"
     ran, taken_out = tests.get("tests"), tests.get("unexplained")
     if ran != tests["existing"]:
@@ -133,7 +133,7 @@ def unless_incomplete(stage: Stage) -> Stage:
     """Do again what ran in part for another cause than its inputs: a variable, a plugin, a setting."""
     name = records.record_name(stage.name, stage.cell)
     before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
-    if before is None or before.inputs.get("selection") or "existing" not in before.details.get("tests", {}):
+    if before is None or before.inputs.get("selection"):
         return stage
     force = stage.common.force or bool(incomplete(before.details))
     return replace(stage, common=replace(stage.common, force=force))
@@ -143,7 +143,8 @@ def out_of_date(record: Record, every: Iterable[Record]) -> str:
     """Explain which bytes of its run a test is not about; "" where the run still has those that it ran on."""
     if not record.inputs.get("installed", True):
         return "it tested what an environment held already"
-    tested = record.inputs.get("files") or record.inputs.get("packages") or {}
+    tested = record.inputs.get("files") or record.inputs.get("packages")
+    tested = tested if isinstance(tested, dict) else {}
     here: dict[str, str] = {}
     needed = set()
     # a build's word counts more than that of an upload

@@ -82,7 +82,7 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
 def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple[Path, str]) -> None:
     tree, commit = own
     clean = developers(run, tree, gpu_family="cpu")
-    assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "hipify": False}
+    assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "edited": 0, "hipify": False}
     # its version is its own, with the run's suffix
     assert clean.version == "2.11.0a0+cpu.sample"
     assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
@@ -237,7 +237,7 @@ def test_a_copy_that_was_damaged_is_repaired(
 def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_files: Commit) -> None:
     write_files(tree, {"build/object.o": "ignored\n"})
     os.utime(tree / "pkg/a.py", (1, 1))
-    assert edits_of(tree)[0] == ""
+    assert edits_of(tree) == ("", 0)
     commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
     seen = {edits_of(tree)[0]}
     for edit in (
