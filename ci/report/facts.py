@@ -191,8 +191,6 @@ def _tests(
     if filed and all(one.modified <= filed.modified for one in (*reports, *listed)):
         text = store.read(filed.key).decode(errors="replace")
         return data.parse_json(text, ReportData, where=filed.key).tests
-    if not reports:
-        return ()
     read = results.merged(reports_of(store, outputs, group, found))
     tested = checked(read, found, store=store, outputs=outputs, artifact_group=group)
     whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]

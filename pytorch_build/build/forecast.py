@@ -84,14 +84,7 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     tagged, source = tags_itself(own, project), chosen.ref.projects.get(project)
     return DevelopersTree(
         project=project,
-        own=OwnTree(
-            source=own,
-            path=own_path(chosen.common, own, project),
-            commit=commit,
-            diff_digest="",
-            edited=0,
-            changed=0,
-        ),
+        own=OwnTree(source=own, path=own_path(chosen.common, own, project), commit=commit, diff_digest=""),
         version=own_version(chosen, base, rocm_version=lock.rocm_version, commit=commit, tagged=tagged),
         hipify=chosen.gpu and source is not None and source.hipify,
     )

@@ -206,8 +206,8 @@ class OwnTree:
     path: Path
     commit: str
     diff_digest: str
-    edited: int
-    changed: int
+    edited: int = 0
+    changed: int = 0
 
 
 def mirror(tree: Path, work: Path) -> OwnTree:

@@ -151,18 +151,14 @@ def out_of_date(record: Record, every: Iterable[Record]) -> str:
     for one in sorted(every, key=lambda one: one.stage.startswith("build_")):
         made = one.files if one.status == "ok" else ()
         here |= {file.name: file.sha256 for file in made}
-        if one.stage.startswith("build_") and _tested_together(one, record):
+        together = (one.cell.torch_ref, one.cell.python) == (record.cell.torch_ref, record.cell.python)
+        if one.stage.startswith("build_") and record.cell.torch_ref and together:
             needed |= {file.name for file in made if file.distribution in DISTRIBUTIONS.values()}
     changed = {name for name, digest in tested.items() if here.get(name, digest) != digest}
     if rocm := set(filter(_is_rocm, here)):
         changed |= set(filter(_is_rocm, tested)) - rocm
     listed = ", ".join(sorted(changed | (needed - tested.keys())))
     return f"out of date: it ran on other bytes than the run has of {listed}" if listed else ""
-
-
-def _tested_together(build: Record, test: Record) -> bool:
-    of_build, of_test = ((one.cell.torch_ref, one.cell.python) for one in (build, test))
-    return of_build == of_test and bool(test.cell.torch_ref)
 
 
 def _is_rocm(filename: str) -> bool:

@@ -78,7 +78,6 @@ class Report:
     document: Document
     shard: Shard | None = None
     plan: str = ""
-    collected: int | None = None
     where: str = ""
 
 
@@ -135,8 +134,7 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
             shard = parse_shard(text)
         except UsageError:
             problems = (*problems, f"it names {text[:40]!r} as its shard")
-    collected = said.get("collected", "")
-    if collected == "0":
+    if shard and MAY_SKIP in said:
         # a shard for which nothing is left, as others took it all
         problems = tuple(one for one in problems if one != NO_TEST)
     return Report(
@@ -144,7 +142,6 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
         document=replace(document, problems=problems),
         shard=shard,
         plan=said.get("plan", ""),
-        collected=int(collected) if collected.isascii() and collected.isdigit() else None,
         where=where,
     )
 
@@ -153,7 +150,6 @@ def document_of(report: Report) -> Document:
     """Return a report's document with what it is about among its properties: `report_of` backwards."""
     said = {name: getattr(report.origin, name) for name in _ABOUT}
     said |= {"shard": str(report.shard or ""), "plan": report.plan}
-    said["collected"] = "" if report.collected is None else str(report.collected)
     own = {name: value for name, value in said.items() if value}
     return replace(report.document, properties={**report.document.properties, **own})
 
@@ -178,7 +174,6 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
         for case in _attempts(by_shard[shard]):
             cases.append((case, str(shard or "")))
             ran_in[case.test].append(str(shard or ""))
-        problems += _collected_problems(by_shard[shard])
     if twice := sorted(test for test, shards in ran_in.items() if len(shards) > 1):
         problems.append(f"{_some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
     said = [(name, one.document.properties.get(name)) for one in reports for name in (LEFT_OUT, MAY_SKIP)]
@@ -241,16 +236,6 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
     return problems
 
 
-def _collected_problems(reports: Sequence[Report]) -> list[str]:
-    # a file by itself is not a test: it is there when the whole of it failed
-    ran = [sum(case.test != case.file for case in one.document.cases) for one in reports]
-    return [
-        _placed(one, f"{one.collected} tests were to run, and {number} are reported")
-        for one, number in zip(reports, ran, strict=True)
-        if one.collected not in (None, number)
-    ]
-
-
 def _existing_problems(reports: Sequence[Report]) -> list[str]:
     said: dict[str, set[str]] = defaultdict(set)
     ran: dict[str, int] = defaultdict(int)
@@ -259,6 +244,7 @@ def _existing_problems(reports: Sequence[Report]) -> list[str]:
             if EXISTING in suite.properties:
                 said[name].add(suite.properties[EXISTING])
         for case in report.document.cases:
+            # a file by itself is not a test: it is there when the whole of it failed
             ran[case.file] += case.test != case.file
     return [
         f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported"

@@ -253,7 +253,6 @@ class _Run:
             ),
             shard=request.shard if request.shard.count > 1 else None,
             plan=self.plan.digest,
-            collected=sum(len(one.collected) for one in runs),
         )
         common = context.common
         details = reports.put_report(common.open_store(), common.outputs, context.artifact_group, report)

@@ -32,10 +32,9 @@ from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from core.env import Interpreter
-    from core.junit import Case
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
@@ -159,13 +158,25 @@ def _pytest(
         at = Path(folder)
         every, _ = _session(target, at / "every", ("--collect-only",), {**changes, **plain}, process.capture)
         session, ended = _session(target, at / "run", options.pytest_arguments, changes, process.run)
-    existing, cases = frozenset(every.collected), _cases(session, ended, _reasons(context, expect))
-    # what somebody else's files add is not among the tests that a release rests on
-    ours = [case for case in cases if case.test in existing or case.failing]
-    report = _report(context, target, existing, ours)
-    details = reports.put_report(
-        context.common.open_store(), context.common.outputs, context.artifact_group, report
+    known = _reasons(context, expect)
+    cases = (
+        replace(one, file=_file(one.test), rule=known(one.line) if one.outcome == "skipped" else "")
+        for one in of_file("the smoke tests", ended, [session], "", may_be_empty=True)
     )
+    # what somebody else's files add is not among the tests that a release rests on
+    existing = frozenset(every.collected)
+    ours = tuple(one for one in cases if one.test in existing or one.failing)
+    seconds = {name: sum(one.seconds for one in ours if one.file == name) for name in map(_file, existing)}
+    there = Counter(map(_file, existing))
+    suites = {
+        name: Suite(seconds=spent, properties={EXISTING: str(there[name])}) for name, spent in seconds.items()
+    }
+    report = Report(
+        origin=_origin(context, target),
+        document=Document(cases=ours, suites=suites, properties={MAY_SKIP: "0"}),
+    )
+    store, outputs = context.common.open_store(), context.common.outputs
+    details = reports.put_report(store, outputs, context.artifact_group, report)
     again = f"nox -s test_smoke -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR"
     try:
         reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {again}")
@@ -199,43 +210,27 @@ def _session(
     return plugin.read_journal(journal)[-1], ended
 
 
-def _cases(session: Session, ended: Ended, known: Callable[[str], str]) -> Iterator[Case]:
-    for case in of_file("the smoke tests", ended, [session], "", may_be_empty=True):
-        rule = known(case.line) if case.outcome == "skipped" else ""
-        yield replace(case, file=case.test.partition("::")[0], rule=rule)
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _reasons(context: Context, expect: Mapping[str, str]) -> Callable[[str], str]:
     """Return what finds the known reason, by its name, for which a test may skip itself here."""
-    sample = bool(context.ref.local_label)
     holds = {
-        "no-gpu": sample or not context.gpu,
+        "no-gpu": bool(context.ref.local_label) or not context.gpu,
         "no-rocm": "rocm" not in expect,
-        "sample": sample,
+        "sample": bool(context.ref.local_label),
         "windows": context.common.outputs.platform == "windows",
     }
-    data = read_toml(REASONS)
 
     def known(line: str) -> str:
-        for name, one in data.items():
-            if found := re.fullmatch(one["reason"], line):
-                absent = name == "absent" and found["name"] not in expect
-                return name if absent or holds.get(name) else ""
+        for name, one in read_toml(REASONS).items():
+            found = re.fullmatch(one["reason"], line)
+            if found and (holds[name] if name in holds else found["name"] not in expect):
+                return name
         return ""
 
     return known
-
-
-def _report(context: Context, target: Interpreter, existing: Iterable[str], cases: Iterable[Case]) -> Report:
-    by_file = Counter(test.partition("::")[0] for test in existing)
-    return Report(
-        origin=_origin(context, target),
-        document=Document(
-            cases=tuple(cases),
-            suites={name: Suite(properties={EXISTING: str(number)}) for name, number in by_file.items()},
-            properties={MAY_SKIP: "0"},
-        ),
-    )
 
 
 def _origin(context: Context, target: Interpreter) -> Origin:

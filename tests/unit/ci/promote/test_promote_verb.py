@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.promote import documents
-from core.run import records
+from core.run import key_name, records
 from core.run.records import Cell
 from tests.unit.ci.promote.conftest import counted
 
@@ -161,6 +161,29 @@ def test_an_overwritten_staged_wheel_is_refused(desk: Desk, *, override: bool, w
         "is not what the run's records name" if with_record else "was replaced after it was staged"
     ) in said
     assert desk.released_nothing()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"diff": "d" * 64, "edited": 2}, "edited tree, 2 files differ"),
+        (
+            {"diff": "", "edited": 0, "commit": "b" * 40},
+            "commit bbbbbbbbbbbb, and the source lock has aaaaaaaaaaaa",
+        ),
+        ({"diff": "", "edited": 0, "commit": "a" * 40}, ""),
+    ],
+)
+def test_what_was_built_from_an_edited_tree_is_refused(desk: Desk, source: dict[str, Any], said: str) -> None:
+    desk.staged(GFX94)
+    name = key_name(f"build_torch-{desk.runs.ref}-cp312")
+    key = desk.runs.outputs.record_key(GFX94, name)
+    record = json.loads(desk.runs.store.read(key))
+    record["details"] = {"source": {"tree": "/mine", "commit": "a" * 40, **source}}
+    desk.runs.store.put_bytes(key, json.dumps(record).encode())
+    words = ("--override-by", "A. Person", "--override-reason", "Wanted.")
+    assert desk.promote(*words) == (9 if said else 0)
+    assert f"was built from: {said}" in desk.said() or not said
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ci.report.cells import cells_of, moment, time_line
 from ci.report.facts import RunFacts, Unreadable
 from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
-from ci.report.text import tables
+from ci.report.text import markdown, tables
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
@@ -229,10 +229,28 @@ def test_the_same_test_of_several_cells_is_told_once() -> None:
     }
 
 
-def test_totals_come_from_records_where_no_report_is_left() -> None:
-    counts = {"tests": 9, "failures": 1, "errors": 1, "skipped": 2}
-    page = page_of(facts(*builds(), smoke(details={"tests": counts})))
-    assert page.tests.runs[0].totals == (("passed", 5), ("skipped", 2), ("failed", 2))
+def test_results_of_other_bytes_and_of_a_part_are_shown_and_count_for_nothing() -> None:
+    entry = samples.tested(GROUP, REF, PYTHON).model_copy(update={"stage": "test_smoke", "passed": True})
+    found = facts(*builds(), smoke(grown=1))
+    page = page_of(replace(found, groups=(replace(found.groups[0], tests=(entry,)),)))
+    assert page.tests.runs[0].missing.startswith("out of date")
+    assert (page.cells[0].state, len(page.problems)) == ("untested", 0)
+    assert "out of date: it ran on other bytes than the run has of apex" in render(page)
+    # of a failed test, too; and what is of the bytes is no longer said to have failed
+    old = smoke(grown=1, status="failed", error="No.")
+    assert page_of(facts(*builds(), old)).cells[0].state == "untested"
+
+
+def test_a_wheel_of_an_edited_tree_says_so() -> None:
+    built = builds()
+    source = {"tree": "/mine", "commit": "a" * 40, "diff": "b" * 64, "edited": 3}
+    built[1] = built[1].model_copy(update={"details": {"source": source}})
+    page = page_of(facts(*built, smoke()))
+    assert [one.edited for one in page.wheels if one.edited] == ["edited tree, 3 files differ"]
+    for shown in (render(page), markdown(page)):
+        assert shown.count("edited tree, 3 files differ") == 1
+    one = built[1].model_copy(update={"details": {"source": {**source, "edited": 1}}})
+    assert one.edited == "edited tree, 1 file differs"
 
 
 @pytest.mark.parametrize("change", [lambda run: run, lambda run: replace(run, groups=run.groups[::-1])])

@@ -239,16 +239,17 @@ def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_
     os.utime(tree / "pkg/a.py", (1, 1))
     assert edits_of(tree) == ("", 0)
     commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
-    seen = {edits_of(tree)[0]}
-    for edit in (
-        {"pkg/a.py": "mine\n"},
-        {"pkg/a.py": "mine\n", "new.txt": ""},
-        {"pkg/a.py": "mine\n", "new.txt": "text"},
-        {"third_party/sub/code.cpp": "two\n"},
-        {"third_party/sub/new.cpp": ""},
+    seen, before = {edits_of(tree)[0]}, edits_of(tree)[1]
+    for edit, differ in (
+        ({"pkg/a.py": "mine\n"}, 1),
+        ({"pkg/a.py": "mine\n", "new.txt": ""}, 2),
+        ({"pkg/a.py": "mine\n", "new.txt": "diff --git a/x b/x\n"}, 2),
+        ({"third_party/sub/code.cpp": "two\n"}, 3),
+        ({"third_party/sub/new.cpp": ""}, 4),
     ):
         write_files(tree, edit)
-        digest = edits_of(tree)[0]
+        digest, edited = edits_of(tree)
+        assert edited == before + differ
         assert digest == edits_of(tree)[0]
         assert len(digest) == 64
         seen.add(digest)

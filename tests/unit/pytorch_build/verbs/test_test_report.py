@@ -104,7 +104,7 @@ def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     outputs = run.common(run_id="17").outputs
     suites = {one.file: Suite(properties={EXISTING: "1"}) for one in cases}
     document = Document(cases=cases, suites=suites, properties={MAY_SKIP: "50"})
-    report = Report(origin=origin, document=document, shard=part, plan="p", collected=len(cases))
+    report = Report(origin=origin, document=document, shard=part, plan="p")
     details = dict(reports.put_report(run.store, outputs, GROUP, report))
     made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
     run.store.delete(outputs.record_key(GROUP, made.name))
