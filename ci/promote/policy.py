@@ -234,7 +234,9 @@ def _rule(
         for stage in rules.gates.stages(wheel, rules.release_type):
             tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
             failed += [_failure(one, cell) for one in tests if one.outcome == "failed"]
-            sound = [one for one in tests if one.outcome == "passed" and not _other_bytes(one, wheel, facts)]
+            whole = wheel.found == wheel.file.sha256
+            passed = [one for one in tests if whole and one.outcome == "passed"]
+            sound = [one for one in passed if not _other_bytes(one, wheel, facts)]
             name = wheel.file.name
             passing = [
                 one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)

@@ -133,7 +133,7 @@ def unless_incomplete(stage: Stage) -> Stage:
     """Do again what ran in part for another cause than its inputs: a variable, a plugin, a setting."""
     name = records.record_name(stage.name, stage.cell)
     before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
-    if before is None or before.inputs.get("selection"):
+    if before is None or before.inputs.get("selection") or "-" in stage.name:
         return stage
     force = stage.common.force or bool(incomplete(before.details))
     return replace(stage, common=replace(stage.common, force=force))
