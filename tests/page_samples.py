@@ -140,10 +140,16 @@ def cell_records(group: str, ref: str, python: str, *, grown: int = 0) -> Iterat
         else:
             yield build(project, group, ref, python, grown=grown)
     if lot % 11 and lot % 13:
-        outcomes = {"passed": 24, "skipped": 3}
-        yield record(
-            "test_smoke", group, ref, python, started=at(12_700), seconds=90, details={"outcomes": outcomes}
-        )
+        yield smoke(group, ref, python, grown=grown, started=at(12_700), seconds=90)
+
+
+def smoke(group: str, ref: str, python: str, *, grown: int = 0, **facts: Any) -> Record:
+    """Make the record of smoke tests on what `build` makes."""
+    files = [one for name in BUILDS for one in build(name, group, ref, python, grown=grown).files]
+    tests = {"tests": 27, "existing": 27, "skipped": 3, "unexplained": 0}
+    details = {"tests": tests, "outcomes": {"passed": 24, "skipped": 3}}
+    said = {"details": details, "inputs": {"files": {one.name: one.sha256 for one in files}}, **facts}
+    return record("test_smoke", group, ref, python, **said)
 
 
 def tested(group: str, ref: str, python: str) -> GroupEntry:

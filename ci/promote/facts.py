@@ -145,6 +145,7 @@ def gather(
         troubles=(
             *(failure for one in members for failure in _failures(one, request)),
             *(Reason(cell=cell, message=said) for cell, said in _troubles(members, request)),
+            *(reason for one in members for reason in _edited(one)),
         ),
     )
 
@@ -212,6 +213,24 @@ def _failures(member: _Member, request: SetRequest) -> Iterator[Reason]:
         if record.status == "failed" and record.stage.startswith("build_") and of_set and wanted:
             said = f"{record.stage} failed: {first_line(record.error)}"
             yield Reason(cell=member.cell(python), message=said)
+
+
+def _edited(member: _Member) -> Iterator[Reason]:
+    """Find files of the set that were built from what no commit holds, or from another than was locked."""
+    staged = {file.source_key for file in member.files}
+    for record in (one.record for one in member.group.records):
+        lock = member.locks.get(record.cell.torch_ref)
+        said = record.edited
+        match record.details.get("source"):
+            case {"tree": _, "commit": str(commit)} if lock and not said:
+                wanted = lock.commits.get(record.stage.removeprefix("build_"), commit)
+                said = (
+                    f"commit {commit[:12]}, and the source lock has {wanted[:12]}" if commit != wanted else ""
+                )
+        for file in record.files if said else ():
+            if file.key in staged:
+                message = f"{file.name} was built from: {said}"
+                yield Reason(cell=member.cell(record.cell.python), message=message)
 
 
 def first_line(text: str) -> str:

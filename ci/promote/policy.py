@@ -237,13 +237,15 @@ def _rule(
         for stage in rules.gates.stages(wheel, rules.release_type):
             tests = [one for one in facts.tests if one.evidence.stage == stage and _concerns(one, wheel)]
             failed += (broken := [_failure(one, cell) for one in tests if one.outcome == "failed"])
-            sound = [one for one in tests if one.outcome == "passed" and wheel.found == wheel.file.sha256]
+            whole = wheel.found == wheel.file.sha256
+            passed = [one for one in tests if whole and one.outcome == "passed"]
+            sound = [one for one in passed if not _other_bytes(one, wheel, facts)]
             name = wheel.file.name
             passing = [
                 one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)
             ]
             evidence |= {one.evidence.record.key: one.evidence for one in passing}
-            untested += [] if passing or broken else [_why_untested(stage, wheel, tests)]
+            untested += [] if passing or broken else [_why_untested(stage, wheel, tests, facts)]
     rule: Rule = "tests"
     runner = rules.runners.of(cell.family, cell.platform)
     against = [*dict.fromkeys(failed), *dict.fromkeys(untested)]
@@ -300,13 +302,20 @@ def _beside_tested(test: Test, wheel: Wheel) -> bool:
     )
 
 
-def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test]) -> str:
+def _other_bytes(test: Test, wheel: Wheel, facts: Facts) -> Sequence[str]:
+    """List what a test ran on in other bytes than are there: the wheel, or others of the set."""
+    place = (wheel.cell.family, wheel.cell.platform)
+    beside = (one for one in facts.wheels if (one.cell.family, one.cell.platform) == place)
+    return sorted(one.file.name for one in beside if test.files.get(one.file.name, one.found) != one.found)
+
+
+def _why_untested(stage: str, wheel: Wheel, tests: Sequence[Test], facts: Facts) -> str:
     name = wheel.file.name
     for test in tests:
         if test.outcome == "void":
             return f"{stage} does not count{_under(test, wheel.cell)}: {test.why}"
-    if any(test.files.get(name, wheel.file.sha256) != wheel.file.sha256 for test in tests):
-        return f"{stage} ran on other bytes of {name} than are staged"
+    if others := [one for test in tests for one in _other_bytes(test, wheel, facts)]:
+        return f"{stage} ran on other bytes of {name if name in others else others[0]} than are staged"
     return f"{stage} names no {name}" if tests else f"no {stage} has passed"
 
 

@@ -20,6 +20,7 @@ from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.test.reports import incomplete
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import TorchRef
 
 
-# arguments for pytest that do not choose tests
-_HARMLESS = ("-v", "-q", "-s", "-r", "-x", "-l", "--log-cli-level", "--tb", "--color", "--durations")
-_BACKENDS = ("uv", "pip")
 Kind = Literal["all", "rocm", "pytorch"]
 _TRIES = 5
 
@@ -190,10 +188,10 @@ def _void(record: Record, group: RunGroup) -> str:
     """Return why a release cannot rest on a test that passed; "" where it can."""
     if not record.inputs.get("installed", True):
         return "it tested what an environment held already"
-    chosen = [str(word) for word in record.inputs.get("arguments", ())]
-    chosen = [word for word in chosen if word not in _BACKENDS and not word.startswith(_HARMLESS)]
-    if chosen:
-        return f"it ran with {' '.join(chosen)}"
+    replaced = " ".join(map(str, record.inputs.get("arguments", ())))
+    part = incomplete(record.details) if "tests" in record.details else ""
+    if why := part or (f"it ran with {replaced}" if replaced else ""):
+        return why
     if "gpu" in record.inputs and not record.inputs["gpu"] and group.artifact_group != CPU:
         return "it ran on a machine without a GPU"
     report = _report(record)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of
+from ci.report.cells import cells_of, missing_tests, problems_of, runs_of
 from ci.report.model import (
     Build,
     CellName,
@@ -83,7 +83,7 @@ def _failing(tests: Tests) -> dict[CellName, str]:
     """Return why tests of cells did not pass."""
     failing: dict[CellName, str] = {}
     for run in tests.runs:
-        if not run.passed:
+        if not (run.passed or run.missing):
             bad = sum(
                 count for name, count in run.totals if name in {"failed", "error", "crashed", "timeout"}
             )
@@ -118,8 +118,10 @@ def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
 def tests_of(facts: RunFacts) -> Tests:
     """Put the results of all groups together; a test that fails in ten cells is one line."""
     entries = [(group.name, one) for group in facts.groups for one in group.tests]
-    runs = {(run.cell, run.stage): run for group in facts.groups for run in _recorded(group)}
-    runs |= {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
+    runs = {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
+    missing = {key: why for group in facts.groups for key, why in missing_tests(group).items()}
+    missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
+    runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
     slowest = sorted(_lines(entries, lambda one: one.slowest), key=lambda line: (-line.seconds, line.test))
     return Tests(
         runs=tuple(runs[key] for key in sorted(runs)),
@@ -141,28 +143,6 @@ def _run(group: str, one: GroupEntry) -> TestRun:
 def _totals(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     known = [(outcome, counts[outcome]) for outcome in OUTCOMES if counts.get(outcome)]
     return tuple(known + sorted((name, n) for name, n in counts.items() if n and name not in _WORSE))
-
-
-def _recorded(group: GroupFacts) -> Iterator[TestRun]:
-    """Take totals out of records, for tests whose reports do not exist."""
-    for _, record in group.records:
-        totals = record.details.get("outcomes") or _counted(record)
-        if record.stage.startswith("test_") and "-" not in record.stage and isinstance(totals, dict):
-            yield TestRun(
-                cell=CellName.of(group.name, record.cell),
-                stage=record.stage,
-                passed=record.status == "ok",
-                totals=_totals({str(name): n for name, n in totals.items() if isinstance(n, int)}),
-                seconds=record.seconds,
-            )
-
-
-def _counted(record: Record) -> Mapping[str, int]:
-    match record.details.get("tests"):
-        case {"tests": int(tests), "failures": int(failures), "errors": int(errors), "skipped": int(skipped)}:
-            bad = failures + errors
-            return {"passed": tests - bad - skipped, "skipped": skipped, "failed": bad}
-    return {}
 
 
 def _lines(
@@ -239,6 +219,7 @@ def _wheel(
         sha256=one.sha256,
         origin=origin,
         commit=commit,
+        edited=record.edited,
         folders=_folders(contents_of(record, one.name), old),
         before=before[0].size if before else None,
         part_of=device_host(one.distribution),

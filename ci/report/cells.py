@@ -26,6 +26,7 @@ from ci.report.model import (
 from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
+from pytorch_build.test.reports import why_missing
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
@@ -63,9 +64,11 @@ def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
     A failure lies beside the last success, and is the later of the two.
     """
     found: dict[tuple[CellName, str], StageRun] = {}
+    missing = missing_tests(group)
     for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
         if not record.stage.startswith(_UPLOAD):
-            found[CellName.of(group.name, record.cell), record.stage] = _run(key, record)
+            name = CellName.of(group.name, record.cell)
+            found[name, record.stage] = _run(key, record, missing.get((name, record.stage), ""))
     for one in group.unreadable:
         found.setdefault((one.cell, one.run.stage), one.run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
@@ -74,17 +77,25 @@ def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
     return {name: tuple(sorted(runs, key=_order)) for name, runs in by_cell.items()}
 
 
-def _run(key: str, record: Record) -> StageRun:
+def missing_tests(group: GroupFacts) -> Mapping[tuple[CellName, str], str]:
+    """Find tests that count as missing, and why: of other bytes than the run has, or a part of the tests."""
+    every = [record for _, record in group.records]
+    tests = (one for one in every if one.stage.startswith("test_"))
+    found = ((CellName.of(group.name, one.cell), one.stage, why_missing(one, every)) for one in tests)
+    return {(name, stage): why for name, stage, why in found if why}
+
+
+def _run(key: str, record: Record, missing: str) -> StageRun:
     interrupted = record.exit_code == InterruptedStageError.exit_code
     failed: StageState = "interrupted" if interrupted else "failed"
     return StageRun(
         stage=record.stage,
-        state="ok" if record.status == "ok" else failed,
+        state="missing" if missing else "ok" if record.status == "ok" else failed,
         started=record.started,
         # an infinite number cannot be drawn
         seconds=record.seconds if isfinite(record.seconds) else 0.0,
         exit_code=record.exit_code,
-        error=record.error,
+        error=missing or record.error,
         key=key,
     )
 
@@ -107,9 +118,10 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     named = {(natural(one.group), natural(one.torch_ref), natural(one.python), one) for one in runs}
     for *_, name in sorted(one for one in named if one[-1].torch_ref):
         found = runs[name]
-        known = {run.stage for run in found}
+        known = {run.stage for run in found if run.state != "missing"}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
         missing = [stage for stage in expected if stage not in known]
+        there = {run.stage: run for run in found}
         state, reason = _state(found, missing, failing.get(name, ""))
         before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
         cells.append(
@@ -117,7 +129,10 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
                 name=name,
                 state=state,
                 reason=reason,
-                stages=(*found, *(StageRun(stage=stage, state="missing") for stage in missing)),
+                stages=(
+                    *found,
+                    *(StageRun(stage=one, state="missing") for one in missing if one not in there),
+                ),
                 line=time_line([*before, *found]),
                 wheels=len(made[name]),
                 requirements=tuple(
@@ -146,9 +161,11 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
         state: [run.stage for run in found if run.state == state] for state in words
     }
     stages |= {"incomplete": [stage for stage in missing if stage != TEST], "untested": missing}
+    said = {run.stage: f"{run.stage}: {run.error}" for run in found if run.state == "missing"}
     for state in reversed(STATES):
         some = stages.get(state)
         what = f"{', '.join(some)} {words.get(state, 'has no record')}" if some else ""
+        what = "; ".join(said.values()) if some and said.keys() >= set(some) else what
         if why := " and ".join(filter(None, [what, failing if state == "failed" else ""])):
             return state, why
     return STATES[0], ""

@@ -19,8 +19,7 @@ from core.run.records import Record
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
-from pytorch_build.test.reports import MERGED, reports_of
-from pytorch_build.test.summary import GroupEntry, ReportData
+from pytorch_build.test.reports import checked, reports_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run import RunOutputs
     from core.stores import Store, Stored
+    from pytorch_build.test.summary import GroupEntry
 
 
 _LOCK = "source-lock-"
-_TEST_DATA = "test-report.json"
 MOST = 25  # runs looked into for the previous one: a request each, in a bucket
 
 
@@ -137,7 +136,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *,
     problems: tuple[Problem, ...] = ()
     if tests:
         try:
-            results_of = _tests(store, outputs, name, [record for _, record in found], listed)
+            results_of = _tests(store, outputs, name, [record for _, record in found])
         except FatalError as problem:
             where = outputs.reports_prefix(name)
             problems = (Problem(where=where, what=problem.message, hint=problem.hint),)
@@ -181,23 +180,11 @@ def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Un
     return Unreadable(cell=place, run=run, problem=Problem(where=key, what=what, hint=hint))
 
 
-def _tests(
-    store: Store, outputs: RunOutputs, group: str, found: Sequence[Record], listed: Sequence[Stored]
-) -> tuple[GroupEntry, ...]:
-    """Read results of tests: as `test_report` filed them, or from the reports where those are newer."""
-    prefix = outputs.reports_prefix(group)
-    reports = [one for one in store.list(prefix) if one.key.endswith(".xml")]
-    filed = store.find(f"{prefix}/{_TEST_DATA}")
-    tested = [one for one in listed if one.key.rpartition("/")[2].startswith("test_")]
-    if filed and all(one.modified <= filed.modified for one in (*reports, *tested)):
-        text = store.read(filed.key).decode(errors="replace")
-        return data.parse_json(text, ReportData, where=filed.key).tests
-    if not reports:
-        return ()
-    # the record of all shards says nothing that theirs do not say
-    tests = [one for one in found if one.stage.startswith("test_") and MERGED not in one.details]
-    read = reports_of(store, outputs, group, tests)
-    whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in results.merged(read)]
+def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
+    """Read results of tests from the reports, and hold them against the records."""
+    read = results.merged(reports_of(store, outputs, group, found))
+    tested = checked(read, found, store=store, outputs=outputs, artifact_group=group)
+    whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]
     return summary.data(outputs.run_id, whole).tests
 
 

@@ -136,6 +136,7 @@ class Wheel:
     sha256: str
     origin: str = ""
     commit: str = ""
+    edited: str = ""
     folders: tuple[Folder, ...] = ()
     before: int | None = None
     part_of: str = ""
@@ -254,7 +255,7 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class TestRun:
-    """The results of a test stage on a cell."""
+    """The results of a test stage on a cell; `missing`: why they count for nothing."""
 
     __test__ = False
 
@@ -264,6 +265,7 @@ class TestRun:
     totals: tuple[tuple[str, int], ...]
     seconds: float
     problems: tuple[str, ...] = ()
+    missing: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,8 @@ def _wheels(page: Page) -> Sequence[Table]:
     rows: dict[str, list[tuple[str, ...]]] = {group.name: [] for group in page.groups}
     for one in page.wheels:
         took = f"{seconds.get((one.cell, one.stage), 0):.1f}"
-        row = (one.name, one.version, console.size(one.size), took, one.commit[:12], one.sha256[:12])
+        commit = ", ".join(filter(None, (one.commit[:12], one.edited)))
+        row = (one.name, one.version, console.size(one.size), took, commit, one.sha256[:12])
         rows[one.cell.group].append(row)
     return [Table(f"run {page.run_id}, {group}", columns, found) for group, found in rows.items()]
 
@@ -117,7 +118,7 @@ def _tests(page: Page) -> Sequence[Table]:
             f"{run.stage} {run.cell}",
             ", ".join(f"{count} {name}" for name, count in run.totals),
             duration(run.seconds),
-            "passed" if run.passed else "; ".join(run.problems) or "failed",
+            run.missing or ("passed" if run.passed else "; ".join(run.problems) or "failed"),
         )
         for run in page.tests.runs
     ]

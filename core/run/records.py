@@ -71,6 +71,16 @@ class Record(Model):
         """The record's name within its artifact group."""
         return record_name(self.stage, self.cell)
 
+    @property
+    def edited(self) -> str:
+        """Say that it was made from a tree with edits that are in no commit; "" where it was not."""
+        match self.details.get("source"):
+            case {"diff": str(diff), "edited": int(count)} if diff:
+                return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}"
+            case {"diff": str(diff)} if diff:
+                return "edited tree"
+        return ""
+
 
 def record_name(stage: str, cell: Cell) -> str:
     """Name a record: stage, ref and Python where the stage has them, one of a group's several families."""

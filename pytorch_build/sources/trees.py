@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -85,11 +86,12 @@ class DevelopersTree:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Its commit and the digest of its edits."""
+        """Its commit, the digest of its edits, and how many files they are in."""
         return {
             "tree": str(self.own.source),
             "commit": self.own.commit,
             "diff": self.own.diff_digest,
+            "edited": self.own.edited,
             "hipify": self.hipify,
         }
 
@@ -177,6 +179,8 @@ _DIFF = (
     "core.quotePath=true",
 )
 
+_DIFFERS = re.compile(rb"^diff --git ", re.MULTILINE)
+
 Stamp = tuple[int, int, int]
 
 
@@ -188,6 +192,7 @@ class OwnTree:
     path: Path
     commit: str
     diff_digest: str
+    edited: int = 0
     changed: int = 0
 
 
@@ -195,7 +200,8 @@ def observed(tree: Path, work: Path) -> OwnTree:
     """Describe a developer's tree without a working copy."""
     tree = tree.absolute()
     commit = _opened(tree).commit_of("HEAD")
-    return OwnTree(source=tree, path=work.absolute(), commit=commit, diff_digest=diff_digest(tree))
+    digest, edited = edits_of(tree)
+    return OwnTree(source=tree, path=work.absolute(), commit=commit, diff_digest=digest, edited=edited)
 
 
 def mirror(tree: Path, work: Path) -> OwnTree:
@@ -217,17 +223,15 @@ def mirror(tree: Path, work: Path) -> OwnTree:
     return replace(observed(tree, work), commit=commit, changed=changed)
 
 
-def diff_digest(tree: Path) -> str:
-    """Hash a tree's edits against its commit, submodules' and untracked files' included."""
+def edits_of(tree: Path) -> tuple[str, int]:
+    """Hash a tree's edits against its commit, submodules' and untracked files' included; count the files."""
     source = _opened(tree.absolute())
     with tempfile.TemporaryDirectory(prefix="diff.") as scratch:
         parts = [part for one in [source, *submodules(source)] for part in _edits(one, source, Path(scratch))]
-    if not parts:
-        return ""
     whole = hashlib.sha256()
-    for part in parts:
+    for part, _ in parts:
         whole.update(part)
-    return whole.hexdigest()
+    return whole.hexdigest() if parts else "", sum(count for _, count in parts)
 
 
 def _opened(tree: Path) -> Repository:
@@ -337,8 +341,8 @@ def _copy(source: Path, target: Path, work: Path) -> None:
     shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[bytes]:
-    """Return what a repository's edits consist of: its diff, and its untracked files."""
+def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[tuple[bytes, int]]:
+    """Return what a repository's edits consist of, and of how many files: its diff, and untracked files."""
     place = git.path.relative_to(top.path).as_posix().encode()
     index = scratch / "index"
     original = git.path / git.out("rev-parse", "--git-path", "index")
@@ -351,7 +355,7 @@ def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[bytes]:
     words = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index")
     git.run(*words, "--ignore-submodules=dirty", f"--output={diff}", env=env)
     if text := diff.read_bytes():
-        yield b"diff %s\0%d\0" % (place, len(text)) + text
+        yield b"diff %s\0%d\0" % (place, len(text)) + text, len(_DIFFERS.findall(text))
     listed = git.run("ls-files", "-z", "--others", "--exclude-standard", env=env).stdout
     for name in sorted(name for name in listed.split("\0") if name):
         path = git.path / name
@@ -359,5 +363,5 @@ def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[bytes]:
         content = os.fsencode(path.readlink()) if link else path.read_bytes() if path.is_file() else b""
         mode = b"link" if link else b"%o" % (path.stat().st_mode & 0o100)
         digest = hashlib.sha256(content).hexdigest().encode()
-        yield b"file %s\0%s\0%s\0%s\0" % (place, name.encode(), mode, digest)
+        yield b"file %s\0%s\0%s\0%s\0" % (place, name.encode(), mode, digest), 1
     index.unlink(missing_ok=True)

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.errors import DataError, MissingInputError
-from core.junit import OUTCOMES, Case, clean, cut, first_line, last_attempt
+from core.junit import OUTCOMES, Case, clean, cut, first_line
 from core.process import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Plan, PlannedRule
+from pytorch_build.test.results import last_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +63,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRun:
-    """The results of a test file; `whole` counts its tests before a shard takes its own."""
+    """The results of a test file; `whole` counts its tests before anything chooses among them."""
 
     file: str
     cases: tuple[Case, ...]
@@ -153,7 +154,9 @@ class _Running:
         self.collected: dict[str, None] = {}
         self.matched: dict[str, dict[str, None]] = {}
         self.whole: int | None = None
+        self.existing: frozenset[str] | None = None
         self.processes = 0
+        self.selects = bool(setting.expression or setting.arguments)
         self.side_by_side = file.parallel and setting.workers > 1
 
     def perform(self, part: Part | None) -> None:
@@ -161,31 +164,36 @@ class _Running:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.log.unlink(missing_ok=True)
         if self.file.runner == "script":
-            self.processes += 1
+            self.processes, self.whole = 1, 0
             argv = [str(self.setting.python), str(self.setting.tree / self.file.file)]
             ended = self._supervised(argv, self.setting.env)
             self.cases[self.file.file] = of_script(self.file.file, ended, self._tail())
             return
-        only = self._part(part) if part is not None and not part.whole else None
+        only = self._part(part) if self.selects or not (part is None or part.whole) else None
         while only != ():
             only = self._process(only)
             if only:
                 console.say(f"{self.file.file}: its process died; {len(only)} tests go on in another one.")
 
-    def _part(self, part: Part) -> tuple[str, ...] | None:
-        """Collect the file, and choose the shard's tests; None to let the file fail as a whole."""
-        sessions, _ = self._started("collect", None, ("--collect-only", "-q"))
-        session = sessions[-1] if sessions else None
-        if not session or not session.end or any(one.outcome == "error" for one in session.uncollected):
+    def _part(self, part: Part | None) -> tuple[str, ...] | None:
+        """Collect the file as it is, and choose the shard's tests; None for all, also where that fails."""
+        plain = replace(self.setting, expression="", arguments=())
+        sessions, _ = self._started("collect", None, ("--collect-only", "-q"), plain)
+        lines = [line for one in sessions for line in (one.end, *one.uncollected)]
+        if not sessions or any(line is None or line.outcome == "error" for line in lines):
             return None
-        self.whole = len(session.collected)
-        return tuple(test for test in session.collected if part.takes(test))
+        found = dict.fromkeys(test for one in sessions for test in one.collected)
+        self.whole, self.existing = len(found), frozenset(found)
+        return None if part is None or part.whole else tuple(test for test in found if part.takes(test))
 
     def _process(self, only: tuple[str, ...] | None) -> tuple[str, ...]:
         """Run one process and keep its results; return the tests that are to go on in another one."""
         self.processes += 1
         together = self.side_by_side
-        sessions, ended = self._started(str(self.processes), only, ())
+        sessions, ended = self._started(str(self.processes), only, (), self.setting)
+        if self.whole is None and sessions and not self.selects:
+            tests = {test for one in sessions for test in one.collected}
+            self.whole = len(tests) + sum(one.deselected for one in sessions)
         left = self._left(sessions)
         found = of_file(
             self.file.file,
@@ -193,19 +201,28 @@ class _Running:
             # what goes on is not reported as lost
             [replace(one, collected=one.started) for one in sessions] if left else sessions,
             self._tail(),
-            may_be_empty=bool(self.setting.expression or self.setting.arguments) or only is not None,
+            may_be_empty=self.selects or only is not None,
         )
         for case in found:
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
-            rules = [one for one in self.setting.rules if one.action == "retry" and one.takes(case.test)]
-            rule = f"{rules[0].name}: {rules[0].reason}" if case.attempts > 1 and rules else ""
+            if not (case.failing or self._exists(case.test)):
+                continue
+            again = case.attempts > 1
+            explained = again or case.outcome in {"skipped", "xfailed"}
+            rules = [one for one in self.setting.rules if explained and one.takes(case.test)]
+            rules = [one for one in rules if (one.action == "retry") == again]
+            rule = f"{rules[0].name}: {rules[0].reason}" if rules else ""
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:
-            self.collected |= dict.fromkeys(session.collected)
-            for rule, tests in session.rules.items():
-                self.matched.setdefault(rule, {}).update(dict.fromkeys(tests))
+            self.collected |= dict.fromkeys(filter(self._exists, session.collected))
+            for name, taken in session.rules.items():
+                self.matched.setdefault(name, {}).update(dict.fromkeys(taken))
         return left
+
+    def _exists(self, test: str) -> bool:
+        """Whether it is a test of the file, or the file itself, and not what arguments have added."""
+        return self.existing is None or test in self.existing or "::" not in test
 
     def _left(self, sessions: Sequence[Session]) -> tuple[str, ...]:
         """List the tests that a process that died had not come to, if they may go on."""
@@ -221,9 +238,9 @@ class _Running:
         return left if time.monotonic() < self.until else ()
 
     def _started(
-        self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...]
+        self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...], setting: Setting
     ) -> tuple[Sequence[Session], Ended]:
-        setting, path = self.setting, self.folder / f"{name}.plan.json"
+        path = self.folder / f"{name}.plan.json"
         runner = self.file.runner == "run_test"
         plan = Plan(
             root=str(setting.tree),
@@ -233,7 +250,7 @@ class _Running:
             rules=setting.rules,
         )
         plugin.write_plan(path, plan)
-        argv, env = self._command([*plugin.arguments(path), *more])
+        argv, env = self._command([*plugin.arguments(path), *more], setting)
 
         def journals() -> list[Path]:
             return sorted(self.folder.glob(f"{name}.*journal.jsonl"))
@@ -248,8 +265,8 @@ class _Running:
                 console.warn(str(problem))
         return sorted(found, key=lambda session: session.began.time), ended
 
-    def _command(self, own: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-        setting, python = self.setting, str(self.setting.python)
+    def _command(self, own: Sequence[str], setting: Setting) -> tuple[list[str], Mapping[str, str]]:
+        python = str(setting.python)
         own = [
             *own,
             "-o",

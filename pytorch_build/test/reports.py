@@ -1,8 +1,9 @@
 """JUnit reports of a run: what a test stage leaves, its record, and finding and checking them again.
 
-A promotion reads the records (`ci.promote.evidence`): ``inputs.files`` are the wheels that were tested,
-name to digest; ``inputs.arguments`` chose among the tests, and make the record count for nothing;
-``details.tests`` are the totals, and ``details.report`` the report, whose digest is checked again.
+A promotion and the run's page read the records: ``inputs.files`` are the wheels that were tested, name to
+digest, and the results are about these bytes alone (`out_of_date`); ``inputs.arguments`` replaced tests or
+rules, and make the record count for nothing; ``details.tests`` are the totals, and how many tests exist
+without any choice among them (`incomplete`); ``details.report`` is the report, whose digest is checked again.
 
 A shard has a report and a record of its own, ``test_torch-2-of-6``, which do not allow a promotion.
 `test_report` writes the record that does, ``test_torch``, once every shard is there and has passed.
@@ -16,13 +17,29 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from core import files, junit, parallel
+from packaging.utils import canonicalize_name
+
+from core import console, files, junit, parallel
 from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Document
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Report, Tested, document_of, merged, report_of
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.test.results import (
+    DEFAULT_CONFIG,
+    EXISTING,
+    LEFT_OUT,
+    TAKEN_OUT,
+    Origin,
+    Report,
+    Tested,
+    document_of,
+    merged,
+    report_of,
+    unexplained,
+)
 from pytorch_build.test.shards import Shard
+from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +47,13 @@ if TYPE_CHECKING:
 
     from core.cli.options import Common
     from core.run import RunOutputs
+    from core.run.stage import Stage
     from core.stores import Store
 
 # property of a report, and detail of a record, that was made of those of all shards
 MERGED = "merged_shards"
 # inputs in which all shards must agree, because a promotion goes by them
-_AGREED = ("files", "arguments", "installed", "config")
+_AGREED = ("files", "arguments", "selection", "installed", "config")
 _SHOWN = 10
 _STAGE = "test_"
 
@@ -55,11 +73,15 @@ def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: R
     if not outputs.immutable and MERGED not in report.document.properties:
         _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
-    # reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml
-    key = f"{outputs.reports_prefix(artifact_group)}/{report.origin.name}{_part(report.shard)}.xml"
+    key = report_key(outputs, artifact_group, report.origin, report.shard)
     store.put_bytes(key, content)
     digest = hashlib.sha256(content).hexdigest()
-    return {**totals(report.document.cases), "report": {"key": key, "sha256": digest}}
+    return {**totals(report), "report": {"key": key, "sha256": digest}}
+
+
+def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: Shard | None = None) -> str:
+    """Return where a report is kept: ``reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml``."""
+    return f"{outputs.reports_prefix(artifact_group)}/{origin.name}{_part(shard)}.xml"
 
 
 def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
@@ -77,8 +99,9 @@ def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, rep
                 store.delete(stored.key)
 
 
-def totals(cases: Sequence[junit.Case]) -> Mapping[str, Any]:
-    """Count results as a promotion reads them, and by outcome."""
+def totals(report: Report) -> Mapping[str, Any]:
+    """Count results as a promotion reads them, and by outcome; a shard cannot say how many exist."""
+    document, cases = report.document, report.document.cases
     found = junit.counts(cases)
     tests = {
         "tests": len(cases),
@@ -86,7 +109,66 @@ def totals(cases: Sequence[junit.Case]) -> Mapping[str, Any]:
         "errors": found["error"] + found["crashed"] + found["timeout"],
         "skipped": found["skipped"] + found["xfailed"],
     }
-    return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}}
+    known = [suite.properties.get(EXISTING) for suite in document.suites.values()]
+    if report.shard is None and known and None not in known:
+        files_as_a_whole = sum(case.test == case.file for case in cases)
+        tests["existing"] = sum(int(one or 0) for one in known) + files_as_a_whole
+        tests["unexplained"] = len(unexplained(cases, document.properties))
+    said = {LEFT_OUT: document.properties[LEFT_OUT]} if LEFT_OUT in document.properties else {}
+    return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}, **said}
+
+
+def incomplete(details: Mapping[str, Any]) -> str:
+    """Explain why the results of a test's record are not those of all tests that exist; "" where they are."""
+    tests = details.get("tests")
+    if not isinstance(tests, dict) or "existing" not in tests:
+        return "its record does not say which tests exist"
+    ran, taken_out = tests.get("tests"), tests.get("unexplained")
+    if ran != tests["existing"]:
+        return f"{ran} of {tests['existing']} tests ran"
+    return str(details.get(LEFT_OUT) or (f"{taken_out} of {ran} tests were {TAKEN_OUT}" if taken_out else ""))
+
+
+def unless_incomplete(stage: Stage) -> Stage:
+    """Do again what ran in part for another cause than its inputs: a variable, a plugin, a setting."""
+    name = records.record_name(stage.name, stage.cell)
+    before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
+    if before is None or before.inputs.get("selection") or "-" in stage.name:
+        return stage
+    force = stage.common.force or bool(incomplete(before.details))
+    return replace(stage, common=replace(stage.common, force=force))
+
+
+def out_of_date(record: Record, every: Iterable[Record]) -> str:
+    """Explain which bytes of its run a test is not about; "" where the run still has those that it ran on."""
+    if not record.inputs.get("installed", True):
+        return "it tested what an environment held already"
+    tested = record.inputs.get("files") or record.inputs.get("packages")
+    tested = tested if isinstance(tested, dict) else {}
+    here: dict[str, str] = {}
+    needed = set()
+    # a build's word counts more than that of an upload
+    for one in sorted(every, key=lambda one: one.stage.startswith("build_")):
+        made = one.files if one.status == "ok" else ()
+        here |= {file.name: file.sha256 for file in made}
+        together = (one.cell.torch_ref, one.cell.python) == (record.cell.torch_ref, record.cell.python)
+        if one.stage.startswith("build_") and record.cell.torch_ref and together:
+            needed |= {file.name for file in made if file.distribution in DISTRIBUTIONS.values()}
+    changed = {name for name, digest in tested.items() if here.get(name, digest) != digest}
+    if rocm := set(filter(_is_rocm, here)):
+        changed |= set(filter(_is_rocm, tested)) - rocm
+    listed = ", ".join(sorted(changed | (needed - tested.keys())))
+    return f"out of date: it ran on other bytes than the run has of {listed}" if listed else ""
+
+
+def _is_rocm(filename: str) -> bool:
+    return is_rocm(canonicalize_name(filename.partition("-")[0]))
+
+
+def why_missing(record: Record, every: Iterable[Record]) -> str:
+    """Explain why a test counts as missing, by its record and all of its group's; "" where it counts."""
+    judged = record.status == "ok" and "-" not in record.stage and "tests" in record.details
+    return out_of_date(record, every) or (incomplete(record.details) if judged else "")
 
 
 def why_not(tested: Sequence[Tested]) -> str:
@@ -106,10 +188,16 @@ def why_not(tested: Sequence[Tested]) -> str:
     return "\n  ".join([f"Tests: {what if tested else 'there is no result'}.", *lines[:_SHOWN], *left])
 
 
-def require_report_passed(report: Report, *, hint: str = "") -> None:
-    """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did."""
-    if why := why_not(merged([replace(report, shard=None)])):
+def require_passed(report: Report, *, hint: str = "") -> None:
+    """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did.
+
+    What ran and passed is no failure; that it was a part of the tests is said.
+    """
+    document = replace(report.document, suites={}, properties={})
+    if why := why_not(merged([replace(report, shard=None, document=document)])):
         raise CheckError(why, hint=hint)
+    if report.shard is None and (why := incomplete(totals(report))):
+        console.warn(f"{report.origin}: {why}. It counts as missing: no release rests on it.")
 
 
 def of_shards(
@@ -130,7 +218,9 @@ def of_shards(
         )
     inputs = _shared_inputs(origin, passed)
     document = Document(
-        cases=tuple(case for case, _ in tested.cases), suites=tested.suites, properties={MERGED: str(count)}
+        cases=tuple(case for case, _ in tested.cases),
+        suites=tested.suites,
+        properties={MERGED: str(count), **tested.chosen},
     )
     details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
     facts = {"inputs": inputs, "input_digest": files.digest_of(inputs)}
@@ -206,19 +296,22 @@ def groups_of(common: Common) -> Sequence[str]:
 def in_store(
     store: Store, outputs: RunOutputs, artifact_group: str
 ) -> tuple[Sequence[Report], Sequence[Record]]:
-    """Read the reports of a group of a run, and the records of its tests."""
+    """Read the reports of a group of a run, and its records."""
     every = records.read_all(store, outputs, artifact_group)
-    # what was made of shards adds nothing to them
-    tests = [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
-    return reports_of(store, outputs, artifact_group, tests), tests
+    return reports_of(store, outputs, artifact_group, every), every
+
+
+def _tests_of(every: Iterable[Record]) -> Sequence[Record]:
+    """Choose the records of tests; what was made of shards adds nothing to them."""
+    return [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
 
 
 def reports_of(
-    store: Store, outputs: RunOutputs, artifact_group: str, tests: Sequence[Record]
+    store: Store, outputs: RunOutputs, artifact_group: str, every: Iterable[Record]
 ) -> Sequence[Report]:
-    """Read the reports of a group of a run, whose tests' records are known."""
-    # smoke and ROCm reports do not say what they are about; their records do
-    origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in tests}
+    """Read the reports of a group of a run, whose records are known."""
+    # ROCm reports do not say what they are about; their records do
+    origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in _tests_of(every)}
     prefix = outputs.reports_prefix(artifact_group)
 
     def one(key: str) -> Report:
@@ -240,17 +333,19 @@ def _unmerged(reports: Iterable[Report]) -> Sequence[Report]:
 
 def checked(
     tested: Iterable[Tested],
-    found: Sequence[Record],
+    every: Sequence[Record],
     *,
     store: Store,
     outputs: RunOutputs,
     artifact_group: str,
 ) -> tuple[Tested, ...]:
-    """Add what records know and reports do not: stages that failed without a report, reports that changed."""
+    """Add what records know and reports do not: failures without a report, changed reports, other bytes."""
     by_origin = {one.origin: one for one in tested}
+    found = [(record, _origin(record, artifact_group, outputs)) for record in _tests_of(every)]
     added: dict[Origin, list[str]] = defaultdict(list)
-    for record in found:
-        origin = _origin(record, artifact_group, outputs)
+    for origin in by_origin.keys() - {origin for _, origin in found}:
+        added[origin].append("no record says which wheels its report is about")
+    for record, origin in found:
         known = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
         if record.status == "failed":
             # the results show failures already
@@ -258,6 +353,8 @@ def checked(
                 added[origin].append(f"{record.stage} failed: {record.error or 'no error message'}")
         elif change := _changed(record, store, outputs.reports_prefix(artifact_group)):
             added[origin].append(change)
+        elif why := out_of_date(record, every):
+            added[origin].append(why)
     return tuple(
         replace(by_origin[origin], problems=(*by_origin[origin].problems, *added[origin]))
         for origin in sorted(by_origin)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from core.errors import UsageError
-from core.junit import NO_TEST, Document, counts, last_attempt
+from core.junit import NO_TEST, Document, counts
 from core.run.records import Cell, record_name
 from pytorch_build.test.shards import Shard, parse_shard
 
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from core.junit import Case, Suite
 
 DEFAULT_CONFIG = "default"
-# property of a test file: how many tests it has before shards take theirs
-WHOLE = "tests_in_all_shards"
+# property of a test file: how many tests it has before anything chooses among them
+EXISTING = "existing_tests"
+# properties of a report: what else there was to run, and the percentage that may skip itself by no rule
+LEFT_OUT, MAY_SKIP = "left_out", "may_skip"
+TAKEN_OUT = "skipped or tried again by no rule and for no known reason"
 _NAMED = 5
 _CELL = ("torch_ref", "python", "gpu_family", "group")
 
@@ -75,7 +78,6 @@ class Report:
     document: Document
     shard: Shard | None = None
     plan: str = ""
-    collected: int | None = None
     where: str = ""
 
 
@@ -90,6 +92,7 @@ class Tested:
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
     suites: Mapping[str, Suite] = field(default_factory=dict)
+    chosen: Mapping[str, str] = field(default_factory=dict)
     shards: int = 1
 
     @property
@@ -108,6 +111,18 @@ class Tested:
         return not self.problems and not self.failing
 
 
+def last_attempt(cases: Sequence[Case]) -> Case:
+    """Make one result of the attempts of a test, the first one first: flaky if it failed and then passed."""
+    last = cases[-1]
+    failed = next((case for case in cases if case.failing), None)
+    attempts, seconds = sum(case.attempts for case in cases), sum(case.seconds for case in cases)
+    if last.outcome == "passed" and failed is not None:
+        last = replace(last, outcome="flaky", line=failed.line, text=failed.text)
+    elif not last.failing and failed is not None:
+        last = failed  # skipped after a failure: it was never seen to pass
+    return replace(last, attempts=attempts, seconds=seconds)
+
+
 def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
     """Read from a report's own properties what it is about; `origin` is what is known beside them."""
     said, problems = document.properties, document.problems
@@ -119,8 +134,7 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
             shard = parse_shard(text)
         except UsageError:
             problems = (*problems, f"it names {text[:40]!r} as its shard")
-    collected = said.get("collected", "")
-    if collected == "0":
+    if shard and MAY_SKIP in said:
         # a shard for which nothing is left, as others took it all
         problems = tuple(one for one in problems if one != NO_TEST)
     return Report(
@@ -128,7 +142,6 @@ def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
         document=replace(document, problems=problems),
         shard=shard,
         plan=said.get("plan", ""),
-        collected=int(collected) if collected.isascii() and collected.isdigit() else None,
         where=where,
     )
 
@@ -137,7 +150,6 @@ def document_of(report: Report) -> Document:
     """Return a report's document with what it is about among its properties: `report_of` backwards."""
     said = {name: getattr(report.origin, name) for name in _ABOUT}
     said |= {"shard": str(report.shard or ""), "plan": report.plan}
-    said["collected"] = "" if report.collected is None else str(report.collected)
     own = {name: value for name, value in said.items() if value}
     return replace(report.document, properties={**report.document.properties, **own})
 
@@ -162,23 +174,37 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
         for case in _attempts(by_shard[shard]):
             cases.append((case, str(shard or "")))
             ran_in[case.test].append(str(shard or ""))
-        problems += _collected_problems(by_shard[shard])
     if twice := sorted(test for test, shards in ran_in.items() if len(shards) > 1):
         problems.append(f"{_some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
-    problems += _whole_problems(reports)
+    said = [(name, one.document.properties.get(name)) for one in reports for name in (LEFT_OUT, MAY_SKIP)]
+    chosen = {name: value for name, value in said if value}
+    problems += [*_existing_problems(reports), *filter(None, [chosen.get(LEFT_OUT)])]
     found = counts(case for case, _ in cases)
     if not problems and not cases:
         problems = ["no test ran"]
     elif not problems and found["skipped"] + found["xfailed"] == len(cases):
         problems = [f"all {len(cases)} tests were skipped"]
+    elif why := unexplained([case for case, _ in cases], chosen):
+        problems.append(f"{len(why)} tests were {TAKEN_OUT}, such as {why[0].test}: {why[0].line}")
     return Tested(
         origin=origin,
         cases=tuple(cases),
         problems=tuple(dict.fromkeys(problems)),
         seconds=sum(suite.seconds for one in reports for suite in one.document.suites.values()),
         suites={name: suite for one in reports for name, suite in one.document.suites.items()},
+        chosen=chosen,
         shards=max((shard.count for shard in by_shard if shard), default=1),
     )
+
+
+def unexplained(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
+    """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
+    if not (share := properties.get(MAY_SKIP, "")).isdecimal():
+        return ()
+    bare = [case for case in cases if not case.rule]
+    skipped = [case for case in bare if case.outcome in {"skipped", "xfailed"}]
+    flaky = [case for case in bare if case.outcome == "flaky"]
+    return [*(skipped if len(skipped) * 100 > int(share) * len(cases) else ()), *flaky]
 
 
 def _attempts(reports: Sequence[Report]) -> list[Case]:
@@ -210,27 +236,18 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
     return problems
 
 
-def _collected_problems(reports: Sequence[Report]) -> list[str]:
-    # a file by itself is not a test: it is there when the whole of it failed
-    ran = [sum(case.test != case.file for case in one.document.cases) for one in reports]
-    return [
-        _placed(one, f"{one.collected} tests were to run, and {number} are reported")
-        for one, number in zip(reports, ran, strict=True)
-        if one.collected not in (None, number)
-    ]
-
-
-def _whole_problems(reports: Sequence[Report]) -> list[str]:
+def _existing_problems(reports: Sequence[Report]) -> list[str]:
     said: dict[str, set[str]] = defaultdict(set)
     ran: dict[str, int] = defaultdict(int)
     for report in reports:
         for name, suite in report.document.suites.items():
-            if WHOLE in suite.properties:
-                said[name].add(suite.properties[WHOLE])
+            if EXISTING in suite.properties:
+                said[name].add(suite.properties[EXISTING])
         for case in report.document.cases:
+            # a file by itself is not a test: it is there when the whole of it failed
             ran[case.file] += case.test != case.file
     return [
-        f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported by all shards"
+        f"{name} has {' or '.join(sorted(numbers))} tests, and {ran[name]} are reported"
         for name, numbers in sorted(said.items())
         if numbers != {str(ran[name])}
     ]

@@ -16,7 +16,7 @@ from core.run import records
 from core.run.stage import Made, Stage, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.file_run import FileRun, Setting
-from pytorch_build.test.results import DEFAULT_CONFIG, WHOLE, Origin, Report
+from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
 from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
@@ -67,16 +67,19 @@ class TorchTests:
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def choices(self) -> list[str]:
-        """What was chosen among the tests, or replaced: no promotion rests on such results."""
+    def selection(self) -> list[str]:
+        """What may choose among the tests."""
         words = [word for name in self.include for word in ("--include", name)]
         words += [word for name in self.exclude for word in ("--exclude", name)]
-        words += ["-k", self.expression] if self.expression else []
-        words += ["--pytorch-dir", str(self.tree)] if self.tree else []
+        return [*words, *(["-k", self.expression] if self.expression else []), *self.pytest_arguments]
+
+    @property
+    def replaced(self) -> list[str]:
+        """What was put in the place of the tests and rules: no promotion rests on such results."""
+        words = ["--pytorch-dir", str(self.tree)] if self.tree else []
         words += ["--allow-version-mismatch"] if self.allow_version_mismatch else []
         words += ["--other-gpu"] if self.other_gpu else []
-        words += [word for path in self.skips for word in ("--skips", str(path))]
-        return [*words, *self.pytest_arguments]
+        return words + [word for path in self.skips for word in ("--skips", str(path))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,11 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
     context, tests, common = bench.context, bench.tests, bench.context.common
     cell = context.cell(bench.target.tag)
     origin = Origin.of("test_torch", cell, config=request.config, run_id=common.outputs.run_id)
-    chosen = _files(bench, request)
+    chosen, every = (
+        _files(bench, request),
+        _files(bench, replace(request, include=(), exclude=(), expression="")),
+    )
+    left_out = f"{len(every.keys() - chosen)} of {len(every)} test files did not run"
     known = (
         shards.read_durations(request.durations)
         if request.durations
@@ -136,11 +143,13 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         applied=_applied(bench, request, rules),
         files=chosen,
         plan=shards.plan(chosen, known, request.shard.count),
+        left_out=left_out if every.keys() - chosen else "",
     )
     found = {
         **inputs,
         "config": request.config,
-        "arguments": request.choices,
+        "arguments": request.replaced,
+        "selection": request.selection,
         "tests": {"commit": tests.commit, "version": tests.version},
         "rules": {
             str(number): files.digest_of([one.model_dump() for one in group])
@@ -151,7 +160,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         "gpu": sorted({one.target for one in bench.assignments if one.target}),
     }
     stage = Stage(name=run.name, common=common, artifact_group=context.artifact_group, cell=cell)
-    perform(stage, found, lambda: Made(files=(), details=run.tested()))
+    perform(reports.unless_incomplete(stage), found, lambda: Made(files=(), details=run.tested()))
 
 
 def _require_code(bench: Bench) -> None:
@@ -204,6 +213,7 @@ class _Run:
     applied: Sequence[tuple[PlannedRule, ...]]
     files: Mapping[str, TestFile]
     plan: shards.Plan
+    left_out: str
 
     def tested(self) -> Mapping[str, Any]:
         bench, request, context = self.bench, self.request, self.bench.context
@@ -225,22 +235,26 @@ class _Run:
                     one.file: Suite(
                         seconds=one.seconds,
                         properties={"processes": str(one.processes)}
-                        | ({} if one.whole is None else {WHOLE: str(one.whole)}),
+                        | ({} if one.whole is None else {EXISTING: str(one.whole)}),
                     )
                     for one in runs
                 },
-                properties={"torch": bench.torch.version, "tests": bench.tests.commit or bench.tests.version},
+                properties={
+                    "torch": bench.torch.version,
+                    "tests": bench.tests.commit or bench.tests.version,
+                    MAY_SKIP: str(upstream_tests.configuration(request.config).may_skip),
+                }
+                | ({LEFT_OUT: self.left_out} if self.left_out else {}),
                 timestamp=started,
             ),
             shard=request.shard if request.shard.count > 1 else None,
             plan=self.plan.digest,
-            collected=sum(len(one.collected) for one in runs),
         )
         common = context.common
         details = reports.put_report(common.open_store(), common.outputs, context.artifact_group, report)
         _show(runs)
         self._warn_of_silent_rules(runs)
-        reports.require_report_passed(report, hint=self._hint())
+        reports.require_passed(report, hint=self._hint())
         found = counts(report.document.cases)
         console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
         matched = {rule: len(tests) for one in runs for rule, tests in one.matched.items() if tests}

@@ -199,6 +199,7 @@ class Configuration(Model):
     """One configuration."""
 
     gpus: Literal["unique", "all"]
+    may_skip: int = Field(default=0, ge=0, lt=100)
     scripts: tuple[str, ...] = ()
     steps: tuple[Step, ...] = Field(min_length=1)
 

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
-from core import console, files, junit, process
+from core import console, files, process
 from core.cli.options import add_group, common_from, environment
+from core.data import read_toml
 from core.env import installed_version, require
 from core.env.locks import locked_call
 from core.errors import CheckError, ProcessError
+from core.junit import Document, Suite
 from core.packages.sources import SourceOptions, source_options
-from core.run import records, stage
+from core.process import Ended
+from core.run import stage
 from core.run.stage import Made, Stage
 from pytorch_build.context import context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
-from pytorch_build.test import installation, reports
+from pytorch_build.test import installation, plugin, reports
+from pytorch_build.test.file_run import of_file
 from pytorch_build.test.gpus import assignments
+from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
+    from pytorch_build.test.plugin import Session
 
 PASSES_REST = True
 # the tests, and what builds the rocm sdist
 SMOKE_REQUIREMENTS = ("pytest", "setuptools")
 SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
+REASONS = SMOKE_TESTS / "reasons.toml"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +97,9 @@ def test_run(context: Context, options: SmokeOptions) -> None:
     )
     inputs = {
         **what.inputs,
-        "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.py"))},
-        "arguments": [*options.pytest_arguments, options.rocm.installer],
+        "tests": {path.name: files.sha256(path) for path in sorted(SMOKE_TESTS.glob("*.*"))},
+        "selection": list(options.pytest_arguments),
+        "installer": options.rocm.installer,
         "gpu": gpu.target,
         "installed": options.install,
     }
@@ -110,7 +119,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         artifact_group=context.artifact_group,
         cell=context.cell(target.tag),
     )
-    stage.perform(made, inputs, work)
+    stage.perform(reports.unless_incomplete(made), inputs, work)
     _copy_report(context, target, options)
 
 
@@ -138,57 +147,99 @@ def _pytest(
         "SMOKE_EXPECT": json.dumps(expect),
         # the sample's torch is a miniature that sees none
         "SMOKE_GPU": (not context.ref.local_label and gpu.target) or None,
+        "PYTHONPATH": str(plugin.TARGET),
         "VIRTUAL_ENV": str(target.prefix),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    failure: ProcessError | None = None
+    # what exists is collected where nothing of the caller's can choose
+    plain = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "junit.xml"
-        argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
-        argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", f"--junitxml={path}"]
-        try:
-            process.run(
-                [*argv, *options.pytest_arguments, SMOKE_TESTS],
-                cwd=Path(folder),
-                env=process.handed_on(**changes),
-            )
-        except ProcessError as problem:
-            failure = problem
-        totals, report = _totals(path, failure), path.read_bytes()
-    key = _report_key(context, target)
-    context.common.open_store().put_bytes(key, report)
-    if failure is not None or totals["tests"] == totals["skipped"]:
+        at = Path(folder)
+        every, _ = _session(target, at / "every", ("--collect-only",), {**changes, **plain}, process.capture)
+        session, ended = _session(target, at / "run", options.pytest_arguments, changes, process.run)
+    known = _reasons(context, expect)
+    cases = (
+        replace(one, file=_file(one.test), rule=known(one.line) if one.outcome == "skipped" else "")
+        for one in of_file("the smoke tests", ended, [session], "", may_be_empty=True)
+    )
+    # what somebody else's files add is not among the tests that a release rests on
+    existing = frozenset(every.collected)
+    ours = tuple(one for one in cases if one.test in existing or one.failing)
+    seconds = {name: sum(one.seconds for one in ours if one.file == name) for name in map(_file, existing)}
+    there = Counter(map(_file, existing))
+    suites = {
+        name: Suite(seconds=spent, properties={EXISTING: str(there[name])}) for name, spent in seconds.items()
+    }
+    report = Report(
+        origin=_origin(context, target),
+        document=Document(cases=ours, suites=suites, properties={MAY_SKIP: "0"}),
+    )
+    store, outputs = context.common.open_store(), context.common.outputs
+    details = reports.put_report(store, outputs, context.artifact_group, report)
+    again = f"nox -s test_smoke -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR"
+    try:
+        reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {again}")
+    except CheckError:
         _copy_report(context, target, options)
-        failed = totals["failures"] + totals["errors"]
-        how = f"{failed} of {totals['tests']} failed" if failure else f"all {totals['tests']} were skipped"
+        raise
+    return details
+
+
+def _session(
+    target: Interpreter,
+    folder: Path,
+    arguments: Sequence[str],
+    changes: Mapping[str, str | None],
+    run: Callable[..., object],
+) -> tuple[Session, Ended]:
+    """Run pytest on the smoke tests, and read its journal."""
+    journal, ended = folder / "journal.jsonl", Ended(returncode=0)
+    plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
+    plugin.write_plan(files.made(folder) / "plan.json", plan)
+    argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
+    argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", *plugin.arguments(folder / "plan.json")]
+    try:
+        run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
+    except ProcessError as problem:
+        ended = Ended(returncode=problem.returncode or 1)
+    if not journal.is_file():
         raise CheckError(
-            f"Smoke tests: {how}.",
-            hint="Again, with pytest's arguments at the end: nox -s test_smoke -- "
-            f"--torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR",
-        ) from failure
-    # the digest, because a promotion by this record reads the report again
-    return {"tests": totals, "report": {"key": key, "sha256": hashlib.sha256(report).hexdigest()}}
+            "pytest ended before it began, so no test result is known.", hint="Its words are above."
+        )
+    return plugin.read_journal(journal)[-1], ended
 
 
-def _totals(path: Path, failure: ProcessError | None) -> dict[str, int]:
-    """Read the totals of a JUnit report; pytest that could not even write one is a failure of its own."""
-    if not path.is_file():
-        raise CheckError("pytest ended without a report, so no test result is known.") from failure
-    document = junit.read_file(path)
-    if not document.cases:
-        raise CheckError("No smoke test ran.", hint="See the arguments that went to pytest.") from failure
-    if document.problems:
-        raise CheckError(f"The report of the smoke tests is invalid: {document.problems[0]}.") from failure
-    return dict(reports.totals(document.cases)["tests"])
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
-def _report_key(context: Context, target: Interpreter) -> str:
-    name = records.record_name("smoke", context.cell(target.tag))
-    return f"{context.common.outputs.reports_prefix(context.artifact_group)}/{name}.xml"
+def _reasons(context: Context, expect: Mapping[str, str]) -> Callable[[str], str]:
+    """Return what finds the known reason, by its name, for which a test may skip itself here."""
+    holds = {
+        "no-gpu": bool(context.ref.local_label) or not context.gpu,
+        "no-rocm": "rocm" not in expect,
+        "sample": bool(context.ref.local_label),
+        "windows": context.common.outputs.platform == "windows",
+    }
+
+    def known(line: str) -> str:
+        for name, one in read_toml(REASONS).items():
+            found = re.fullmatch(one["reason"], line)
+            if found and (holds[name] if name in holds else found["name"] not in expect):
+                return name
+        return ""
+
+    return known
+
+
+def _origin(context: Context, target: Interpreter) -> Origin:
+    run_id = context.common.outputs.run_id
+    return Origin.of("test_smoke", context.cell(target.tag), config="", run_id=run_id)
 
 
 def _copy_report(context: Context, target: Interpreter, options: SmokeOptions) -> None:
     """Copy the JUnit report to ``--junit``; an unchanged stage has that of its last run."""
-    store, key = context.common.open_store(), _report_key(context, target)
+    store, outputs = context.common.open_store(), context.common.outputs
+    key = reports.report_key(outputs, context.artifact_group, _origin(context, target))
     if options.junit is not None and store.find(key) is not None:
         files.write_text(options.junit, store.read(key).decode())

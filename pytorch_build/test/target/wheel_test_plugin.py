@@ -157,6 +157,7 @@ class WheelTests:
         self._rules = sorted(map(Rule, plan["rules"]), key=lambda rule: _ACTIONS.index(rule.action))
         self._attempts: dict[str, Attempt] = {}
         self._numbers: dict[str, int] = {}
+        self._called: set[str] = set()
         self._deselected = 0
         self._collected = self._ruled = False
         self._relative_path = lru_cache(maxsize=None)(self._path_in_root)
@@ -242,6 +243,8 @@ class WheelTests:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a phase's report; write the attempt down when it has ended."""
+        if report.when == "call":
+            self._called.add(report.nodeid)
         attempt = self._attempts.get(report.nodeid)
         if attempt and attempt.outcome == "rerun" and report.when == "setup":
             # older versions of pytest-rerunfailures keep the teardown of a failed attempt to themselves
@@ -252,6 +255,8 @@ class WheelTests:
 
     def _write_test(self, node: str) -> None:
         attempt = self._attempts.pop(node)
+        if attempt.outcome == "passed" and node not in self._called:
+            return  # set up alone, as --setup-only has it: it did not run
         if attempt.outcome == "rerun":
             self._numbers[node] = attempt.attempt + 1
         self._journal.write(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,12 @@ from core.junit import (
     Suite,
     counts,
     first_line,
-    last_attempt,
     node_id,
     read,
     read_file,
     worst,
 )
+from pytorch_build.test.results import last_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,10 +222,68 @@ def test_values_that_are_no_numbers_count_nothing() -> None:
     inside = "".join(
         f'<testcase name="t{at}" time="{said}"/>' for at, said in enumerate(("nan", "-1", "inf", "x"))
     )
-    document = read(suite(inside, 'tests="many" time="1,234.5" failures="-3"'))
+    document = read(suite(inside, 'tests="4" time="1,234.5" failures="-3"'))
     assert [one.seconds for one in document.cases] == [0, 0, 0, 0]
     assert next(iter(document.suites.values())).seconds == 1234.5
     assert document.problems == ()
+
+
+CASES = '<testcase name="a"/><testcase name="b"><failure/></testcase><testcase name="c"><skipped/></testcase>'
+
+
+@pytest.mark.parametrize(
+    ("counts", "problems"),
+    [
+        ('tests="3" failures="1" errors="0" skipped="1"', ()),
+        # what ctest has switched off is counted by itself; older writers leave counts out
+        ('tests="3" failures="1" skipped="0" disabled="1"', ()),
+        ("", ()),
+        ('tests="100"', ("the report counts 100 tests and names 3",)),
+        ('tests="2"', ("the report counts 2 tests and names 3",)),
+        ('tests="many" failures="-1"', ("counts many tests and names 3", "counts -1 failures and names 1")),
+        ('tests="3" failures="2"', ("the report counts 2 failures and names 1",)),
+        ('tests="3" failures="0" errors="1"', ("0 failures and names 1", "1 errors and names none")),
+        ('tests="3" failures="1" skipped="90"', ("the report counts 90 skipped and names 1",)),
+    ],
+)
+def test_counts_of_a_report_add_up(counts: str, problems: Sequence[str]) -> None:
+    for content in (
+        suite(CASES, counts),
+        f"<testsuites {counts}>{suite(CASES).decode()}</testsuites>".encode(),
+    ):
+        found = read(content)
+        assert len(found.cases) == 3
+        assert len(found.problems) == len(problems)
+        assert all(one in said for one, said in zip(problems, found.problems, strict=True))
+
+
+TWICE = """
+import pytest
+@pytest.fixture
+def torn():
+    yield
+    raise RuntimeError
+def test_passes(torn): pass
+def test_fails(torn): assert 0
+@pytest.mark.xfail
+def test_known(): assert 0
+@pytest.mark.xfail(strict=True)
+def test_mended(): pass
+@pytest.mark.skip
+def test_skipped(): pass
+"""
+
+
+@pytest.mark.processes
+def test_pytests_own_counts_add_up_until_cases_are_cut_out(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TWICE)
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=r.xml", "test_it.py"]
+    process.capture(argv, cwd=tmp_path, check=False)
+    assert read_file(tmp_path / "r.xml").problems == ()
+    whole = (tmp_path / "r.xml").read_text()
+    less = re.sub(r'<testcase [^>]*name="test_skipped".*?</testcase>', "", whole)
+    assert less != whole
+    assert read(less.encode()).problems == ("the report counts 2 skipped and names 1",)
 
 
 @pytest.mark.parametrize(

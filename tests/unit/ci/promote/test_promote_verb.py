@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.promote import documents
-from core.run import records
+from core.run import key_name, records
 from core.run.records import Cell
+from tests.unit.ci.promote.conftest import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,15 +164,42 @@ def test_an_overwritten_staged_wheel_is_refused(desk: Desk, *, override: bool, w
 
 
 @pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"diff": "d" * 64, "edited": 2}, "edited tree, 2 files differ"),
+        (
+            {"diff": "", "edited": 0, "commit": "b" * 40},
+            "commit bbbbbbbbbbbb, and the source lock has aaaaaaaaaaaa",
+        ),
+        ({"diff": "", "edited": 0, "commit": "a" * 40}, ""),
+    ],
+)
+def test_what_was_built_from_an_edited_tree_is_refused(desk: Desk, source: dict[str, Any], said: str) -> None:
+    desk.staged(GFX94)
+    name = key_name(f"build_torch-{desk.runs.ref}-cp312")
+    key = desk.runs.outputs.record_key(GFX94, name)
+    record = json.loads(desk.runs.store.read(key))
+    record["details"] = {"source": {"tree": "/mine", "commit": "a" * 40, **source}}
+    desk.runs.store.put_bytes(key, json.dumps(record).encode())
+    words = ("--override-by", "A. Person", "--override-reason", "Wanted.")
+    assert desk.promote(*words) == (9 if said else 0)
+    assert f"was built from: {said}" in desk.said() or not said
+
+
+@pytest.mark.parametrize(
     ("facts", "said"),
     [
         ({"inputs": {"installed": False}}, "it tested what an environment held already"),
-        ({"inputs": {"arguments": ["-k", "versions", "uv"]}}, "it ran with"),
+        ({"inputs": {"arguments": ["--pytorch-dir", "/mine"]}}, "it ran with --pytorch-dir /mine"),
+        ({"details": {"tests": counted(1, existing=91)}}, "1 of 91 tests ran"),
+        ({"details": {"tests": counted(91, skipped=90, unexplained=90)}}, "90 of 91 tests were skipped"),
+        ({"details": {"tests": {"tests": 1, "failures": 0}}}, "does not say which tests exist"),
+        ({"details": {"left_out": "59 of 60 test files did not run"}}, "59 of 60 test files did not run"),
         ({"inputs": {"gpu": []}}, "it ran on a machine without a GPU"),
         ({"details": {"report": {"key": "17-linux/reports/nowhere.xml", "sha256": "0" * 64}}}, "is gone"),
         ({"details": {"report": None}}, "its record names no report"),
-        ({"details": {"tests": {"tests": 3, "failures": 0, "errors": 0, "skipped": 3}}}, "no test passed"),
-        ({"details": {"tests": {"tests": 3, "failures": 1, "errors": 0, "skipped": 0}}}, "1 tests failed"),
+        ({"details": {"tests": counted(3, skipped=3)}}, "no test passed"),
+        ({"details": {"tests": counted(3, failures=1)}}, "1 tests failed"),
         ({"details": {"tests": None}}, "its record holds no totals"),
         ({"inputs": {"files": {}}}, "test_smoke names no torch-2"),
     ],

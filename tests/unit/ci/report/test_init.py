@@ -13,7 +13,7 @@ from ci.report.cells import cells_of, moment, time_line
 from ci.report.facts import RunFacts, Unreadable
 from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
-from ci.report.text import tables
+from ci.report.text import markdown, tables
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
@@ -39,11 +39,15 @@ def builds(*without: str) -> list[Record]:
 
 
 def smoke(**facts: Any) -> Record:
-    return samples.record("test_smoke", GROUP, REF, PYTHON, started=samples.at(20_000), **facts)
+    return samples.smoke(GROUP, REF, PYTHON, started=samples.at(20_000), **facts)
 
 
 def failed(stage: str, code: int = 8, error: str = "It broke.") -> Record:
     return samples.record(stage, GROUP, REF, PYTHON, status="failed", exit_code=code, error=error)
+
+
+PART = {"tests": {"tests": 1, "existing": 91, "unexplained": 0}}
+OTHER = "it ran on other bytes than the run has of apex-1.10.0"
 
 
 def cell(found: RunFacts) -> Cell:
@@ -61,11 +65,14 @@ def cell(found: RunFacts) -> Cell:
         ([*builds("apex"), failed("build_apex")], "failed", "build_apex failed"),
         # the last attempt counts, whatever an earlier one left
         ([*builds(), smoke(), failed("build_torch")], "failed", "build_torch failed"),
+        ([*builds(), smoke(grown=1)], "untested", f"test_smoke: out of date: {OTHER}"),
+        ([*builds(), smoke(details=PART)], "untested", "test_smoke: 1 of 91 tests ran"),
+        ([*builds(), smoke(inputs={"installed": False})], "untested", "test_smoke: it tested what an "),
     ],
 )
 def test_a_cell_is_as_good_as_its_worst_stage(records: Sequence[Record], state: str, reason: str) -> None:
     one = cell(facts(*records))
-    assert (one.name, one.state, one.reason) == (NAME, state, reason)
+    assert (one.name, one.state, one.reason[: len(reason) or 9]) == (NAME, state, reason)
 
 
 def test_what_is_missing_is_told_by_the_lock_else_by_other_cells() -> None:
@@ -222,10 +229,28 @@ def test_the_same_test_of_several_cells_is_told_once() -> None:
     }
 
 
-def test_totals_come_from_records_where_no_report_is_left() -> None:
-    counts = {"tests": 9, "failures": 1, "errors": 1, "skipped": 2}
-    page = page_of(facts(*builds(), smoke(details={"tests": counts})))
-    assert page.tests.runs[0].totals == (("passed", 5), ("skipped", 2), ("failed", 2))
+def test_results_of_other_bytes_and_of_a_part_are_shown_and_count_for_nothing() -> None:
+    entry = samples.tested(GROUP, REF, PYTHON).model_copy(update={"stage": "test_smoke", "passed": True})
+    found = facts(*builds(), smoke(grown=1))
+    page = page_of(replace(found, groups=(replace(found.groups[0], tests=(entry,)),)))
+    assert page.tests.runs[0].missing.startswith("out of date")
+    assert (page.cells[0].state, len(page.problems)) == ("untested", 0)
+    assert "out of date: it ran on other bytes than the run has of apex" in render(page)
+    # of a failed test, too; and what is of the bytes is no longer said to have failed
+    old = smoke(grown=1, status="failed", error="No.")
+    assert page_of(facts(*builds(), old)).cells[0].state == "untested"
+
+
+def test_a_wheel_of_an_edited_tree_says_so() -> None:
+    built = builds()
+    source = {"tree": "/mine", "commit": "a" * 40, "diff": "b" * 64, "edited": 3}
+    built[1] = built[1].model_copy(update={"details": {"source": source}})
+    page = page_of(facts(*built, smoke()))
+    assert [one.edited for one in page.wheels if one.edited] == ["edited tree, 3 files differ"]
+    for shown in (render(page), markdown(page)):
+        assert shown.count("edited tree, 3 files differ") == 1
+    one = built[1].model_copy(update={"details": {"source": {**source, "edited": 1}}})
+    assert one.edited == "edited tree, 1 file differs"
 
 
 @pytest.mark.parametrize("change", [lambda run: run, lambda run: replace(run, groups=run.groups[::-1])])

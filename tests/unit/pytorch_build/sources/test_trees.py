@@ -13,7 +13,7 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins
-from pytorch_build.sources.trees import base_version_of, developers_tree, diff_digest, managed_tree, mirror
+from pytorch_build.sources.trees import base_version_of, developers_tree, edits_of, managed_tree, mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
 def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple[Path, str]) -> None:
     tree, commit = own
     clean = developers(run, tree, gpu_family="cpu")
-    assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "hipify": False}
+    assert clean.inputs == {"tree": str(tree), "commit": commit, "diff": "", "edited": 0, "hipify": False}
     # its version is its own, with the run's suffix
     assert clean.version == "2.11.0a0+cpu.sample"
     assert developers(run, tree).version == "2.11.0a0+rocm7.1.0"
@@ -237,19 +237,20 @@ def test_a_copy_that_was_damaged_is_repaired(
 def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_files: Commit) -> None:
     write_files(tree, {"build/object.o": "ignored\n"})
     os.utime(tree / "pkg/a.py", (1, 1))
-    assert diff_digest(tree) == ""
+    assert edits_of(tree) == ("", 0)
     commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
-    seen = {diff_digest(tree)}
-    for edit in (
-        {"pkg/a.py": "mine\n"},
-        {"pkg/a.py": "mine\n", "new.txt": ""},
-        {"pkg/a.py": "mine\n", "new.txt": "text"},
-        {"third_party/sub/code.cpp": "two\n"},
-        {"third_party/sub/new.cpp": ""},
+    seen, before = {edits_of(tree)[0]}, edits_of(tree)[1]
+    for edit, differ in (
+        ({"pkg/a.py": "mine\n"}, 1),
+        ({"pkg/a.py": "mine\n", "new.txt": ""}, 2),
+        ({"pkg/a.py": "mine\n", "new.txt": "diff --git a/x b/x\n"}, 2),
+        ({"third_party/sub/code.cpp": "two\n"}, 3),
+        ({"third_party/sub/new.cpp": ""}, 4),
     ):
         write_files(tree, edit)
-        digest = diff_digest(tree)
-        assert digest == diff_digest(tree)
+        digest, edited = edits_of(tree)
+        assert edited == before + differ
+        assert digest == edits_of(tree)[0]
         assert len(digest) == 64
         seen.add(digest)
     assert len(seen) == 6
@@ -289,4 +290,4 @@ def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, co
     (tree / "setup.py").write_text("two\n")
     os.utime(tree / "setup.py", ns=(moment, moment))
     os.utime(tree / ".git" / "index", ns=(moment, moment))
-    assert diff_digest(tree)
+    assert edits_of(tree)[0]

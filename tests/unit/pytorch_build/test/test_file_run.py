@@ -234,6 +234,32 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
 
 
 @processes
+@pytest.mark.parametrize(
+    ("words", "ran"),
+    [
+        (("-vkone",), 1),
+        (("--deselect", f"{FILE}::test_one"), 1),
+        (("-o", "python_functions=test_o*"), 1),
+        # another's tests take no place of those that did not run, and set-up alone is no run
+        (("-k", "one or fill", "test_fill.py"), 1),
+        (("--setup-only",), 0),
+        (("--tb=short", "-x"), 2),
+    ],
+)
+def test_what_exists_is_known_whatever_arguments_leave_of_it(
+    setting: Setting, words: tuple[str, ...], ran: int
+) -> None:
+    (setting.tree / "test" / "test_fill.py").write_text("def test_fill(): pass\n")
+    made = run(replace(setting, arguments=words), f"{PASSES}def test_two(): pass\n")
+    passed = [case for case in made.cases if case.outcome == "passed"]
+    assert (made.whole, len(passed)) == (2, ran)
+    # a variable that selects is seen, too
+    env = {**setting.env, "PYTEST_ADDOPTS": "-k one"}
+    made = run(replace(setting, env=env), f"{PASSES}def test_two(): pass\n")
+    assert (made.whole, len(made.cases)) == (2, 1)
+
+
+@processes
 @pytest.mark.parametrize(("status", "outcome"), [(0, "passed"), (2, "failed")])
 def test_a_program_of_the_tree_is_run_without_pytest(setting: Setting, status: int, outcome: str) -> None:
     (setting.tree / "tools").mkdir()

@@ -10,7 +10,7 @@ from core import junit
 from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Case, Document, read
 from core.run import RunOutputs, records
-from core.run.records import Cell, Record
+from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
 from pytorch_build.test.reports import (
@@ -19,10 +19,11 @@ from pytorch_build.test.reports import (
     in_folder,
     in_store,
     of_shards,
+    out_of_date,
     parse_expected,
     put_report,
     require_expected,
-    require_report_passed,
+    require_passed,
     stage_name,
     why_not,
 )
@@ -94,7 +95,7 @@ def test_only_all_shards_together_are_the_stage(config: str, shard: Shard | None
 
 def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
     cases = document("passed", "crashed", "xfailed", "flaky", "failed")
-    report = Report(origin=ORIGIN, document=cases, shard=Shard(index=2, count=6), collected=5)
+    report = Report(origin=ORIGIN, document=cases, shard=Shard(index=2, count=6))
     details = put_report(store, OUTPUTS, "gfx942", report)
     assert details["tests"] == {"tests": 5, "failures": 1, "errors": 1, "skipped": 1}
     assert details["outcomes"] == {"passed": 1, "xfailed": 1, "flaky": 1, "failed": 1, "crashed": 1}
@@ -148,9 +149,9 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
     assert "t.py::2-0 failed" in record.error
     # one shard is judged by itself
     assert why_not([shards("passed", "flaky")]) == ""
-    require_report_passed(half(1))
-    with pytest.raises(CheckError, match="2 tests were to run, and 1 are reported"):
-        require_report_passed(half(1, collected=2))
+    require_passed(half(1))
+    with pytest.raises(CheckError, match="1 of 1 failed"):
+        require_passed(half(1, "failed"))
 
 
 @pytest.mark.parametrize(
@@ -309,3 +310,32 @@ def test_what_was_expected_and_is_missing_is_a_problem() -> None:
 def test_what_cannot_be_expected(text: str) -> None:
     with pytest.raises(UsageError, match="--expect"):
         parse_expected(text)
+
+
+@pytest.mark.parametrize(
+    ("wheels", "rocm", "why"),
+    [
+        ({"torch-2.whl": "a" * 64}, {}, ""),
+        ({"torch-2.whl": "b" * 64}, {}, "torch-2.whl"),
+        ({"torch-2.whl": "a" * 64, "triton-3.whl": "c" * 64}, {}, "triton-3.whl"),
+        ({"torch-2.whl": "a" * 64}, {"rocm_sdk_core-7.whl": "d" * 64}, ""),
+        ({"torch-2.whl": "a" * 64}, {"rocm_sdk_core-7.whl": "e" * 64}, "rocm_sdk_core-7.whl"),
+        ({"torch-2.whl": "a" * 64}, {"rocm_sdk_core-8.whl": "d" * 64}, "rocm_sdk_core-7.whl"),
+    ],
+)
+def test_results_belong_to_the_bytes_that_they_are_of(
+    run: Any, wheels: dict[str, str], rocm: dict[str, str], why: str
+) -> None:
+    def built(stage: str, files: dict[str, str]) -> Record:
+        named = [
+            FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])
+            for name, digest in files.items()
+        ]
+        ref = "" if stage == "build_rocm" else "nightly"
+        return run.record(stage, *named, torch_ref=ref, python="cp312")  # type: ignore[no-any-return]
+
+    tested = {"torch-2.whl": "a" * 64, "rocm_sdk_core-7.whl": "d" * 64}
+    record = shard_record(1, files=tested)
+    said = out_of_date(record, [record, built("build_torch", wheels), built("build_rocm", rocm)])
+    assert said == (f"out of date: it ran on other bytes than the run has of {why}" if why else "")
+    assert "held already" in out_of_date(shard_record(1, installed=False), [])

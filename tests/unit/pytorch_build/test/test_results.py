@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from core import junit
 from core.junit import OUTCOMES, Case, Document, Suite, read
-from pytorch_build.test.results import WHOLE, Origin, Report, document_of, merged, report_of
+from pytorch_build.test.results import (
+    EXISTING,
+    LEFT_OUT,
+    MAY_SKIP,
+    Origin,
+    Report,
+    document_of,
+    merged,
+    report_of,
+)
 from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
@@ -20,16 +29,19 @@ TORCH = Origin(
 
 
 def case(test: str = "t.py::A::x", outcome: Any = "passed", **facts: Any) -> Case:
-    return Case(test=test, outcome=outcome, file=test.partition("::")[0], **facts)
+    facts = {"file": test.partition("::")[0], **facts}
+    return Case(test=test, outcome=outcome, **facts)
 
 
 def report(*cases: Case, shard: str = "", suites: Mapping[str, Suite] | None = None, **facts: Any) -> Report:
     index, _, count = shard.partition("/")
     stamp = facts.pop("timestamp", "")
-    problems = facts.pop("problems", ())
+    problems, properties = facts.pop("problems", ()), facts.pop("properties", {})
     return Report(
         origin=facts.pop("origin", TORCH),
-        document=Document(cases=cases, suites=suites or {}, problems=problems, timestamp=stamp),
+        document=Document(
+            cases=cases, suites=suites or {}, problems=problems, timestamp=stamp, properties=properties
+        ),
         shard=Shard(index=int(index), count=int(count)) if shard else None,
         **facts,
     )
@@ -43,8 +55,8 @@ def test_names_of_reports() -> None:
 
 
 def test_shards_are_merged() -> None:
-    first = report(case("a.py::x"), case("a.py::y", "failed"), shard="1/2", collected=2)
-    second = report(case("b.py::x", "flaky"), shard="2/2", collected=1)
+    first = report(case("a.py::x"), case("a.py::y", "failed"), shard="1/2")
+    second = report(case("b.py::x", "flaky"), shard="2/2")
     (tested,) = merged([second, first])
     assert [(one.test, shard) for one, shard in tested.cases] == [
         ("a.py::x", "1/2"),
@@ -56,11 +68,11 @@ def test_shards_are_merged() -> None:
     assert [one.test for one, _ in tested.failing] == ["a.py::y"]
     assert not tested.passed
     # a file in two shards adds up, and one that failed as a whole is not a test
-    whole = {"t.py": Suite(seconds=2, properties={WHOLE: "2"})}
+    whole = {"t.py": Suite(seconds=2, properties={EXISTING: "2"})}
     first = report(case("t.py::A::x"), shard="1/2", suites=whole)
     (tested,) = merged([first, report(case("t.py::B::y"), shard="2/2", suites=whole)])
     assert (tested.passed, tested.seconds) == (True, 4)
-    (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1", collected=1)])
+    (tested,) = merged([report(case("t.py::x"), case("t.py", "crashed"), shard="1/1")])
     assert (tested.passed, tested.problems) == (False, ())
     # cells are kept apart
     other = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
@@ -87,13 +99,25 @@ def test_shards_are_merged() -> None:
             [report(case("a.py::x"), shard="1/2", plan="p"), report(case("b.py::x"), shard="2/2", plan="q")],
             "planned from different durations",
         ),
-        ([report(case(), shard="1/1", collected=3)], "shard 1/1: 3 tests were to run, and 1 are reported"),
+        ([report(case(), properties={LEFT_OUT: "2 of 3 test files did not run"})], "2 of 3 test files"),
+        (
+            [report(case(), case("t.py::y", "flaky"), properties={MAY_SKIP: "0"})],
+            "1 tests were skipped or tried",
+        ),
+        (
+            [
+                report(
+                    case(), *(case(f"t.py::{at}", "skipped") for at in range(90)), properties={MAY_SKIP: "50"}
+                )
+            ],
+            "90 tests were skipped or tried again by no rule",
+        ),
         ([report(case(), problems=("cut off",), where="a.xml")], "a.xml: cut off"),
         ([report()], "no test ran"),
         ([report(case(outcome="skipped"), case("t.py::A::y", "xfailed"))], "all 2 tests were skipped"),
         (
-            [report(case(), suites={"t.py": Suite(properties={WHOLE: "2"})}, shard="1/1")],
-            "t.py has 2 tests, and 1 are reported by all shards",
+            [report(case(), suites={"t.py": Suite(properties={EXISTING: "2"})}, shard="1/1")],
+            "t.py has 2 tests, and 1 are reported",
         ),
     ],
 )
@@ -115,15 +139,15 @@ def test_what_a_report_says_of_its_shard_survives_being_written() -> None:
     def again(one: Report) -> Report:
         return report_of(read(junit.write(document_of(one))), Origin())
 
-    empty = again(report(shard="2/2", collected=0))
-    (tested,) = merged([again(report(case(), shard="1/2", collected=1)), empty])
+    empty = again(report(shard="2/2", properties={MAY_SKIP: "0"}))
+    (tested,) = merged([again(report(case(), shard="1/2")), empty])
     assert tested.passed
-    (tested,) = merged([again(report(shard="1/2", collected=0)), empty])
+    (tested,) = merged([again(report(shard="1/2", properties={MAY_SKIP: "0"})), empty])
     assert tested.problems == ("no test ran",)
-    one = report(case(), shard="2/6", plan="abc", collected=1)
+    one = report(case(), shard="2/6", plan="abc")
     read_back = again(one)
     assert read_back.origin == TORCH
-    assert (read_back.shard, read_back.plan, read_back.collected) == (one.shard, "abc", 1)
+    assert (read_back.shard, read_back.plan) == (one.shard, "abc")
     said = Document(cases=(case(),), properties={"shard": "7/6"})
     (tested,) = merged([report_of(said, TORCH)])
     assert tested.problems == ("it names '7/6' as its shard",)
@@ -139,9 +163,10 @@ def test_merging_loses_and_invents_nothing(results: dict[str, Any], count: int, 
     shards: list[list[Case]] = [[] for _ in range(count)]
     for test, outcome in results.items():
         at = data.draw(st.integers(0, count - 1))
-        shards[at].append(case(test, outcome, line="" if outcome == "passed" else "why"))
+        rule = "a rule" if outcome == "flaky" else ""
+        shards[at].append(case(test, outcome, line="" if outcome == "passed" else "why", rule=rule))
     reports = [
-        report(*cases, shard=f"{at}/{count}", collected=len(cases))
+        report(*cases, shard=f"{at}/{count}", properties={MAY_SKIP: "100"})
         for at, cases in enumerate(shards, start=1)
     ]
     written = [report_of(read(junit.write(document_of(one))), Origin()) for one in reports]

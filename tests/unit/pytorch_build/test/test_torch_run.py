@@ -51,7 +51,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((file, setting, part, name))
         outcome = OUTCOMES.get(file.module, "passed")
         case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
-        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log)
+        return FileRun(file=file.file, cases=(case,), collected=(case.test,), seconds=2.0, log=log, whole=1)
 
     OUTCOMES.clear()
     monkeypatch.setattr(file_run, "run_file", run_file)
@@ -74,12 +74,15 @@ def test_passing_tests_are_recorded_with_the_wheels_and_not_run_again(
     assert made.inputs["files"] == INPUTS["files"]
     assert made.inputs["arguments"] == []
     assert made.inputs["tests"]["commit"] == ONE
-    assert made.details["tests"] == {"tests": 3, "failures": 0, "errors": 0, "skipped": 0}
+    assert made.details["tests"] == {
+        **dict.fromkeys(("failures", "errors", "skipped", "unexplained"), 0),
+        "tests": 3,
+        "existing": 3,
+    }
     report = made.details["report"]
     assert run.store.digest(report["key"]) == report["sha256"]
     document = junit.read_file(run.root / "out" / report["key"])
     assert document.properties["config"] == "default"
-    assert document.properties["collected"] == "3"
     logs = run.store.read("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
     assert logs == b"log of test_nn\n"
     capsys.readouterr()
@@ -90,7 +93,10 @@ def test_passing_tests_are_recorded_with_the_wheels_and_not_run_again(
     perform_tests(bench, TorchTests(), {**INPUTS, "files": {"torch.whl": "cd" * 32}})
     assert len(ran) == 6
     perform_tests(bench, TorchTests(expression="nn"), INPUTS)
-    assert record(run).inputs["arguments"] == ["-k", "nn"]
+    assert (record(run).inputs["arguments"], record(run).inputs["selection"]) == ([], ["-k", "nn"])
+    perform_tests(bench, TorchTests(include=("test_nn",)), INPUTS)
+    assert "2 of 3 test files did not run. It counts as missing" in capsys.readouterr().err
+    assert record(run).details["left_out"] == "2 of 3 test files did not run"
 
 
 @pytest.mark.usefixtures("ran")
@@ -163,7 +169,7 @@ def test_a_gpu_that_the_wheel_has_no_code_for_is_an_error(
 
 
 def test_what_was_chosen_among_the_tests_is_told() -> None:
-    assert TorchTests(shard=Shard(index=2, count=6), workers=4).choices == []
+    assert TorchTests(shard=Shard(index=2, count=6), workers=4).replaced == []
     asked = TorchTests(
         include=("test_nn",),
         exclude=("test_torch",),
@@ -173,10 +179,9 @@ def test_what_was_chosen_among_the_tests_is_told() -> None:
         other_gpu=True,
         skips=(Path("/s.toml"),),
     )
-    assert asked.choices == [
-        *("--include", "test_nn", "--exclude", "test_torch", "--pytorch-dir", "/t"),
-        *("--allow-version-mismatch", "--other-gpu", "--skips", "/s.toml", "-x"),
-    ]
+    assert asked.selection == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
+    given = ["--pytorch-dir", "/t", "--allow-version-mismatch", "--other-gpu", "--skips", "/s.toml"]
+    assert asked.replaced == given
 
 
 def test_processes_have_caches_of_their_own_and_nothing_of_the_callers(

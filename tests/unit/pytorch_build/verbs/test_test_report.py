@@ -9,11 +9,11 @@ import pytest
 from ci.promote import runs
 from core import junit, process
 from core.cli import main
-from core.junit import Case, Document
+from core.junit import Case, Document, Suite
 from core.run import records
 from pytorch_build.__main__ import VERBS
 from pytorch_build.test import reports, shards
-from pytorch_build.test.results import Origin, Report
+from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
 from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     origin = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17")
     part = Shard(index=at, count=2)
     outputs = run.common(run_id="17").outputs
-    report = Report(origin=origin, document=Document(cases=cases), shard=part, plan="p", collected=len(cases))
+    suites = {one.file: Suite(properties={EXISTING: "1"}) for one in cases}
+    document = Document(cases=cases, suites=suites, properties={MAY_SKIP: "50"})
+    report = Report(origin=origin, document=document, shard=part, plan="p")
     details = dict(reports.put_report(run.store, outputs, GROUP, report))
     made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
     run.store.delete(outputs.record_key(GROUP, made.name))
@@ -145,7 +147,8 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     record = records.read(run.store, outputs, GROUP, "test_torch-sample-cp312")
     assert record is not None
     assert record.inputs["files"] == {"torch.whl": "a" * 64}
-    assert record.details["tests"] == {"tests": 2, "failures": 0, "errors": 0, "skipped": 0}
+    clean = dict.fromkeys(("failures", "errors", "skipped", "unexplained"), 0)
+    assert record.details["tests"] == {**clean, "tests": 2, "existing": 2}
     assert records.read(run.store, outputs, GROUP, "test_torch-sample-cp312.failed") is None
     kept = json.loads(run.store.read(f"17-linux/reports/{GROUP}/test-report.json"))
     assert kept["passed"]

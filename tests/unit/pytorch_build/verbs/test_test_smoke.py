@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,16 +14,22 @@ from core.errors import CheckError, EnvironmentSetupError, MissingInputError, Ro
 from core.packages import resolution
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import SourceOptions
+from core.process import Ended
 from core.run import records
 from pytorch_build.context import context
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import gpus, installation
 from pytorch_build.test.gpus import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of
+from pytorch_build.test.plugin import Line, Session
+from pytorch_build.test.reports import incomplete
 from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions
 from pytorch_build.verbs.test_smoke import test_run as smoke
 from tests.unit.pytorch_build.conftest import ROCM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FAMILY = "gfx94X-dcgpu"
 PASSES = "def test_one():\n    assert True\n"
@@ -31,7 +37,7 @@ FAILS = "def test_two():\n    assert False\n"
 NUMPY = Resolved(
     name="numpy", version="2", files=(ResolvedFile(filename="n", url="https://own/n", sha256="b" * 64),)
 )
-SKIPS = "import pytest\ndef test_three():\n    pytest.skip('no GPU')\n"
+SKIPS = "import pytest\ndef test_three():\n    pytest.skip('torch sees no GPU in this machine')\n"
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +95,14 @@ def test_passing_tests_are_recorded_and_not_repeated(
     tests.joinpath("test_it.py").write_text(text)
     tests.joinpath("test_more.py").write_text(SKIPS)
     smoke(run.context("cpu"), SmokeOptions())
-    assert totals(run) == {"tests": 2, "failures": 0, "errors": 0, "skipped": 1}
+    assert totals(run) == {
+        "tests": 2,
+        "existing": 2,
+        "failures": 0,
+        "errors": 0,
+        "skipped": 1,
+        "unexplained": 0,
+    }
     record = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312")
     report = record.details["report"] if record else {}
     assert run.store.digest("local-linux/reports/cpu/smoke-sample-cp312.xml") == report["sha256"]
@@ -109,10 +122,12 @@ def test_passing_tests_are_recorded_and_not_repeated(
     ("text", "arguments", "words"),
     [
         (PASSES + FAILS, (), "1 of 2 failed"),
-        (SKIPS, (), "all 1 were skipped"),
-        (PASSES, ("-k", "nothing"), "No smoke test ran"),
-        (PASSES, ("--no-such-option",), "without a report"),
-        ("import os\ndef test_dies():\n    os._exit(3)\n", (), "without a report"),
+        (SKIPS, (), "all 1 tests were skipped"),
+        (PASSES, ("-k", "nothing"), "no test ran"),
+        (PASSES, ("--setup-only",), "no test ran"),
+        (PASSES, ("--co",), "no test ran"),
+        (PASSES, ("--no-such-option",), "ended before it began"),
+        ("import os\ndef test_dies():\n    os._exit(3)\n", (), "test_dies crashed"),
     ],
 )
 def test_what_is_no_pass_is_an_error(
@@ -131,6 +146,55 @@ def test_what_is_no_pass_is_an_error(
         assert run.store.find("local-linux/reports/cpu/smoke-sample-cp312.xml")
 
 
+LAZY = "import pytest\ndef pytest_collection_modifyitems(items):\n"
+LAZY += "    for one in items[1:]:\n        one.add_marker(pytest.mark.skip(reason='too slow'))\n"
+OTHER = '"""Another\'s tests."""\ndef test_fill(): pass\ndef test_fill_up(): pass\n'
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("target", "torch")
+@pytest.mark.parametrize(
+    ("words", "variables", "why"),
+    [
+        (("-vkone",), {}, "1 of 3 tests ran"),
+        (("-xkone",), {}, "1 of 3 tests ran"),
+        (("--maxfail=1", "-m", "not slow"), {}, "2 of 3 tests ran"),
+        (("-o", "python_functions=test_o*"), {}, "1 of 3 tests ran"),
+        (("-k", "one or fill", "{tmp}/test_fill.py"), {}, "1 of 3 tests ran"),
+        ((), {"PYTEST_ADDOPTS": "--deselect=test_it.py::test_two"}, "2 of 3 tests ran"),
+        ((), {"PYTEST_ADDOPTS": "-p lazy -o pythonpath={tmp}"}, "2 of 3 tests were skipped or tried again"),
+        (
+            (),
+            {"PYTEST_PLUGINS": "lazy", "PYTEST_ADDOPTS": "-o pythonpath={tmp}"},
+            "2 of 3 tests were skipped",
+        ),
+        (("-v", "--tb=short", "-x"), {}, ""),
+    ],
+)
+def test_a_part_of_the_tests_is_one_whatever_chose_it(
+    run: Any, tests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str], variables: dict[str, str], why: str,
+) -> None:  # fmt: skip
+    slow = "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\n"
+    tests.joinpath("test_it.py").write_text(f"{PASSES}{slow}def test_two(): pass\n")
+    tests.joinpath("pytest.ini").write_text("[pytest]\nmarkers = slow\npythonpath = .\n")
+    (tmp_path / "test_fill.py").write_text(OTHER)
+    (tests / "lazy.py").write_text(LAZY)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp=tests))
+    given = tuple(one.format(tmp=tmp_path) for one in words)
+    smoke(run.context("cpu"), SmokeOptions(pytest_arguments=given))
+    made = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312")
+    assert made is not None
+    assert incomplete(made.details).startswith(why)
+    assert bool(incomplete(made.details)) == bool(why)
+    # and what a variable had chosen is run as a whole when the variable has gone
+    for name in variables:
+        monkeypatch.delenv(name)
+    smoke(run.context("cpu"), SmokeOptions())
+    assert totals(run)["existing"] == totals(run)["tests"] == 3
+
+
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch", "tests")
 def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
@@ -138,9 +202,9 @@ def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
 ) -> None:
     ran: list[int] = []
 
-    def pytests(*_: Any) -> dict[str, int]:
+    def pytests(*_: Any) -> dict[str, Any]:
         ran.append(1)
-        return {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
+        return {}
 
     monkeypatch.setattr(test_smoke, "_pytest", pytests)
     for install in (False, False, True):
@@ -412,13 +476,16 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
     monkeypatch.setattr(installation, "prebuilt", lambda _: ())
     monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
     seen: dict[str, str] = {}
+    begun = Line(kind="session")
+    passed = Line(kind="test", test="test_it.py::test_one")
 
-    def ran(argv: list[str | Path], *, env: dict[str, str], **_: object) -> None:
-        seen.update(env)
-        junit = next(str(word) for word in argv if str(word).startswith("--junitxml="))
-        Path(junit.partition("=")[2]).write_text("<testsuite><testcase classname='a' name='b'/></testsuite>")
+    def ran(*words: Any) -> Any:
+        seen.update(words[3])
+        return Session(began=begun, collected=(passed.test,), results=(passed,), end=begun), Ended(
+            returncode=0
+        )
 
-    monkeypatch.setattr(process, "run", ran)
+    monkeypatch.setattr(test_smoke, "_session", ran)
     nothing = process.Completed(returncode=0, stdout="{}", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: nothing)
     smoke(chosen, SmokeOptions(other_gpu=other, install=False))
