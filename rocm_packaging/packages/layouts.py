@@ -10,19 +10,20 @@ from __future__ import annotations
 import importlib.util
 import re
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from core.data import Model, data_file
 from core.errors import BuildError, RocmError, UsageError
 from core.families import gpu_targets, parents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Layout = Literal["split", "unsplit"]
 
@@ -136,6 +137,44 @@ class RuntimePackage(Model):
     rpath_core: tuple[str, ...] = ()
 
 
+class Kernels(Model):
+    """A library's device code that lies in files of its own: a glob for each gfx target."""
+
+    files: str
+    not_for: tuple[str, ...] = ()
+
+
+class Contents(Model):
+    """What an artifact must hold."""
+
+    libraries: tuple[str, ...] = ()
+    linux: tuple[str, ...] = ()
+    lib: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+    kernels: dict[str, Kernels] = Field(default_factory=dict)
+
+    def wanted(self, platform: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield all but kernels: its name, component, and the glob of a file."""
+        known, windows = library_globs(platform), platform == "windows"
+        for name in (*self.libraries, *(() if windows else self.linux)):
+            if name in known or name not in library_globs("linux"):
+                yield name, "lib", known.get(name, f"bin/*{name}*.dll" if windows else f"lib/lib{name}.so*")
+        for component in ("lib", "run", "dev"):
+            for glob in getattr(self, component):
+                each = [glob.replace("{isa}", one[3:]).replace("{target}", one) for one in targets]
+                for one in dict.fromkeys(each or [glob]):
+                    path = one.replace("{exe}", ".exe" if windows else "")
+                    yield path, component, path
+
+    def wanted_kernels(self, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield, like `wanted`, the kernels of each gfx target."""
+        for name, one in self.kernels.items():
+            for target in targets:
+                if target not in one.not_for:
+                    yield f"{name}-kernels", "lib", one.files.replace("{target}", target)
+
+
 class DevelPackage(Model):
     """The package of everything that developers need besides."""
 
@@ -194,9 +233,15 @@ class Packages(Model):
     unsplit: UnsplitLayout
     split: SplitLayout
     devel: DevelPackage
+    contents: dict[str, Contents]
     licenses: LicenseData
     programs: dict[str, Program]
     profiler_programs: dict[str, Program]
+
+    def kind_of(self, artifact: str) -> str:
+        """Return which package takes an artifact's files for programs."""
+        runtimes = {"core": self.core, "profiler": self.profiler, "libraries": self.split.libraries}
+        return next((kind for kind, one in runtimes.items() if artifact in one.artifacts), "devel")
 
 
 packages = data_file(PACKAGES_FILE, Packages)
@@ -216,6 +261,7 @@ def identifier(family: str) -> str:
     return re.sub(r"\W", "_", family)
 
 
+@cache
 def library_globs(platform: str) -> dict[str, str]:
     """Return what `rocm_sdk` looks for on a platform: short name -> glob in ROCm's own tree."""
     return {str(library.name): glob for library, glob in _libraries(platform)}

@@ -10,21 +10,40 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
-from core.families import CPU, families, gpu_targets
-from rocm_packaging.artifacts import GENERIC, build_info, families_of, merged, require_same, scan
+from core.families import CPU, families, family, gpu_targets
+from rocm_packaging.artifacts import (
+    GENERIC,
+    Entry,
+    build_info,
+    families_of,
+    merged,
+    require_places,
+    require_same,
+    scan,
+    targets_of,
+)
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import libraries_in, packages, payload_folder
-from rocm_packaging.packages.payload import devel_only, licenses_of, plan, usual_links, with_rpath
+from rocm_packaging.packages.payload import (
+    devel_only,
+    follow,
+    licenses_of,
+    path_pattern,
+    plan,
+    usual_links,
+    with_rpath,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from rocm_packaging.artifacts import Artifact, Entry
+    from rocm_packaging.artifacts import Artifact
     from rocm_packaging.packages.layouts import RuntimePackage
     from rocm_packaging.packages.payload import Licenses, Payload
 
@@ -49,6 +68,7 @@ class BuildRequest:
     platform_tag: str = ""
     linux_families: tuple[str, ...] = ()
     windows_families: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +111,7 @@ class Distribution:
     linux: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    promised: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +124,7 @@ class Plan:
     unused: tuple[str, ...]
     built: tuple[str, ...]
     contradiction: str = ""
+    lacking: tuple[str, ...] = ()
 
 
 def make_plan(request: BuildRequest) -> Plan:
@@ -122,14 +144,16 @@ def make_plan(request: BuildRequest) -> Plan:
     profiler = [planner.runtime("profiler", packages().profiler)] if request.platform == "linux" else []
     targets, libraries, trees = planner.split(core) if planner.info.split else planner.unsplit(core)
     devel, contradiction = _joined(trees)
+    promised = planner.promised(targets)
     runtimes = [core, *(one for one in profiler if one.payload.files), *libraries]
     return Plan(
-        distribution=planner.distribution(version, targets, runtimes),
+        distribution=replace(planner.distribution(version, targets, runtimes), promised=promised),
         runtimes=tuple(runtimes),
         devel=devel,
         unused=planner.unused({GENERIC, *targets, *(one for each in targets.values() for one in each)}),
         built=tuple(targets),
         contradiction=contradiction,
+        lacking=planner.lacking(),
     )
 
 
@@ -140,9 +164,14 @@ class _Planner:
         self.request = request
         self.found = scan(request.artifact_dir)
         self.info = build_info(self.found)
+        self.folded = request.platform == "windows"
         self._taken: set[Path] = set()
+        self._lacking: dict[str, bool] = {}  # what artifacts lack -> whether the request says so
+        self._idle = {*request.without}
 
-    def _select(self, names: Sequence[str], components: Sequence[str], targets: set[str]) -> list[Artifact]:
+    def _select(
+        self, names: Sequence[str], components: Sequence[str], targets: Collection[str]
+    ) -> list[Artifact]:
         chosen = [
             one
             for one in self.found
@@ -156,36 +185,89 @@ class _Planner:
         left = (one for one in self.found if one.path not in self._taken and one.target in targets)
         return tuple(sorted(one.path.name for one in left))
 
-    def runtime(self, kind: Kind, data: RuntimePackage, family: str = "") -> RuntimePlan:
-        """Plan a runtime package; device packages take only what is of their target."""
-        targets = {family} if kind == "device" else {GENERIC, family}
-        whole = [name for name in data.artifacts if name not in data.only_lib]
+    def runtime(self, kind: Kind, data: RuntimePackage, name: str = "") -> RuntimePlan:
+        """Plan a runtime package of a family, if any; device packages take only what is of their target."""
+        targets = {name} if kind == "device" else targets_of(family(name)) if name else {GENERIC}
+        whole = [one for one in data.artifacts if one not in data.only_lib]
         chosen = [
             *self._select(whole, data.components, targets),
             *self._select(data.only_lib, ("lib",), targets),
         ]
-        missing = sorted(set(data.required) - {artifact.name for artifact in chosen})
-        if missing:
-            raise ArtifactError(
-                f"The artifacts of the {kind} package are incomplete: {', '.join(missing)} missing.",
-                hint="Fetch the whole set: nox -s fetch_artifacts.",
-            )
-        headers = merged(self._select(data.with_headers, ("dev",), targets))
-        tree = dict(sorted({**headers, **merged(chosen)}.items()))
+        for one in sorted(set(data.required) - {artifact.name for artifact in chosen}):
+            self._lacks(f"{one}, of {name or 'all GPUs'}, for the {kind} package", one)
+        headers = self._select(data.with_headers, ("dev",), targets)
+        tree = merged([*chosen, *headers], folded=self.folded)
         facts = {path: elf.read(entry.source) for path, entry in tree.items() if not entry.link}
         known = {path: fact for path, fact in facts.items() if fact is not None}
         payload = plan(tree, known, include=data.include, exclude=data.exclude)
-        folder = payload_folder(kind, family, self.request.suffix)
+        folder = payload_folder(kind, name, self.request.suffix)
         core = payload_folder("core", suffix=self.request.suffix)
         neighbours = [f"{core}/{one}" for one in data.rpath_core]
         files = {path: with_rpath(file, folder, neighbours) for path, file in payload.files.items()}
         return RuntimePlan(
             kind=kind,
-            family=family,
+            family=name,
             folder=folder,
             payload=replace(payload, files=files),
             licenses=licenses_of(chosen, self.found),
         )
+
+    def promised(self, families: _Targets) -> dict[str, tuple[str, ...]]:
+        """Look for what each artifact must hold; return the files that packages have of it, by their kind."""
+        every = tuple(dict.fromkeys(target for each in families.values() for target in each))
+        host: list[tuple[Collection[str], Sequence[str]]] = [({GENERIC}, every)]
+        if not self.info.split:
+            host = [(targets_of(family(name)), each) for name, each in families.items()]
+        device = [({one}, (one,)) for one in every] if self.info.split else host
+        found: dict[str, set[str]] = {}
+        for name, data in packages().contents.items():
+            for targets, gpus in host:
+                for component, path in self._held(name, targets, data.wanted(self.request.platform, gpus)):
+                    kind = "devel" if component == "dev" else packages().kind_of(name)
+                    found.setdefault(kind, set()).add(path)
+            for targets, gpus in device if data.kernels else ():
+                list(self._held(name, targets, data.wanted_kernels(gpus)))
+        return {kind: tuple(sorted(paths)) for kind, paths in sorted(found.items())}
+
+    def _held(
+        self, name: str, targets: Collection[str], wanted: Iterable[tuple[str, str, str]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the component and path of each file, which is not empty, and note those that are missing."""
+        here = [one for one in self.found if one.name == name and one.target in targets]
+        tree = merged(one for one in here if one.component in {"lib", "run", "dev"})
+        for label, component, glob in wanted if here else ():
+            own = [one.path for one in here if one.component == component]
+            for path in filter(path_pattern(glob).fullmatch, tree):
+                real = follow(tree, path)
+                if real and {*own} & {*tree[path].source.parents} and tree[real].source.stat().st_size:
+                    if label == glob:
+                        yield component, path
+                    break
+            else:
+                whose = ", ".join(one.name for one in own) or f"{name}_{component}_{here[0].target} (missing)"
+                self._lacks(f"{glob} of {whose}", name, label, PurePosixPath(glob).parent.name)
+
+    def _lacks(self, what: str, *names: str) -> None:
+        known = {one for one in self.request.without for name in names if fnmatchcase(name, one)}
+        self._idle -= known
+        self._lacking[what] = bool(known)
+
+    def lacking(self) -> tuple[str, ...]:
+        """Return what the request says the artifacts lack; fail on what it does not say, or says wrongly."""
+        unsaid = [what for what, known in self._lacking.items() if not known]
+        if unsaid:
+            listing = "".join(f"\n  {what}" for what in unsaid)
+            raise ArtifactError(
+                f"The artifacts are incomplete. They lack:{listing}",
+                hint="Fetch the whole set: nox -s fetch_artifacts. A set that lacks something on purpose is "
+                "packaged with --without A,B: names of artifacts or libraries.",
+            )
+        if self._idle:
+            raise UsageError(
+                f"--without {','.join(sorted(self._idle))}: the artifacts lack nothing of that name.",
+                hint="Leave it out. Names are those of packages.toml under [contents].",
+            )
+        return tuple(self._lacking)
 
     def unsplit(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
         """Plan one libraries package a GPU family, and the development tree of each."""
@@ -194,21 +276,22 @@ class _Planner:
             raise ArtifactError(
                 "The artifacts hold no GPU family's libraries.", hint="Fetch those of a family."
             )
-        for family in self.request.families:
-            if family not in available:
-                raise UsageError(f"No artifacts for the GPU family {family!r}. {nearest(family, available)}")
+        for name in self.request.families:
+            if name not in available and not targets_of(family(name)) & {*available}:
+                raise UsageError(f"No artifacts for the GPU family {name!r}. {nearest(name, available)}")
         libraries = []
-        for family in dict.fromkeys(self.request.families) or available:
-            libraries.append(self.runtime("libraries", packages().unsplit.libraries, family))
+        for name in dict.fromkeys(self.request.families) or available:
+            libraries.append(self.runtime("libraries", packages().unsplit.libraries, name))
             if not libraries[-1].payload.files:
                 raise ArtifactError(
-                    f"The artifacts of {family} are incomplete: they hold no libraries.",
+                    f"The artifacts of {name} are incomplete: they hold no libraries.",
                     hint="Fetch the whole set: nox -s fetch_artifacts.",
                 )
         built = set(self.info.targets)
         known = {one.family: gpu_targets(one.family) for one in libraries}
         targets = {name: tuple(one for one in each if one in built) or each for name, each in known.items()}
-        return targets, libraries, [self._devel({GENERIC, one.family}, core, one) for one in libraries]
+        trees = [self._devel(targets_of(family(one.family)), core, one) for one in libraries]
+        return targets, libraries, trees
 
     def split(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
         """Plan the libraries for all GPUs, one device package a gfx target, and one development tree."""
@@ -221,31 +304,37 @@ class _Planner:
                 f"The artifacts are incomplete: no libraries of {', '.join(incomplete) or 'any GPU'}.",
                 hint="Fetch the whole set: nox -s fetch_artifacts.",
             )
-        _require_apart([libraries, *devices])
+        _require_apart([libraries, *devices], folded=self.folded)
         targets: _Targets = {one.family: (one.family,) for one in devices}
         return targets, [libraries, *devices], [self._devel({GENERIC}, core, libraries)]
 
     def _split_targets(self) -> tuple[str, ...]:
         """Choose the gfx targets that get a device package: the requested ones, else all that were built."""
+        of_families = {name for name, one in families().items() if name not in one.targets}
+        if stray := [one.path.name for one in self.found if one.target in of_families]:
+            raise ArtifactError(
+                f"A split set has artifacts of gfx targets, and {', '.join(stray)} are of a GPU family.",
+                hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
+            )
         built = self.info.targets or families_of(self.found)
         if not built:
             raise ArtifactError("The artifacts hold no gfx target's device code.", hint="Fetch those of one.")
         targets: list[str] = []
-        for family in self.request.families:
-            wanted = [target for target in gpu_targets(family) if target in built]
+        for name in self.request.families:
+            wanted = [target for target in gpu_targets(name) if target in built]
             if not wanted:
                 raise UsageError(
-                    f"No artifacts for the GPU family {family!r}.", hint=f"They are of {', '.join(built)}."
+                    f"No artifacts for the GPU family {name!r}.", hint=f"They are of {', '.join(built)}."
                 )
             targets += wanted
         return tuple(dict.fromkeys(targets)) or tuple(built)
 
-    def _devel(self, targets: set[str], *runtimes: RuntimePlan) -> DevelPlan:
+    def _devel(self, targets: Collection[str], *runtimes: RuntimePlan) -> DevelPlan:
         data = packages()
         libraries = (name for layout in (data.unsplit, data.split) for name in layout.libraries.artifacts)
         names = (*data.core.artifacts, *libraries, *data.devel.artifacts)
         chosen = self._select(names, data.devel.components, targets)
-        tree = merged(chosen)
+        tree = merged(chosen, folded=self.folded)
         files, links = devel_only(tree, [one.payload for one in runtimes])
         links |= usual_links(tree, data.devel.links)
         return DevelPlan(files=files, links=links, licenses=licenses_of(chosen, self.found))
@@ -307,18 +396,24 @@ def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
                 return trees[0], f"One family links {path} to {links[path]}, another to {link}."
     for path in sorted(files.keys() & links.keys()):
         return trees[0], f"{path} is a file ({files[path].source}) and a link ({links[path]})."
+    linked = {path: Entry(path=path, source=Path(link), link=link) for path, link in links.items()}
+    try:
+        require_places({**files, **linked})
+    except ArtifactError as problem:
+        return trees[0], problem.message
     return replace(trees[0], files=files, links=links), ""
 
 
-def _require_apart(overlaid: Sequence[RuntimePlan]) -> None:
+def _require_apart(overlaid: Sequence[RuntimePlan], *, folded: bool) -> None:
     """Require that packages that share a folder hold no path twice: uninstalling one would remove both's."""
-    owners: dict[str, Path] = {}
+    owners: dict[str, Entry] = {}
     for one in overlaid:
         for path, file in one.payload.files.items():
-            source = owners.setdefault(path, file.entry.source)
-            if source is not file.entry.source:
+            owner = owners.setdefault(path, file.entry)
+            if owner is not file.entry:
                 raise ArtifactError(
-                    f"{source} and {file.entry.source} would both be {one.folder}/{path}, "
+                    f"{owner.source} and {file.entry.source} would both be {one.folder}/{path}, "
                     "in packages that lie over each other.",
                     hint="A file of one gfx target needs a path of its own: rebuild the artifacts.",
                 )
+    require_places(owners, folded=folded)
