@@ -51,9 +51,13 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention."""
+    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention.
+
+    `required` is where the wheels that a ROCm wheel requires have their files, where all are known.
+    """
 
     build_paths: tuple[str, ...] = ()
+    required: Mapping[str, Sequence[str]] | None = None
     scratch: Path | None = None
     jobs: int | None = None
 
@@ -84,14 +88,14 @@ def check_wheels(
     promised = {canonicalize_name(name): value for name, value in (expected or {}).items()}
     jobs = options.jobs or os.cpu_count() or 1
     at_once = min(len(wheels), jobs, _WHEELS_AT_ONCE)
-    each = replace(options, jobs=max(1, jobs // at_once))
+    each, required = replace(options, jobs=max(1, jobs // at_once)), libraries.required(wheels)
 
     def check_one(path: Path) -> tuple[Finding, ...]:
         name = canonicalize_name(path.name.partition("-")[0])
         own = promised.get(name)
         for one in () if own else promised.values():
             own = one.of_part(name) if device_host(name) == one.distribution else own
-        return check_wheel(path, own, each)
+        return check_wheel(path, own, replace(each, required=required.get(name)))
 
     with ThreadPoolExecutor(at_once) as pool:
         found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
@@ -179,6 +183,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
         info=tried(read_wheel_info),
         binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
         mentions=tuple(sorted(reader.mentions)),
+        required=options.required,
     )
     return view, tuple(problems)
 
