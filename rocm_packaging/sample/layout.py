@@ -287,7 +287,7 @@ DATA_FILES: tuple[DataFile, ...] = (
         DataFile(
             artifact=("rocprofiler-systems", "run", "generic"),
             path=f"profiler/rocprofiler-systems/stage/bin/rocprof-sys-{name}",
-            text='#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n',
+            text='#!/bin/sh\necho "${0##*/}: profiling with $ROCM_PATH: $*"\n',
             executable=True,
         )
         for name in ("instrument", "run", "sample")
