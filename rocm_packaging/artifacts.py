@@ -147,10 +147,14 @@ def _read_json(path: Path) -> Mapping[str, object]:
 
 def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, Entry]:
     """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
+    return laid((entry for artifact in artifacts for entry in entries(artifact)), folded=folded)
+
+
+def laid(found: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
+    """Lay entries over each other, as `merged`."""
     tree: dict[str, Entry] = {}
-    for artifact in artifacts:
-        for entry in entries(artifact):
-            require_same(tree.setdefault(entry.path, entry), entry)
+    for entry in found:
+        _require_same(tree.setdefault(entry.path, entry), entry)
     require_places(tree, folded=folded)
     return dict(sorted(tree.items()))
 
@@ -185,7 +189,7 @@ def _clash(message: str) -> ArtifactError:
     )
 
 
-def require_same(one: Entry, other: Entry) -> None:
+def _require_same(one: Entry, other: Entry) -> None:
     """Require that two entries of one path do not contradict each other."""
     if one is other:
         return

@@ -81,8 +81,8 @@ def _own_artifacts() -> dict[str, Sequence[str]]:
     every = {
         "core": data.core,
         "profiler": data.profiler,
-        "libraries": data.split.libraries,
-        "device": data.split.device,
+        "libraries": data.libraries,
+        "device": data.device,
     }
     known = ("lib", "run", "dbg", "dev", "doc", "test")
     return {

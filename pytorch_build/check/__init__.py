@@ -107,7 +107,7 @@ class WheelView:
     info: WheelInfo | None = None
     binaries: tuple[Binary, ...] = ()
     mentions: tuple[tuple[str, str], ...] = ()
-    required: Mapping[str, Sequence[str]] | None = None
+    others: Mapping[str, Sequence[str]] | None = None
 
     def finding(self, severity: Severity, check: str, message: str, where: str = "") -> Finding:
         """Make a finding about this wheel."""

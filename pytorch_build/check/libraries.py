@@ -11,12 +11,10 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from core.archive import zip_reader
 from core.errors import WheelError
-from core.wheel import read_metadata
 from pytorch_build.check.policy import Providers, matches, some
 from rocm_packaging.packages.layouts import is_rocm
 
@@ -29,40 +27,21 @@ if TYPE_CHECKING:
     from pytorch_build.check.policy import Policy
 
 CHECK = "elf"
-_CORE = "rocm-sdk-core"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
 
-def required(wheels: Iterable[Path]) -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Return where the ROCm wheels that each ROCm wheel requires have their files, by name.
-
-    Left out are wheels that require others than these; those that cannot be read are findings of their own.
-    Upstream's wheels state no requirement: all load libraries of the core package.
-    """
-    requires: dict[str, set[str]] = {}
-    places: dict[str, list[str]] = {}
-    for path in wheels:
-        with suppress(WheelError, InvalidRequirement), zip_reader.opened(path) as archive:
-            name: str = canonicalize_name(path.name.partition("-")[0])
-            if is_rocm(name):
-                needs = {
-                    canonicalize_name(Requirement(one).name) for one in read_metadata(path).requires_dist
-                }
-                requires[name], places[name] = {*needs} or {_CORE} - {name}, archive.namelist()
-    found: dict[str, Mapping[str, Sequence[str]]] = {}
-    for name, direct in requires.items():
-        every = {*direct}
-        while more := {further for one in every for further in requires.get(one, ())} - every:
-            every |= more
-        if every <= requires.keys():
-            files: dict[str, list[str]] = defaultdict(list)
-            for member in (member for one in sorted(every) for member in places[one]):
-                files[PurePosixPath(member).name].append(member)
-            found[name] = files
-    return found
+def places(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | None:
+    """Return where ROCm's wheels have their files, by name; None where the core package is not among them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    rocm = {path: name for path in wheels if is_rocm(name := canonicalize_name(path.name.partition("-")[0]))}
+    for path in rocm:
+        with suppress(WheelError), zip_reader.opened(path) as archive:  # its own checks report it
+            for member in archive.namelist():
+                found[PurePosixPath(member).name].append(member)
+    return found if "rocm-sdk-core" in rocm.values() else None
 
 
 class _Libraries:
@@ -70,8 +49,9 @@ class _Libraries:
 
     def __init__(self, view: WheelView, policy: Policy) -> None:
         self.providers = Providers(view, policy)
-        # what is known to be there counts, not what such wheels are known for
-        self.known = self.providers.libraries if view.required is None else ()
+        # what ROCm's wheels have counts, not what they are known for
+        self.known = self.providers.libraries if view.others is None else ()
+        self.others = view.others or {}
         self.strict = any(platform.startswith("manylinux") for platform in view.platforms)
         self.inside: dict[str, list[str]] = defaultdict(list)
         self.sonames: dict[str, list[str]] = defaultdict(list)
@@ -81,8 +61,6 @@ class _Libraries:
             path, soname = binary.member.installed, binary.elf.soname if binary.elf else ""
             if soname and path and PurePosixPath(path).name != soname:
                 self.sonames[soname].append(path)
-        for name, places in (view.required or {}).items():
-            self.inside[name] += places
 
 
 def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
@@ -163,12 +141,14 @@ def _needed(
     for library in elf.needed:
         if library in policy.system_libraries or matches(library, libraries.known):
             continue
+        if _on_rpath(binary, libraries.others.get(library, ())):
+            continue
         inside = [*libraries.inside.get(library, ()), *libraries.sonames.get(library, ())]
         if inside:
             # The loader looks for files; a SONAME helps only once the library is loaded.
             found = _on_rpath(binary, libraries.inside.get(library, ()))
             if not found and not any(matches(place, policy.preloaded) for place in inside):
-                where = f"{library} is there as {some(inside)}, but not on this file's RPATH"
+                where = f"{library} is in the wheel as {some(inside)}, but not on this file's RPATH"
                 yield "warning", f"{where}: it is found only if something loads it before."
         elif provider := libraries.providers.undeclared(library):
             of_others[provider].append(library)

@@ -34,7 +34,7 @@ from pytorch_build.check import (
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
-from rocm_packaging.packages.layouts import device_host, device_target
+from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,11 +53,11 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 class CheckOptions:
     """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention.
 
-    `required` is where the wheels that a ROCm wheel requires have their files, where all are known.
+    `others` is where the ROCm wheels around one of them have their files; None where they are not known.
     """
 
     build_paths: tuple[str, ...] = ()
-    required: Mapping[str, Sequence[str]] | None = None
+    others: Mapping[str, Sequence[str]] | None = None
     scratch: Path | None = None
     jobs: int | None = None
 
@@ -88,14 +88,16 @@ def check_wheels(
     promised = {canonicalize_name(name): value for name, value in (expected or {}).items()}
     jobs = options.jobs or os.cpu_count() or 1
     at_once = min(len(wheels), jobs, _WHEELS_AT_ONCE)
-    each, required = replace(options, jobs=max(1, jobs // at_once)), libraries.required(wheels)
+    each = replace(options, jobs=max(1, jobs // at_once))
+    # programs of the development package run in its expanded tree
+    around = replace(each, others=libraries.places(wheels))
 
     def check_one(path: Path) -> tuple[Finding, ...]:
         name = canonicalize_name(path.name.partition("-")[0])
         own = promised.get(name)
         for one in () if own else promised.values():
             own = one.of_part(name) if device_host(name) == one.distribution else own
-        return check_wheel(path, own, replace(each, required=required.get(name)))
+        return check_wheel(path, own, around if is_rocm(name) and name != "rocm-sdk-devel" else each)
 
     with ThreadPoolExecutor(at_once) as pool:
         found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
@@ -183,7 +185,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
         info=tried(read_wheel_info),
         binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
         mentions=tuple(sorted(reader.mentions)),
-        required=options.required,
+        others=options.others,
     )
     return view, tuple(problems)
 

@@ -137,42 +137,33 @@ class RuntimePackage(Model):
     rpath_core: tuple[str, ...] = ()
 
 
-class Kernels(Model):
-    """A library's device code that lies in files of its own: a glob for each gfx target."""
-
-    files: str
-    not_for: tuple[str, ...] = ()
-
-
 class Contents(Model):
-    """What an artifact must hold."""
+    """What an artifact must hold; `without` are the gfx targets that a library has no kernels of."""
 
     libraries: tuple[str, ...] = ()
     linux: tuple[str, ...] = ()
     lib: tuple[str, ...] = ()
     run: tuple[str, ...] = ()
     dev: tuple[str, ...] = ()
-    kernels: dict[str, Kernels] = Field(default_factory=dict)
+    kernels: dict[str, str] = Field(default_factory=dict)
+    without: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     def wanted(self, platform: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-        """Yield all but kernels: its name, component, and the glob of a file."""
+        """Yield the name, the component and the glob of each thing; the name of a file is the glob."""
         known, windows = library_globs(platform), platform == "windows"
         for name in (*self.libraries, *(() if windows else self.linux)):
             if name in known or name not in library_globs("linux"):
                 yield name, "lib", known.get(name, f"bin/*{name}*.dll" if windows else f"lib/lib{name}.so*")
         for component in ("lib", "run", "dev"):
             for glob in getattr(self, component):
-                each = [glob.replace("{isa}", one[3:]).replace("{target}", one) for one in targets]
+                each = [glob.replace("{isa}", one[3:]) for one in targets]
                 for one in dict.fromkeys(each or [glob]):
                     path = one.replace("{exe}", ".exe" if windows else "")
                     yield path, component, path
-
-    def wanted_kernels(self, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-        """Yield, like `wanted`, the kernels of each gfx target."""
-        for name, one in self.kernels.items():
+        for name, glob in self.kernels.items():
             for target in targets:
-                if target not in one.not_for:
-                    yield f"{name}-kernels", "lib", one.files.replace("{target}", target)
+                if target not in self.without.get(name, ()):
+                    yield f"{name}-kernels", "lib", glob.replace("{target}", target)
 
 
 class DevelPackage(Model):
@@ -213,25 +204,13 @@ class Program(Model):
     expand: bool = True
 
 
-class UnsplitLayout(Model):
-    """Libraries with their device code, one package a GPU family."""
-
-    libraries: RuntimePackage
-
-
-class SplitLayout(UnsplitLayout):
-    """Libraries for all GPUs, and device code in one package a gfx target."""
-
-    device: RuntimePackage
-
-
 class Packages(Model):
     """The whole file."""
 
     core: RuntimePackage
     profiler: RuntimePackage
-    unsplit: UnsplitLayout
-    split: SplitLayout
+    libraries: RuntimePackage
+    device: RuntimePackage
     devel: DevelPackage
     contents: dict[str, Contents]
     licenses: LicenseData
@@ -240,7 +219,7 @@ class Packages(Model):
 
     def kind_of(self, artifact: str) -> str:
         """Return which package takes an artifact's files for programs."""
-        runtimes = {"core": self.core, "profiler": self.profiler, "libraries": self.split.libraries}
+        runtimes = {"core": self.core, "profiler": self.profiler, "libraries": self.libraries}
         return next((kind for kind, one in runtimes.items() if artifact in one.artifacts), "devel")
 
 

@@ -17,31 +17,14 @@ from typing import TYPE_CHECKING, Literal
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, family, gpu_targets
-from rocm_packaging.artifacts import (
-    GENERIC,
-    Entry,
-    build_info,
-    families_of,
-    merged,
-    require_places,
-    require_same,
-    scan,
-    targets_of,
-)
-from rocm_packaging.packages import versions
+from rocm_packaging import artifacts
+from rocm_packaging.artifacts import GENERIC, Entry, families_of, merged, targets_of
+from rocm_packaging.packages import payload, versions
 from rocm_packaging.packages.layouts import libraries_in, packages, payload_folder
-from rocm_packaging.packages.payload import (
-    devel_only,
-    follow,
-    licenses_of,
-    path_pattern,
-    plan,
-    usual_links,
-    with_rpath,
-)
+from rocm_packaging.packages.payload import licenses_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from rocm_packaging.artifacts import Artifact
     from rocm_packaging.packages.layouts import RuntimePackage
@@ -162,8 +145,8 @@ class _Planner:
 
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
-        self.found = scan(request.artifact_dir)
-        self.info = build_info(self.found)
+        self.found = artifacts.scan(request.artifact_dir)
+        self.info = artifacts.build_info(self.found)
         self.folded = request.platform == "windows"
         self._taken: set[Path] = set()
         self._lacking: dict[str, bool] = {}  # what artifacts lack -> whether the request says so
@@ -199,53 +182,46 @@ class _Planner:
         tree = merged([*chosen, *headers], folded=self.folded)
         facts = {path: elf.read(entry.source) for path, entry in tree.items() if not entry.link}
         known = {path: fact for path, fact in facts.items() if fact is not None}
-        payload = plan(tree, known, include=data.include, exclude=data.exclude)
+        held = payload.plan(tree, known, include=data.include, exclude=data.exclude)
+        if not held.files and kind != "profiler":
+            raise ArtifactError(
+                f"The artifacts of {name or 'all GPUs'} are incomplete: they hold nothing for {kind}.",
+                hint="Fetch the whole set: nox -s fetch_artifacts.",
+            )
         folder = payload_folder(kind, name, self.request.suffix)
         core = payload_folder("core", suffix=self.request.suffix)
         neighbours = [f"{core}/{one}" for one in data.rpath_core]
-        files = {path: with_rpath(file, folder, neighbours) for path, file in payload.files.items()}
+        files = {path: payload.with_rpath(file, folder, neighbours) for path, file in held.files.items()}
         return RuntimePlan(
             kind=kind,
             family=name,
             folder=folder,
-            payload=replace(payload, files=files),
+            payload=replace(held, files=files),
             licenses=licenses_of(chosen, self.found),
         )
 
     def promised(self, families: _Targets) -> dict[str, tuple[str, ...]]:
         """Look for what each artifact must hold; return the files that packages have of it, by their kind."""
-        every = tuple(dict.fromkeys(target for each in families.values() for target in each))
-        host: list[tuple[Collection[str], Sequence[str]]] = [({GENERIC}, every)]
-        if not self.info.split:
-            host = [(targets_of(family(name)), each) for name, each in families.items()]
-        device = [({one}, (one,)) for one in every] if self.info.split else host
+        sets = [(targets_of(family(name)), each) for name, each in families.items()]
+        if self.info.split:
+            sets = [(frozenset({GENERIC, *families}), tuple(families))]
         found: dict[str, set[str]] = {}
         for name, data in packages().contents.items():
-            for targets, gpus in host:
-                for component, path in self._held(name, targets, data.wanted(self.request.platform, gpus)):
-                    kind = "devel" if component == "dev" else packages().kind_of(name)
-                    found.setdefault(kind, set()).add(path)
-            for targets, gpus in device if data.kernels else ():
-                list(self._held(name, targets, data.wanted_kernels(gpus)))
+            for targets, gpus in sets:
+                here = [one for one in self.found if one.name == name and one.target in targets]
+                tree = merged(one for one in here if one.component in {"lib", "run", "dev"})
+                for label, component, glob in data.wanted(self.request.platform, gpus) if here else ():
+                    own = [one for one in here if one.component == component]
+                    path = _held(tree, glob, {one.path for one in own})
+                    if path and label == glob:
+                        kind = "devel" if component == "dev" else packages().kind_of(name)
+                        found.setdefault(kind, set()).add(path)
+                    elif not path:
+                        near = [one for one in own if one.target in glob]
+                        near = near or [one for one in own if one.target == GENERIC] or own
+                        whose = ", ".join(one.path.name for one in near) or f"{name}_{component}_* (missing)"
+                        self._lacks(f"{glob} of {whose}", name, label, PurePosixPath(glob).parent.name)
         return {kind: tuple(sorted(paths)) for kind, paths in sorted(found.items())}
-
-    def _held(
-        self, name: str, targets: Collection[str], wanted: Iterable[tuple[str, str, str]]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the component and path of each file, which is not empty, and note those that are missing."""
-        here = [one for one in self.found if one.name == name and one.target in targets]
-        tree = merged(one for one in here if one.component in {"lib", "run", "dev"})
-        for label, component, glob in wanted if here else ():
-            own = [one.path for one in here if one.component == component]
-            for path in filter(path_pattern(glob).fullmatch, tree):
-                real = follow(tree, path)
-                if real and {*own} & {*tree[path].source.parents} and tree[real].source.stat().st_size:
-                    if label == glob:
-                        yield component, path
-                    break
-            else:
-                whose = ", ".join(one.name for one in own) or f"{name}_{component}_{here[0].target} (missing)"
-                self._lacks(f"{glob} of {whose}", name, label, PurePosixPath(glob).parent.name)
 
     def _lacks(self, what: str, *names: str) -> None:
         known = {one for one in self.request.without for name in names if fnmatchcase(name, one)}
@@ -279,14 +255,8 @@ class _Planner:
         for name in self.request.families:
             if name not in available and not targets_of(family(name)) & {*available}:
                 raise UsageError(f"No artifacts for the GPU family {name!r}. {nearest(name, available)}")
-        libraries = []
-        for name in dict.fromkeys(self.request.families) or available:
-            libraries.append(self.runtime("libraries", packages().unsplit.libraries, name))
-            if not libraries[-1].payload.files:
-                raise ArtifactError(
-                    f"The artifacts of {name} are incomplete: they hold no libraries.",
-                    hint="Fetch the whole set: nox -s fetch_artifacts.",
-                )
+        names = dict.fromkeys(self.request.families) or available
+        libraries = [self.runtime("libraries", packages().libraries, name) for name in names]
         built = set(self.info.targets)
         known = {one.family: gpu_targets(one.family) for one in libraries}
         targets = {name: tuple(one for one in each if one in built) or each for name, each in known.items()}
@@ -295,15 +265,8 @@ class _Planner:
 
     def split(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
         """Plan the libraries for all GPUs, one device package a gfx target, and one development tree."""
-        data = packages().split
-        libraries = self.runtime("libraries", data.libraries)
-        devices = [self.runtime("device", data.device, target) for target in self._split_targets()]
-        incomplete = [one.family for one in devices if not one.payload.files]
-        if incomplete or not libraries.payload.files:
-            raise ArtifactError(
-                f"The artifacts are incomplete: no libraries of {', '.join(incomplete) or 'any GPU'}.",
-                hint="Fetch the whole set: nox -s fetch_artifacts.",
-            )
+        libraries = self.runtime("libraries", packages().libraries)
+        devices = [self.runtime("device", packages().device, target) for target in self._split_targets()]
         _require_apart([libraries, *devices], folded=self.folded)
         targets: _Targets = {one.family: (one.family,) for one in devices}
         return targets, [libraries, *devices], [self._devel({GENERIC}, core, libraries)]
@@ -331,12 +294,11 @@ class _Planner:
 
     def _devel(self, targets: Collection[str], *runtimes: RuntimePlan) -> DevelPlan:
         data = packages()
-        libraries = (name for layout in (data.unsplit, data.split) for name in layout.libraries.artifacts)
-        names = (*data.core.artifacts, *libraries, *data.devel.artifacts)
+        names = (*data.core.artifacts, *data.libraries.artifacts, *data.devel.artifacts)
         chosen = self._select(names, data.devel.components, targets)
         tree = merged(chosen, folded=self.folded)
-        files, links = devel_only(tree, [one.payload for one in runtimes])
-        links |= usual_links(tree, data.devel.links)
+        files, links = payload.devel_only(tree, [one.payload for one in runtimes])
+        links |= payload.usual_links(tree, data.devel.links)
         return DevelPlan(files=files, links=links, licenses=licenses_of(chosen, self.found))
 
     def distribution(self, version: str, targets: _Targets, runtimes: Sequence[RuntimePlan]) -> Distribution:
@@ -370,6 +332,15 @@ class _Planner:
         return {name: gpu_targets(name) for name in names}
 
 
+def _held(tree: Mapping[str, Entry], glob: str, folders: Collection[Path]) -> str:
+    """Return a path of one of the folders that matches and leads to a file with content; "" for none."""
+    for path in filter(payload.path_pattern(glob).fullmatch, tree):
+        real = payload.follow(tree, path)
+        if real and {*folders} & {*tree[path].source.parents} and tree[real].source.stat().st_size:
+            return path
+    return ""
+
+
 def _aliases(available: Iterable[str]) -> _Targets:
     """Find the families that stand for some of the gfx targets that have packages."""
     known = set(available)
@@ -383,25 +354,14 @@ def _aliases(available: Iterable[str]) -> _Targets:
 
 def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
     """Make one development tree of all families'; or the first, and how another contradicts it."""
-    files: dict[str, Entry] = {}
-    links: dict[str, str] = {}
-    for tree in trees:
-        try:
-            for path, entry in tree.files.items():
-                require_same(files.setdefault(path, entry), entry)
-        except ArtifactError as problem:
-            return trees[0], problem.message
-        for path, link in tree.links.items():
-            if links.setdefault(path, link) != link:
-                return trees[0], f"One family links {path} to {links[path]}, another to {link}."
-    for path in sorted(files.keys() & links.keys()):
-        return trees[0], f"{path} is a file ({files[path].source}) and a link ({links[path]})."
-    linked = {path: Entry(path=path, source=Path(link), link=link) for path, link in links.items()}
+    found = [entry for tree in trees for entry in tree.files.values()]
+    found += [Entry(path=path, source=Path(to), link=to) for tree in trees for path, to in tree.links.items()]
     try:
-        require_places({**files, **linked})
+        joined = artifacts.laid(found).items()
     except ArtifactError as problem:
         return trees[0], problem.message
-    return replace(trees[0], files=files, links=links), ""
+    links = {path: entry.link for path, entry in joined if entry.link}
+    return replace(trees[0], files={path: one for path, one in joined if not one.link}, links=links), ""
 
 
 def _require_apart(overlaid: Sequence[RuntimePlan], *, folded: bool) -> None:
@@ -416,4 +376,4 @@ def _require_apart(overlaid: Sequence[RuntimePlan], *, folded: bool) -> None:
                     "in packages that lie over each other.",
                     hint="A file of one gfx target needs a path of its own: rebuild the artifacts.",
                 )
-    require_places(owners, folded=folded)
+    artifacts.require_places(owners, folded=folded)

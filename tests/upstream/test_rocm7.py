@@ -152,7 +152,7 @@ def test_artifacts_become_the_packages_of_their_layout(
         ("core-hip_dev_generic", "", "include/hip/hip_runtime.h of core-hip_dev_generic"),
         ("blas_lib_generic", "librocblas.so*", "lib/librocblas.so* of blas_lib_generic"),
         ("fft_lib_generic", "librocfft.so*", "lib/librocfft.so* of fft_lib_generic"),
-        ("blas_lib_gfx942", "*gfx942*", "no libraries of gfx942"),
+        ("blas_lib_gfx942", "*gfx942*", "of gfx942 are incomplete"),
     ],
 )
 def test_a_set_that_lacks_something_is_refused_with_its_name(

@@ -55,14 +55,11 @@ def write_whole(root: Path, families: Mapping[str, Sequence[str]], *, split: boo
     targets = [target for each in families.values() for target in each]
     write_base(root, *targets, split=split)
     for name, contents in packages().contents.items():
-        in_general = name not in packages().split.libraries.artifacts or split
+        in_general = name not in packages().libraries.artifacts or split
         for owner, each in {"generic": targets}.items() if in_general else families.items():
-            wanted = [*contents.wanted("linux", each), *(() if split else contents.wanted_kernels(each))]
-            for _, component, glob in wanted:
-                write(root, f"{name}_{component}_{owner}", **{path_of(glob): glob})
-        for target in targets if split and contents.kernels else ():
-            for _, _, glob in contents.wanted_kernels([target]):
-                write(root, f"{name}_lib_{target}", **{path_of(glob): target})
+            for label, component, glob in contents.wanted("linux", each):
+                kernels = [one for one in each if split and label.endswith("-kernels") and one in glob]
+                write(root, f"{name}_{component}_{(kernels or [owner])[0]}", **{path_of(glob): glob})
     return root
 
 

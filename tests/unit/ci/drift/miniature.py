@@ -79,7 +79,7 @@ def _constants(**values: object) -> str:
 
 def _topology() -> str:
     data = packages()
-    every = (data.core, data.profiler, data.split.libraries, data.split.device, data.devel)
+    every = (data.core, data.profiler, data.libraries, data.device, data.devel)
     return "".join(f"[artifacts.{name}]\n" for name in {name for one in every for name in one.artifacts})
 
 
@@ -109,15 +109,15 @@ def _builder() -> str:
         f"    hotswap = an.name == {only[0]!r} and an.component == 'lib'",
         f"    return core or hotswap or an.name in {list(core.with_headers)} and an.component in ['dev']",
     ]
-    every = {"libraries": data.split.libraries, "profiler": data.profiler, "device": data.split.device}
+    every = {"libraries": data.libraries, "profiler": data.profiler, "device": data.device}
     for name, one in every.items():
         lines.append(f"def {name}_artifact_filter(an):")
         lines.append(
             f"    return an.name in {list(one.artifacts)} and an.component in {list(one.components)}"
         )
     lines += ["def run():", *_rpaths("core", core.rpath_core), *_rpaths("profiler", data.profiler.rpath_core)]
-    lines += ["def _run_kpack_split():", *_rpaths("lib", data.split.libraries.rpath_core)]
-    lines += _rpaths("dev", data.split.device.rpath_core)
+    lines += ["def _run_kpack_split():", *_rpaths("lib", data.libraries.rpath_core)]
+    lines += _rpaths("dev", data.device.rpath_core)
     without = [one for one in known if one not in data.devel.components]
     artifacts = list(data.devel.artifacts)
     lines.append(

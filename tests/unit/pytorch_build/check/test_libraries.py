@@ -155,11 +155,11 @@ DATA = {
             [
                 (
                     "warning",
-                    "libb.so is there as pkg/lib/libb.so, but not on this file's RPATH: it is found",
+                    "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: it is found",
                 )
             ],
         ),
-        (TORCH_WHEEL, BY_SONAME, [], [("warning", "libb.so.1 is there as pkg/libb.so, but not")]),
+        (TORCH_WHEEL, BY_SONAME, [], [("warning", "libb.so.1 is in the wheel as pkg/libb.so, but not")]),
         (TORCH_WHEEL, DATA, [], []),
         (TORCH_WHEEL, {"a.so": library(stack="RWE")}, [], [("error", "It asks for an executable stack.")]),
         (TORCH_WHEEL, {"a.so": library(stack="")}, [], [("warning", "It has no PT_GNU_STACK header")]),

@@ -228,7 +228,7 @@ def test_artifacts_with_empty_manifests_hold_nothing(tmp_path: Path) -> None:
 def test_an_excuse_for_nothing_is_refused(tmp_path: Path) -> None:
     whole = write_whole(tmp_path, WHOLE, split=True)
     shutil.rmtree(whole / "rand_dev_generic")
-    with pytest.raises(ArtifactError, match=r"include/hiprand/hiprand.h of rand_dev_generic \(missing\)"):
+    with pytest.raises(ArtifactError, match=r"include/hiprand/hiprand.h of rand_dev_\* \(missing\)"):
         make_plan(request(whole, without=("rocrand",)))
     with pytest.raises(UsageError, match="--without rnad: the artifacts lack nothing of that name"):
         make_plan(request(whole, without=("rand", "rnad")))
@@ -236,7 +236,7 @@ def test_an_excuse_for_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_an_incomplete_family_is_refused(artifacts: Path) -> None:
     write(artifacts, "fft_dev_gfx120X-all", **{"include/hipfft.h": "x"})
-    with pytest.raises(ArtifactError, match="gfx120X-all are incomplete: they hold no libraries"):
+    with pytest.raises(ArtifactError, match="gfx120X-all are incomplete: they hold nothing for libraries"):
         build(request(artifacts))
 
 
@@ -472,7 +472,7 @@ def test_artifacts_of_a_family_among_split_ones_are_refused(split_artifacts: Pat
 
 def test_a_target_that_was_built_and_has_no_artifacts_is_missed(split_artifacts: Path) -> None:
     (split_artifacts / "blas_lib_gfx1101").rename(split_artifacts / ".away")
-    with pytest.raises(ArtifactError, match="incomplete: no libraries of gfx1101"):
+    with pytest.raises(ArtifactError, match="gfx1101 are incomplete: they hold nothing for device"):
         build(request(split_artifacts))
     assert build(request(split_artifacts, families=("gfx1100",))).families == ("gfx1100",)
 

@@ -276,5 +276,5 @@ def test_data_that_is_no_expression(text: str) -> None:
 def test_every_artifact_that_is_named_is_packaged() -> None:
     data = packages()
     known = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
-    known |= {*data.unsplit.libraries.artifacts, *data.split.libraries.artifacts}
+    known |= {*data.libraries.artifacts, *data.libraries.artifacts}
     assert set(data.licenses.artifacts) <= known

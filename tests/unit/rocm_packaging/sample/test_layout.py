@@ -51,8 +51,8 @@ def test_every_artifact_belongs_to_a_package() -> None:
     data = packages()
     common = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
     unsplit = {*(one.artifact[0] for one in LIBRARIES), *(one.artifact[0] for one in DATA_FILES)}
-    assert unsplit <= common | set(data.unsplit.libraries.artifacts)
-    assert {one.artifact[0] for one in data_files(split=True)} <= common | set(data.split.libraries.artifacts)
+    assert unsplit <= common | set(data.libraries.artifacts)
+    assert {one.artifact[0] for one in data_files(split=True)} <= common | set(data.libraries.artifacts)
 
 
 def test_every_template_exists() -> None:
@@ -149,5 +149,5 @@ def test_the_split_variant_keeps_each_target_apart() -> None:
     assert {file.artifact[2] for file in device} == {
         target for targets in FAMILY_TARGETS.values() for target in targets
     }
-    assert {file.artifact[0] for file in device} <= set(packages().split.device.artifacts)
+    assert {file.artifact[0] for file in device} <= set(packages().device.artifacts)
     assert all(file.artifact[2] in file.path for file in device)
