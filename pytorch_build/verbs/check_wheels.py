@@ -10,7 +10,7 @@ from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.run import group_name, records
-from core.wheel import distributions
+from core.wheel import distributions, parse_wheel_name
 from pytorch_build.check import Expectation, findings_json, findings_table, require_no_errors
 from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "what to check (default: the run's PyTorch wheels)"
     parser.add_argument("paths", nargs="*", type=Path, metavar="WHEEL|DIR", help=what)
     parser.add_argument("--rocm", action="store_true", help="check the ROCm wheels that the run has built")
-    what = "with --rocm: the version that they must have (default: the one that their record says)"
+    what = "with --rocm: the version that they must have (default: that of rocm-sdk-core)"
     parser.add_argument("--version", default="", metavar="V", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -43,10 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
         findings = check_wheels(checked, options=options)
     else:
         chosen, name = context(common), "rocm-findings" if arguments.rocm else "findings"
-        if arguments.rocm:
-            checked, promised = rocm_wheels(chosen, arguments.version)
-        else:
-            checked, promised = run_wheels(chosen), expectations(chosen)
+        checked = rocm_wheels(chosen) if arguments.rocm else run_wheels(chosen)
+        promised = _of_version(checked, arguments.version) if arguments.rocm else expectations(chosen)
         findings = check_wheels(checked, promised, options=options)
         key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
         common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
@@ -64,25 +62,28 @@ def _json(findings: Sequence[Finding]) -> str:
     return json.dumps(findings_json(findings), indent=2)
 
 
-def rocm_wheels(chosen: Context, version: str) -> tuple[Sequence[Path], Mapping[str, Expectation]]:
-    """Find the ROCm wheels that the run has built for the families, and say what each must be."""
-    common, gpus = chosen.common, chosen.gpu_family.split(";")
+def rocm_wheels(chosen: Context) -> Sequence[Path]:
+    """Find the ROCm wheels that the run has built for the families."""
+    common = chosen.common
     store, outputs = common.open_for_reading(), common.outputs
     # families whose development trees contradict each other have groups of their own
-    groups = dict.fromkeys((chosen.artifact_group, *(group_name(one, common.build_variant) for one in gpus)))
-    made = [records.read(store, outputs, group, "build_rocm") for group in groups]
-    files = [one for record in made if record for one in record.files if one.name.endswith(".whl")]
-    found = [store.fetch(one.key, common.cache / "fetched") for one in files]
-    promised = {
-        one.distribution: Expectation(distribution=one.distribution, version=version or one.version)
-        for one in files
-    }
-    if not found:
-        raise MissingInputError(
-            f"Run {outputs.run_id} has built no ROCm wheels for {chosen.gpu_family}.",
-            hint="Build them (nox -s build_rocm), or name a folder: nox -s check_wheels -- DIR.",
-        )
-    return found, promised
+    apart = [group_name(one, common.build_variant) for one in chosen.gpu_family.split(";")]
+    for groups in ([chosen.artifact_group], apart):
+        made = [records.read(store, outputs, group, "build_rocm") for group in groups]
+        files = [one for record in made if record for one in record.files if one.name.endswith(".whl")]
+        if files:
+            return [store.fetch(one.key, common.cache / "fetched") for one in files]
+    raise MissingInputError(
+        f"Run {outputs.run_id} has built no ROCm wheels for {chosen.gpu_family}.",
+        hint="Build them (nox -s build_rocm), or name a folder: nox -s check_wheels -- DIR.",
+    )
+
+
+def _of_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectation]:
+    """Expect one version of all wheels: this one, else that of the first, which is the core package."""
+    names = [parse_wheel_name(path.name) for path in wheels]
+    wanted = version or str(names[0].version)
+    return {one.distribution: Expectation(distribution=one.distribution, version=wanted) for one in names}
 
 
 def run_wheels(chosen: Context) -> Sequence[Path]:
