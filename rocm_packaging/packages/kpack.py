@@ -195,7 +195,7 @@ def _blobs(table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Where the code of a library is: its name in archives' tables, and their paths relative to its folder."""
+    """Where a library's device code is: its name in archives' tables, their paths from its folder."""
 
     binary: str
     paths: tuple[str, ...]
