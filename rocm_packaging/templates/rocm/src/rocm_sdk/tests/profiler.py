@@ -22,4 +22,4 @@ def checks():
 
 
 def _none():
-    raise Skip("this distribution was packaged without those of the profiler")
+    raise Skip("this distribution was packaged without them")
