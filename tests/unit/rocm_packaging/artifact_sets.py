@@ -50,14 +50,16 @@ def write_base(root: Path, *targets: str, split: bool, **facts: str) -> None:
     )
 
 
-def write_whole(root: Path, families: Mapping[str, Sequence[str]], *, split: bool) -> Path:
+def write_whole(
+    root: Path, families: Mapping[str, Sequence[str]], *, split: bool, platform: str = "linux"
+) -> Path:
     """Write a set that holds what the data says that it must, in text files."""
     targets = [target for each in families.values() for target in each]
     write_base(root, *targets, split=split)
     for name, contents in packages().contents.items():
         in_general = name not in packages().libraries.artifacts or split
         for owner, each in {"generic": targets}.items() if in_general else families.items():
-            for label, component, glob in contents.wanted("linux", each):
+            for label, component, glob in contents.wanted(platform, each):
                 kernels = [one for one in each if split and label.endswith("-kernels") and one in glob]
                 write(root, f"{name}_{component}_{(kernels or [owner])[0]}", **{path_of(glob): glob})
     return root
