@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BUILDS = {name: f"build_{name}" for name in PROJECTS}
 JOBS = {
     "setup": ("configure", "find_rocm", "resolve"),
-    "build_rocm": ("fetch_artifacts", "build_rocm"),
+    "build_rocm": ("fetch_artifacts", "build_rocm", "check_rocm"),
     "test_rocm": ("test_rocm",),
     "build_pytorch": ("checkout", *BUILDS.values(), "check_wheels"),
     "upload": ("upload", "provenance"),  # the last steps of both builds
@@ -156,7 +156,8 @@ class _Graph:
         options = [f"--version={version}"] if version else []
         options += [f"--rocm-layout={layout}"] if layout else []
         built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self._run))
-        calls = (*self._fetch(cell), built, self._upload(cell))
+        checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self._run))
+        calls = (*self._fetch(cell), built, checked, self._upload(cell))
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
     def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
@@ -280,6 +281,8 @@ def left_out(context: Context) -> Mapping[str, str]:
         found["build_rocm"] = "family cpu has no ROCm"
     elif not context.ref.rocm_version:
         found["build_rocm"] = f"ROCm comes from the release index of {context.gpu_family}"
+    if "build_rocm" in found:
+        found["check_rocm"] = found["build_rocm"]
     if "torch" not in context.ref.components:
         found["test_torch"] = f"torch is not built for {context.ref.name}"
     elif not context.ref.local_label:  # the sample's take a minute

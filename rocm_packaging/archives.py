@@ -123,12 +123,7 @@ def extract(
     """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
 
     The folder appears, or is replaced, when it is whole. `sha256` may be "", for any; `on_bytes` is called
-    with each number of compressed bytes read.
-
-    Raises:
-        ArtifactError: The archive is hostile, malformed, truncated, or of another digest.
-        StoreError: Reading broke off.
-        FatalError: The disk is full, or the directory cannot be written.
+    with each number of compressed bytes read. A `StoreError`, alone, may pass when it is tried again.
     """
     granted = policy or Policy()
     source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)

@@ -17,6 +17,8 @@ from core.errors import ArtifactError, MissingInputError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from core.families import Family
+
 
 COMPONENTS = ("lib", "run", "dbg", "dev", "doc", "test")
 GENERIC = "generic"
@@ -143,16 +145,51 @@ def _read_json(path: Path) -> Mapping[str, object]:
     return value
 
 
-def merged(artifacts: Iterable[Artifact]) -> dict[str, Entry]:
-    """Lay artifacts over each other into one tree, by path, sorted."""
+def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, Entry]:
+    """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
+    return laid((entry for artifact in artifacts for entry in entries(artifact)), folded=folded)
+
+
+def laid(found: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
+    """Lay entries over each other, as `merged`."""
     tree: dict[str, Entry] = {}
-    for artifact in artifacts:
-        for entry in entries(artifact):
-            require_same(tree.setdefault(entry.path, entry), entry)
+    for entry in found:
+        _require_same(tree.setdefault(entry.path, entry), entry)
+    require_places(tree, folded=folded)
     return dict(sorted(tree.items()))
 
 
-def require_same(one: Entry, other: Entry) -> None:
+def require_places(tree: Mapping[str, Entry], *, folded: bool = False) -> None:
+    """Require that no file or link lies where another path has a folder.
+
+    Where case does not count (`folded`: Windows), also that no two paths differ in case alone. On Linux
+    they may: terminfo has such folders.
+    """
+    folders: dict[str, Entry] = {}
+    for path, entry in tree.items():
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders[folder] = entry
+            folder = folder.rpartition("/")[0]
+    for path in sorted(tree.keys() & folders.keys()):
+        one, kind = tree[path], "link" if tree[path].link else "file"
+        raise _clash(f"{path} is a {kind} ({one.source}) and a folder ({folders[path].source}).")
+    spelled: dict[str, tuple[str, Entry]] = {}
+    for path, entry in (*folders.items(), *tree.items()) if folded else ():
+        known, other = spelled.setdefault(path.casefold(), (path, entry))
+        if known != path:
+            raise _clash(f"Windows takes {known} ({other.source}) and {path} ({entry.source}) for one name.")
+
+
+def _clash(message: str) -> ArtifactError:
+    return ArtifactError(
+        message,
+        hint="Fetch both artifacts again, of one run; if they still differ, two projects of that ROCm "
+        "install one path: leave the artifact out that does not need it.",
+    )
+
+
+def _require_same(one: Entry, other: Entry) -> None:
     """Require that two entries of one path do not contradict each other."""
     if one is other:
         return
@@ -161,11 +198,7 @@ def require_same(one: Entry, other: Entry) -> None:
     else:
         same = filecmp.cmp(one.source, other.source, shallow=False)
     if not same:
-        raise ArtifactError(
-            f"{one.source} and {other.source} are different files for {one.path}.",
-            hint="Fetch both artifacts again, of one run; if they still differ, two projects of that ROCm "
-            "install one path: leave the artifact out that does not need it.",
-        )
+        raise _clash(f"{one.source} and {other.source} are different files for {one.path}.")
 
 
 def entries(artifact: Artifact) -> Iterator[Entry]:
@@ -197,6 +230,11 @@ def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
 def resolve_link(path: str, link: str) -> str:
     """Return the place in the tree that a link at `path` points to."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+
+
+def targets_of(family: Family) -> frozenset[str]:
+    """Return the targets whose artifacts a family takes: its own names, its gfx targets, ``generic``."""
+    return frozenset({GENERIC, *family.name.split(";"), *family.targets})
 
 
 def families_of(artifacts: Sequence[Artifact]) -> tuple[str, ...]:

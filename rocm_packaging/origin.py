@@ -175,7 +175,7 @@ def with_layout(
     """
     names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
     wanted = [*names, *map(device_package, targets)]
-    found = zip(wanted, each(partial(_has, packages, version), wanted), strict=True)
+    found = zip(wanted, each(partial(has_package, packages, version), wanted), strict=True)
     held = [name for name, has in found if has]
     layout = layout_of(held, where=f"{packages.words} of version {version}")
     if layout is None:
@@ -190,7 +190,8 @@ def with_layout(
     return RocmSource(version=version, layout=layout, packages=packages)
 
 
-def _has(packages: PackageSource, version: str, name: str) -> bool:
+def has_package(packages: PackageSource, version: str, name: str) -> bool:
+    """Return whether a source has a package in a version."""
     return any(_is_version(one, version) for one in packages.offers(name))
 
 
@@ -296,7 +297,7 @@ def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str])
     def required(one: Offer, extras: frozenset[str]) -> Sequence[str]:
         if one.distribution != "rocm":
             return ()
-        names = ["rocm-sdk-core"] if _has(packages, one.version, "rocm-sdk-core") else []
+        names = ["rocm-sdk-core"] if has_package(packages, one.version, "rocm-sdk-core") else []
         for extra in sorted(extras):
             if extra == "libraries":
                 layout = with_layout(packages, one.version, family).layout

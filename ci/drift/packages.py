@@ -78,12 +78,12 @@ def _artifacts(checkout: Tree) -> tuple[Facts, Facts]:
 
 def _own_artifacts() -> dict[str, Sequence[str]]:
     data = packages()
-    split, known = data.split, ("lib", "run", "dbg", "dev", "doc", "test")
+    known = ("lib", "run", "dbg", "dev", "doc", "test")
     every = {
         "core": data.core,
         "profiler": data.profiler,
-        "libraries": split.libraries,
-        "device": split.device,
+        "libraries": data.libraries,
+        "device": data.device,
     }
     facts = ("artifacts", "components", "rpath_core")
     return {

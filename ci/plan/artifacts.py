@@ -29,7 +29,7 @@ from rocm_packaging.archives import (
     parse_name,
     parse_sidecar,
 )
-from rocm_packaging.artifacts import GENERIC, INCOMPLETE
+from rocm_packaging.artifacts import GENERIC, INCOMPLETE, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -134,11 +134,6 @@ def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
     return tuple(one for _, one in sorted(chosen.items()))
 
 
-def _targets_of(family: Family) -> frozenset[str]:
-    """The targets whose artifacts a family needs: itself, its gfx targets, and ``generic``."""
-    return frozenset({GENERIC, *family.name.split(";"), *family.targets})
-
-
 def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[Artifact, ...]:
     """Choose a family's artifacts, and those that are for every target."""
     if not listed:
@@ -146,7 +141,7 @@ def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[A
             f"There are no artifacts in {where}.",
             hint="Name a run with --run-id (or --commit, --latest), and its store with --from.",
         )
-    wanted = _targets_of(family)
+    wanted = targets_of(family)
     held = {one.name.target for one in listed} - {GENERIC}
     if not held & wanted:
         raise MissingInputError(
@@ -162,7 +157,7 @@ def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[A
 def plan(store: Store, chosen: Sequence[Artifact], family: Family, *, jobs: int = 0) -> FetchPlan:
     """Read the digests of the chosen artifacts, side by side."""
     artifacts, problems = _read_digests(store, chosen, jobs=jobs)
-    return FetchPlan(artifacts=artifacts, problems=problems, targets=_targets_of(family))
+    return FetchPlan(artifacts=artifacts, problems=problems, targets=targets_of(family))
 
 
 def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:

@@ -71,7 +71,7 @@ def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = 
             reason = f"ROCm {origin.version} comes from {origin.index_url}"
             left_out.append(LeftOut(what=what, reason=reason))
         else:
-            sessions = tuple(one for one in cell.sessions if one not in {FETCH, "build_rocm"})
+            sessions = tuple(one for one in cell.sessions if one not in {FETCH, "build_rocm", "check_rocm"})
             cells.append(cell.model_copy(update={"sessions": sessions}))
     version = next((one.version for one in indexed.values()), plan.rocm.version)
     held = {(one.platform, one.artifact_group) for one in cells}

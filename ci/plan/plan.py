@@ -159,7 +159,7 @@ class _Jobs:
 
     @property
     def _rocm_sessions(self) -> tuple[str, ...]:
-        return ("build_rocm",) if self.own_rocm else (FETCH, "build_rocm")
+        return (*(() if self.own_rocm else (FETCH,)), "build_rocm", "check_rocm")
 
     @property
     def own_rocm(self) -> str:

@@ -37,7 +37,7 @@ def rocm_folders(layout: Layout | None, family: str) -> tuple[str, ...]:
         return ()
     core = payload_folder("core")
     libraries = payload_folder("libraries", family if layout == "unsplit" else "")
-    inside = packages().split.libraries.rpath_core
+    inside = packages().libraries.rpath_core
     return (*(f"{core}/{folder}" for folder in inside), f"{libraries}/lib")
 
 

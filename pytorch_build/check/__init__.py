@@ -13,7 +13,7 @@ from core.errors import CheckError
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
@@ -108,6 +108,7 @@ class WheelView:
     binaries: tuple[Binary, ...] = ()
     mentions: tuple[tuple[str, str], ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Sequence[str]] | None = None
 
     def finding(self, severity: Severity, check: str, message: str, where: str = "") -> Finding:
         """Make a finding about this wheel."""

@@ -131,7 +131,7 @@ def _part(view: WheelView, gpu: str, device: Mapping[str, DeviceFacts]) -> _Foun
         other = sorted(one for one in facts.targets if not covers(gpu, (processor(one),)))
         if facts.archived and other:
             yield "error", f"It holds code for {', '.join(other)}, not for {gpu}.", member
-    kernels = any(facts.targets for member, facts in device.items() if member.endswith(kpack.SUFFIX))
+    kernels = any(covers(gpu, map(processor, facts.targets)) for facts in device.values())
     broken = any(one.member.name.endswith(kpack.SUFFIX) and one.problems for one in view.binaries)
     if _TARGET.fullmatch(gpu) and not broken and not kernels:
         yield "error", f"It holds no kernels for {gpu}.", ""

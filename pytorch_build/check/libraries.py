@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
+from core.archive import zip_reader
+from core.errors import WheelError
 from pytorch_build.check.policy import Providers, matches, some
+from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from core.binaries.elf import ElfFacts
     from pytorch_build.check import Binary, Finding, Severity, WheelView
@@ -26,11 +33,25 @@ _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
 
+def places(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | None:
+    """Return where ROCm's wheels have their files, by name; None where the core package is not among them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    rocm = {path: name for path in wheels if is_rocm(name := canonicalize_name(path.name.partition("-")[0]))}
+    for path in rocm:
+        with suppress(WheelError), zip_reader.opened(path) as archive:  # its own checks report it
+            for member in archive.namelist():
+                found[PurePosixPath(member).name].append(member)
+    return found if "rocm-sdk-core" in rocm.values() else None
+
+
 class _Libraries:
     """Where a wheel's files may find libraries: by file name, by SONAME, in other wheels."""
 
     def __init__(self, view: WheelView, policy: Policy) -> None:
         self.providers = Providers(view, policy)
+        # what ROCm's wheels have counts, not what they are known for
+        self.known = self.providers.libraries if view.others is None else ()
+        self.others = view.others or {}
         self.strict = any(platform.startswith("manylinux") for platform in view.platforms)
         self.inside: dict[str, list[str]] = defaultdict(list)
         self.sonames: dict[str, list[str]] = defaultdict(list)
@@ -137,7 +158,9 @@ def _needed(
     machine: list[str] = []
     nowhere: list[str] = []
     for library in elf.needed:
-        if library in policy.system_libraries or matches(library, libraries.providers.libraries):
+        if library in policy.system_libraries or matches(library, libraries.known):
+            continue
+        if _on_rpath(binary, libraries.others.get(library, ())):
             continue
         inside = [*libraries.inside.get(library, ()), *libraries.sonames.get(library, ())]
         if inside:

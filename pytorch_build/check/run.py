@@ -34,7 +34,7 @@ from pytorch_build.check import (
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
-from rocm_packaging.packages.layouts import device_host, device_target
+from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,9 +52,13 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention."""
+    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention.
+
+    `others` is where the ROCm wheels around one of them have their files; None where they are not known.
+    """
 
     build_paths: tuple[str, ...] = ()
+    others: Mapping[str, Sequence[str]] | None = None
     scratch: Path | None = None
     jobs: int | None = None
 
@@ -86,13 +90,15 @@ def check_wheels(
     jobs = options.jobs or os.cpu_count() or 1
     at_once = min(len(wheels), jobs, _WHEELS_AT_ONCE)
     each = replace(options, jobs=max(1, jobs // at_once))
+    # programs of the development package run in its expanded tree
+    around = replace(each, others=libraries.places(wheels))
 
     def check_one(path: Path) -> tuple[Finding, ...]:
         name = canonicalize_name(path.name.partition("-")[0])
         own = promised.get(name)
         for one in () if own else promised.values():
             own = one.of_part(name) if device_host(name) == one.distribution else own
-        return check_wheel(path, own, each)
+        return check_wheel(path, own, around if is_rocm(name) and name != "rocm-sdk-devel" else each)
 
     with ThreadPoolExecutor(at_once) as pool:
         found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
@@ -181,6 +187,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
         binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
         mentions=tuple(sorted(reader.mentions)),
         texts=reader.texts,
+        others=options.others,
     )
     return view, tuple(problems)
 

@@ -47,6 +47,7 @@ class BuiltPackages:
     families: tuple[str, ...]
     files: tuple[WrittenFile, ...]
     unused: tuple[str, ...]
+    lacking: tuple[str, ...] = ()
 
 
 def build(request: BuildRequest) -> BuiltPackages:
@@ -62,6 +63,8 @@ def build(request: BuildRequest) -> BuiltPackages:
         )
     if planned.unused:
         console.say(f"In no package: {', '.join(planned.unused)}")
+    for what in planned.lacking:
+        console.warn(f"Packaged without {what}, as --without says.")
     template = b""
     if any(file.stub_for for one in planned.runtimes for file in one.payload.files.values()):
         template = stub_template()
@@ -83,7 +86,11 @@ def build(request: BuildRequest) -> BuiltPackages:
             for job in started:
                 job.cancel()
     return BuiltPackages(
-        version=planned.distribution.version, families=planned.built, files=written, unused=planned.unused
+        version=planned.distribution.version,
+        families=planned.built,
+        files=written,
+        unused=planned.unused,
+        lacking=planned.lacking,
     )
 
 
@@ -229,6 +236,7 @@ def plan_json(plan: Plan, files: Sequence[Planned]) -> str:
         "split": plan.distribution.split,
         "families": list(plan.built),
         "unused": list(plan.unused),
+        "lacking": list(plan.lacking),
         "contradiction": plan.contradiction,
         "files": [asdict(one) for one in files],
     }

@@ -195,12 +195,7 @@ def _blobs(table: Mapping[str, Any], end: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What a library without its device code says of where that is.
-
-    Attributes:
-        binary: Its name in the archives' tables, without an index.
-        paths: Of the archives, relative to its folder.
-    """
+    """Where a library's device code is: its name in archives' tables, their paths from its folder."""
 
     binary: str
     paths: tuple[str, ...]

@@ -10,19 +10,20 @@ from __future__ import annotations
 import importlib.util
 import re
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from core.data import Model, data_file
 from core.errors import BuildError, RocmError, UsageError
 from core.families import gpu_targets, parents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Layout = Literal["split", "unsplit"]
 
@@ -136,6 +137,35 @@ class RuntimePackage(Model):
     rpath_core: tuple[str, ...] = ()
 
 
+class Contents(Model):
+    """What an artifact must hold; `without` are the gfx targets that a library has no kernels of."""
+
+    libraries: tuple[str, ...] = ()
+    linux: tuple[str, ...] = ()
+    lib: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+    kernels: dict[str, str] = Field(default_factory=dict)
+    without: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    def wanted(self, platform: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield the name, the component and the glob of each thing; the name of a file is the glob."""
+        known, windows = library_globs(platform), platform == "windows"
+        for name in (*self.libraries, *(() if windows else self.linux)):
+            if name in known or name not in library_globs("linux"):
+                yield name, "lib", known.get(name, f"bin/*{name}*.dll" if windows else f"lib/lib{name}.so*")
+        for component in ("lib", "run", "dev"):
+            for glob in getattr(self, component):
+                each = [glob.replace("{isa}", one[3:]) for one in targets]
+                for one in dict.fromkeys(each or [glob]):
+                    path = one.replace("{exe}", ".exe" if windows else "")
+                    yield path, component, path
+        for name, glob in self.kernels.items():
+            for target in targets:
+                if target not in self.without.get(name, ()):
+                    yield f"{name}-kernels", "lib", glob.replace("{target}", target)
+
+
 class DevelPackage(Model):
     """The package of everything that developers need besides."""
 
@@ -174,29 +204,23 @@ class Program(Model):
     expand: bool = True
 
 
-class UnsplitLayout(Model):
-    """Libraries with their device code, one package a GPU family."""
-
-    libraries: RuntimePackage
-
-
-class SplitLayout(UnsplitLayout):
-    """Libraries for all GPUs, and device code in one package a gfx target."""
-
-    device: RuntimePackage
-
-
 class Packages(Model):
     """The whole file."""
 
     core: RuntimePackage
     profiler: RuntimePackage
-    unsplit: UnsplitLayout
-    split: SplitLayout
+    libraries: RuntimePackage
+    device: RuntimePackage
     devel: DevelPackage
+    contents: dict[str, Contents]
     licenses: LicenseData
     programs: dict[str, Program]
     profiler_programs: dict[str, Program]
+
+    def kind_of(self, artifact: str) -> str:
+        """Return which package takes an artifact's files for programs."""
+        runtimes = {"core": self.core, "profiler": self.profiler, "libraries": self.libraries}
+        return next((kind for kind, one in runtimes.items() if artifact in one.artifacts), "devel")
 
 
 packages = data_file(PACKAGES_FILE, Packages)
@@ -216,6 +240,7 @@ def identifier(family: str) -> str:
     return re.sub(r"\W", "_", family)
 
 
+@cache
 def library_globs(platform: str) -> dict[str, str]:
     """Return what `rocm_sdk` looks for on a platform: short name -> glob in ROCm's own tree."""
     return {str(library.name): glob for library, glob in _libraries(platform)}

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
-from core.families import CPU, families, gpu_targets
-from rocm_packaging.artifacts import GENERIC, build_info, families_of, merged, require_same, scan
-from rocm_packaging.packages import versions
+from core.families import CPU, families, family, gpu_targets
+from rocm_packaging import artifacts
+from rocm_packaging.artifacts import GENERIC, Entry, families_of, merged, targets_of
+from rocm_packaging.packages import payload, versions
 from rocm_packaging.packages.layouts import libraries_in, packages, payload_folder
-from rocm_packaging.packages.payload import devel_only, licenses_of, plan, usual_links, with_rpath
+from rocm_packaging.packages.payload import licenses_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from rocm_packaging.artifacts import Artifact, Entry
+    from rocm_packaging.artifacts import Artifact
     from rocm_packaging.packages.layouts import RuntimePackage
     from rocm_packaging.packages.payload import Licenses, Payload
 
@@ -49,6 +51,7 @@ class BuildRequest:
     platform_tag: str = ""
     linux_families: tuple[str, ...] = ()
     windows_families: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,7 @@ class Distribution:
     linux: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    promised: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,7 @@ class Plan:
     unused: tuple[str, ...]
     built: tuple[str, ...]
     contradiction: str = ""
+    lacking: tuple[str, ...] = ()
 
 
 def make_plan(request: BuildRequest) -> Plan:
@@ -122,14 +127,16 @@ def make_plan(request: BuildRequest) -> Plan:
     profiler = [planner.runtime("profiler", packages().profiler)] if request.platform == "linux" else []
     targets, libraries, trees = planner.split(core) if planner.info.split else planner.unsplit(core)
     devel, contradiction = _joined(trees)
+    promised = planner.promised(targets)
     runtimes = [core, *(one for one in profiler if one.payload.files), *libraries]
     return Plan(
-        distribution=planner.distribution(version, targets, runtimes),
+        distribution=replace(planner.distribution(version, targets, runtimes), promised=promised),
         runtimes=tuple(runtimes),
         devel=devel,
         unused=planner.unused({GENERIC, *targets, *(one for each in targets.values() for one in each)}),
         built=tuple(targets),
         contradiction=contradiction,
+        lacking=planner.lacking(),
     )
 
 
@@ -138,11 +145,16 @@ class _Planner:
 
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
-        self.found = scan(request.artifact_dir)
-        self.info = build_info(self.found)
+        self.found = artifacts.scan(request.artifact_dir)
+        self.info = artifacts.build_info(self.found)
+        self.folded = request.platform == "windows"
         self._taken: set[Path] = set()
+        self._lacking: dict[str, bool] = {}  # what artifacts lack -> whether the request says so
+        self._idle = {*request.without}
 
-    def _select(self, names: Sequence[str], components: Sequence[str], targets: set[str]) -> list[Artifact]:
+    def _select(
+        self, names: Sequence[str], components: Sequence[str], targets: Collection[str]
+    ) -> list[Artifact]:
         chosen = [
             one
             for one in self.found
@@ -156,36 +168,82 @@ class _Planner:
         left = (one for one in self.found if one.path not in self._taken and one.target in targets)
         return tuple(sorted(one.path.name for one in left))
 
-    def runtime(self, kind: Kind, data: RuntimePackage, family: str = "") -> RuntimePlan:
-        """Plan a runtime package; device packages take only what is of their target."""
-        targets = {family} if kind == "device" else {GENERIC, family}
-        whole = [name for name in data.artifacts if name not in data.only_lib]
+    def runtime(self, kind: Kind, data: RuntimePackage, name: str = "") -> RuntimePlan:
+        """Plan a runtime package of a family, if any; device packages take only what is of their target."""
+        targets = {name} if kind == "device" else targets_of(family(name)) if name else {GENERIC}
+        whole = [one for one in data.artifacts if one not in data.only_lib]
         chosen = [
             *self._select(whole, data.components, targets),
             *self._select(data.only_lib, ("lib",), targets),
         ]
-        missing = sorted(set(data.required) - {artifact.name for artifact in chosen})
-        if missing:
-            raise ArtifactError(
-                f"The artifacts of the {kind} package are incomplete: {', '.join(missing)} missing.",
-                hint="Fetch the whole set: nox -s fetch_artifacts.",
-            )
-        headers = merged(self._select(data.with_headers, ("dev",), targets))
-        tree = dict(sorted({**headers, **merged(chosen)}.items()))
+        for one in sorted(set(data.required) - {artifact.name for artifact in chosen}):
+            self._lacks(f"{one}, of {name or 'all GPUs'}, for the {kind} package", one)
+        headers = self._select(data.with_headers, ("dev",), targets)
+        tree = merged([*chosen, *headers], folded=self.folded)
         facts = {path: elf.read(entry.source) for path, entry in tree.items() if not entry.link}
         known = {path: fact for path, fact in facts.items() if fact is not None}
-        payload = plan(tree, known, include=data.include, exclude=data.exclude)
-        folder = payload_folder(kind, family, self.request.suffix)
+        held = payload.plan(tree, known, include=data.include, exclude=data.exclude)
+        if not held.files and kind != "profiler":
+            raise ArtifactError(
+                f"The artifacts of {name or 'all GPUs'} are incomplete: they hold nothing for {kind}.",
+                hint="Fetch the whole set: nox -s fetch_artifacts.",
+            )
+        folder = payload_folder(kind, name, self.request.suffix)
         core = payload_folder("core", suffix=self.request.suffix)
         neighbours = [f"{core}/{one}" for one in data.rpath_core]
-        files = {path: with_rpath(file, folder, neighbours) for path, file in payload.files.items()}
+        files = {path: payload.with_rpath(file, folder, neighbours) for path, file in held.files.items()}
         return RuntimePlan(
             kind=kind,
-            family=family,
+            family=name,
             folder=folder,
-            payload=replace(payload, files=files),
+            payload=replace(held, files=files),
             licenses=licenses_of(chosen, self.found),
         )
+
+    def promised(self, families: _Targets) -> dict[str, tuple[str, ...]]:
+        """Look for what each artifact must hold; return the files that packages have of it, by their kind."""
+        sets = [(targets_of(family(name)), each) for name, each in families.items()]
+        if self.info.split:
+            sets = [(frozenset({GENERIC, *families}), tuple(families))]
+        found: dict[str, set[str]] = {}
+        for name, data in packages().contents.items():
+            for targets, gpus in sets:
+                here = [one for one in self.found if one.name == name and one.target in targets]
+                tree = merged(one for one in here if one.component in {"lib", "run", "dev"})
+                for label, component, glob in data.wanted(self.request.platform, gpus) if here else ():
+                    own = [one for one in here if one.component == component]
+                    path = _held(tree, glob, {one.path for one in own})
+                    if path and label == glob:
+                        kind = "devel" if component == "dev" else packages().kind_of(name)
+                        found.setdefault(kind, set()).add(path)
+                    elif not path:
+                        near = [one for one in own if one.target in glob]
+                        near = near or [one for one in own if one.target == GENERIC] or own
+                        whose = ", ".join(one.path.name for one in near) or f"{name}_{component}_* (missing)"
+                        self._lacks(f"{glob} of {whose}", name, label, PurePosixPath(glob).parent.name)
+        return {kind: tuple(sorted(paths)) for kind, paths in sorted(found.items())}
+
+    def _lacks(self, what: str, *names: str) -> None:
+        known = {one for one in self.request.without for name in names if fnmatchcase(name, one)}
+        self._idle -= known
+        self._lacking[what] = bool(known)
+
+    def lacking(self) -> tuple[str, ...]:
+        """Return what the request says the artifacts lack; fail on what it does not say, or says wrongly."""
+        unsaid = [what for what, known in self._lacking.items() if not known]
+        if unsaid:
+            listing = "".join(f"\n  {what}" for what in unsaid)
+            raise ArtifactError(
+                f"The artifacts are incomplete. They lack:{listing}",
+                hint="Fetch the whole set: nox -s fetch_artifacts. A set that lacks something on purpose is "
+                "packaged with --without A,B: names of artifacts or libraries.",
+            )
+        if self._idle:
+            raise UsageError(
+                f"--without {','.join(sorted(self._idle))}: the artifacts lack nothing of that name.",
+                hint="Leave it out. Names are those of packages.toml under [contents].",
+            )
+        return tuple(self._lacking)
 
     def unsplit(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
         """Plan one libraries package a GPU family, and the development tree of each."""
@@ -194,60 +252,53 @@ class _Planner:
             raise ArtifactError(
                 "The artifacts hold no GPU family's libraries.", hint="Fetch those of a family."
             )
-        for family in self.request.families:
-            if family not in available:
-                raise UsageError(f"No artifacts for the GPU family {family!r}. {nearest(family, available)}")
-        libraries = []
-        for family in dict.fromkeys(self.request.families) or available:
-            libraries.append(self.runtime("libraries", packages().unsplit.libraries, family))
-            if not libraries[-1].payload.files:
-                raise ArtifactError(
-                    f"The artifacts of {family} are incomplete: they hold no libraries.",
-                    hint="Fetch the whole set: nox -s fetch_artifacts.",
-                )
+        for name in self.request.families:
+            if name not in available and not targets_of(family(name)) & {*available}:
+                raise UsageError(f"No artifacts for the GPU family {name!r}. {nearest(name, available)}")
+        names = dict.fromkeys(self.request.families) or available
+        libraries = [self.runtime("libraries", packages().libraries, name) for name in names]
         built = set(self.info.targets)
         known = {one.family: gpu_targets(one.family) for one in libraries}
         targets = {name: tuple(one for one in each if one in built) or each for name, each in known.items()}
-        return targets, libraries, [self._devel({GENERIC, one.family}, core, one) for one in libraries]
+        trees = [self._devel(targets_of(family(one.family)), core, one) for one in libraries]
+        return targets, libraries, trees
 
     def split(self, core: RuntimePlan) -> tuple[_Targets, list[RuntimePlan], list[DevelPlan]]:
         """Plan the libraries for all GPUs, one device package a gfx target, and one development tree."""
-        data = packages().split
-        libraries = self.runtime("libraries", data.libraries)
-        devices = [self.runtime("device", data.device, target) for target in self._split_targets()]
-        incomplete = [one.family for one in devices if not one.payload.files]
-        if incomplete or not libraries.payload.files:
-            raise ArtifactError(
-                f"The artifacts are incomplete: no libraries of {', '.join(incomplete) or 'any GPU'}.",
-                hint="Fetch the whole set: nox -s fetch_artifacts.",
-            )
-        _require_apart([libraries, *devices])
+        libraries = self.runtime("libraries", packages().libraries)
+        devices = [self.runtime("device", packages().device, target) for target in self._split_targets()]
+        _require_apart([libraries, *devices], folded=self.folded)
         targets: _Targets = {one.family: (one.family,) for one in devices}
         return targets, [libraries, *devices], [self._devel({GENERIC}, core, libraries)]
 
     def _split_targets(self) -> tuple[str, ...]:
         """Choose the gfx targets that get a device package: the requested ones, else all that were built."""
+        of_families = {name for name, one in families().items() if name not in one.targets}
+        if stray := [one.path.name for one in self.found if one.target in of_families]:
+            raise ArtifactError(
+                f"A split set has artifacts of gfx targets, and {', '.join(stray)} are of a GPU family.",
+                hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
+            )
         built = self.info.targets or families_of(self.found)
         if not built:
             raise ArtifactError("The artifacts hold no gfx target's device code.", hint="Fetch those of one.")
         targets: list[str] = []
-        for family in self.request.families:
-            wanted = [target for target in gpu_targets(family) if target in built]
+        for name in self.request.families:
+            wanted = [target for target in gpu_targets(name) if target in built]
             if not wanted:
                 raise UsageError(
-                    f"No artifacts for the GPU family {family!r}.", hint=f"They are of {', '.join(built)}."
+                    f"No artifacts for the GPU family {name!r}.", hint=f"They are of {', '.join(built)}."
                 )
             targets += wanted
         return tuple(dict.fromkeys(targets)) or tuple(built)
 
-    def _devel(self, targets: set[str], *runtimes: RuntimePlan) -> DevelPlan:
+    def _devel(self, targets: Collection[str], *runtimes: RuntimePlan) -> DevelPlan:
         data = packages()
-        libraries = (name for layout in (data.unsplit, data.split) for name in layout.libraries.artifacts)
-        names = (*data.core.artifacts, *libraries, *data.devel.artifacts)
+        names = (*data.core.artifacts, *data.libraries.artifacts, *data.devel.artifacts)
         chosen = self._select(names, data.devel.components, targets)
-        tree = merged(chosen)
-        files, links = devel_only(tree, [one.payload for one in runtimes])
-        links |= usual_links(tree, data.devel.links)
+        tree = merged(chosen, folded=self.folded)
+        files, links = payload.devel_only(tree, [one.payload for one in runtimes])
+        links |= payload.usual_links(tree, data.devel.links)
         return DevelPlan(files=files, links=links, licenses=licenses_of(chosen, self.found))
 
     def distribution(self, version: str, targets: _Targets, runtimes: Sequence[RuntimePlan]) -> Distribution:
@@ -281,6 +332,15 @@ class _Planner:
         return {name: gpu_targets(name) for name in names}
 
 
+def _held(tree: Mapping[str, Entry], glob: str, folders: Collection[Path]) -> str:
+    """Return a path of one of the folders that matches and leads to a file with content; "" for none."""
+    for path in filter(payload.path_pattern(glob).fullmatch, tree):
+        real = payload.follow(tree, path)
+        if real and {*folders} & {*tree[path].source.parents} and tree[real].source.stat().st_size:
+            return path
+    return ""
+
+
 def _aliases(available: Iterable[str]) -> _Targets:
     """Find the families that stand for some of the gfx targets that have packages."""
     known = set(available)
@@ -294,31 +354,26 @@ def _aliases(available: Iterable[str]) -> _Targets:
 
 def _joined(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
     """Make one development tree of all families'; or the first, and how another contradicts it."""
-    files: dict[str, Entry] = {}
-    links: dict[str, str] = {}
-    for tree in trees:
-        try:
-            for path, entry in tree.files.items():
-                require_same(files.setdefault(path, entry), entry)
-        except ArtifactError as problem:
-            return trees[0], problem.message
-        for path, link in tree.links.items():
-            if links.setdefault(path, link) != link:
-                return trees[0], f"One family links {path} to {links[path]}, another to {link}."
-    for path in sorted(files.keys() & links.keys()):
-        return trees[0], f"{path} is a file ({files[path].source}) and a link ({links[path]})."
-    return replace(trees[0], files=files, links=links), ""
+    found = [entry for tree in trees for entry in tree.files.values()]
+    found += [Entry(path=path, source=Path(to), link=to) for tree in trees for path, to in tree.links.items()]
+    try:
+        joined = artifacts.laid(found).items()
+    except ArtifactError as problem:
+        return trees[0], problem.message
+    links = {path: entry.link for path, entry in joined if entry.link}
+    return replace(trees[0], files={path: one for path, one in joined if not one.link}, links=links), ""
 
 
-def _require_apart(overlaid: Sequence[RuntimePlan]) -> None:
+def _require_apart(overlaid: Sequence[RuntimePlan], *, folded: bool) -> None:
     """Require that packages that share a folder hold no path twice: uninstalling one would remove both's."""
-    owners: dict[str, Path] = {}
+    owners: dict[str, Entry] = {}
     for one in overlaid:
         for path, file in one.payload.files.items():
-            source = owners.setdefault(path, file.entry.source)
-            if source is not file.entry.source:
+            owner = owners.setdefault(path, file.entry)
+            if owner is not file.entry:
                 raise ArtifactError(
-                    f"{source} and {file.entry.source} would both be {one.folder}/{path}, "
+                    f"{owner.source} and {file.entry.source} would both be {one.folder}/{path}, "
                     "in packages that lie over each other.",
                     hint="A file of one gfx target needs a path of its own: rebuild the artifacts.",
                 )
+    artifacts.require_places(owners, folded=folded)

@@ -53,22 +53,17 @@ def parse(text: str) -> RocmVersion:
         if match := form.fullmatch(text):
             groups = match.groupdict()
             for digits in filter(None, (groups.get("date"), groups.get("bkc"))):
-                _require_date(text, digits)
+                try:
+                    date.fromisoformat(digits)
+                except ValueError:
+                    message = f"Invalid ROCm version {text!r}: {digits} is not a date."
+                    raise UsageError(message, hint="Dates are YYYYMMDD.") from None
             return RocmVersion(text=text, base=groups["base"], kind=kind, local=groups.get("local") or "")
     raise UsageError(
         f"Invalid ROCm version {text!r}.",
         hint="Forms: 10.1.0, 10.1.0rc2, 10.1.0a20260822, 10.1.0a20260811+bkc.20260814, "
         "10.1.0.dev0, 10.1.0.dev0+<git commit in lower case>.",
     )
-
-
-def _require_date(text: str, digits: str) -> None:
-    try:
-        date.fromisoformat(f"{digits[:4]}-{digits[4:6]}-{digits[6:]}")
-    except ValueError:
-        raise UsageError(
-            f"Invalid ROCm version {text!r}: {digits} is not a date.", hint="Dates are YYYYMMDD."
-        ) from None
 
 
 def compute(

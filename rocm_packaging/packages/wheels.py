@@ -218,6 +218,7 @@ def dist_info(distribution: Distribution, package: str, family: str = "") -> byt
             name: list(targets) for name, targets in {**distribution.aliases, **distribution.families}.items()
         },
         "DISTRIBUTED_LIBRARIES": sorted(distribution.libraries),
+        "PROMISED_FILES": {kind: list(paths) for kind, paths in distribution.promised.items()},
         "THIS_TARGET_FAMILY": family or None,
     }
     lines = [

@@ -117,9 +117,10 @@ def _generate(root: Path, scratch: Path, compiler: Path, *, split: bool) -> None
     if split:
         _write_archives(root, scratch)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        first = [library for library in LIBRARIES if library.short == "amdhip64"]
-        rest = [library for library in LIBRARIES if library.short != "amdhip64"]
-        for library in first:  # the others link to it
+        needed = {short for library in LIBRARIES for short in library.needs}
+        first = [library for library in LIBRARIES if library.short in needed]
+        rest = [library for library in LIBRARIES if library.short not in needed]
+        for library in first:  # the others link to them
             _compile(root, scratch, compiler, library, "generic", None)
         program = pool.submit(_compile_program, root, compiler)
         jobs = [

@@ -57,6 +57,7 @@ class Library:
 
 _CLR = ("core-hip", "core/clr/stage")
 _PROFILER = ("rocprofiler-sdk", "profiler/rocprofiler-sdk/stage")
+_SYSTEMS = ("rocprofiler-systems", "profiler/rocprofiler-systems/stage")
 _TRACER = ("rocprofiler-sdk", "profiler/roctracer/stage")
 _BLAS = ("blas", "math-libs/BLAS/hipBLAS/stage")
 _SPARSE = ("blas", "math-libs/BLAS/hipSPARSE/stage")
@@ -101,6 +102,20 @@ LIBRARIES: tuple[Library, ...] = (
         version="0.2.0",
         artifact=("hipfile", "core/hipfile/stage"),
         needs=("amdhip64",),
+    ),
+    Library(
+        short="hsa-runtime64",
+        file="libhsa-runtime64.so",
+        version="1.18.0",
+        artifact=("core-runtime", "core/ROCR-Runtime/stage"),
+    ),
+    Library(short="profiler-hub", file="libprofiler-hub.so", version="0.1.0", artifact=_SYSTEMS),
+    Library(
+        short="rocprof-sys",
+        file="librocprof-sys.so",
+        version="1.4.0",
+        artifact=_SYSTEMS,
+        needs=("profiler-hub", "rocprofiler-sdk"),
     ),
     Library(short="roctx64", file="libroctx64.so", version="4.1.0", artifact=_TRACER),
     Library(short="roctracer64", file="libroctracer64.so", version="4.1.0", artifact=_TRACER),
@@ -147,6 +162,11 @@ LIBRARIES: tuple[Library, ...] = (
     _math("hiprand", "libhiprand.so", "1.1.0", ("rand", "math-libs/hipRAND/stage")),
     _math("miopen", "libMIOpen.so", "1.0.0", ("miopen", "ml-libs/MIOpen/stage")),
     _math("hipdnn", "libhipdnn_backend.so", "0.1.0", ("hipdnn", "ml-libs/hipDNN/stage")),
+    _math("rocblas", "librocblas.so", "5.2.0", ("blas", "math-libs/BLAS/rocBLAS/stage")),
+    _math("rocsolver", "librocsolver.so", "0.7.0", ("blas", "math-libs/BLAS/rocSOLVER/stage")),
+    _math("rocsparse", "librocsparse.so", "1.0.0", ("blas", "math-libs/BLAS/rocSPARSE/stage")),
+    _math("rocfft", "librocfft.so", "0.1.0", ("fft", "math-libs/rocFFT/stage")),
+    _math("rocrand", "librocrand.so", "1.1.0", ("rand", "math-libs/rocRAND/stage")),
     _math("rccl", "librccl.so", "1.0.0", ("rccl", "comm-libs/rccl/stage")),
     _math("rpp", "librpp.so", "2.1.0", ("rpp", "media-libs/rpp/stage")),
 )
@@ -171,7 +191,6 @@ class DataFile:
     executable: bool = False
 
 
-_HIP_RUN = ("core-hip", "run", "generic")
 _HIP_DEV = ("core-hip", "dev", "generic")
 _HIP_HEADERS = ("hip_version.h", "hip_runtime_api.h", "hip_runtime.h", "detail/fatbin_wrapper.h")
 _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
@@ -179,10 +198,26 @@ _XZ = "third-party/sysdeps/linux/xz/build/stage/lib/rocm_sysdeps"
 _AMD_COMPILERS = ("amdclang", "amdclang++", "amdclang-cpp", "amdclang-cl", "amdflang", "amdlld")
 _ISA_FILES = tuple(f"oclc_isa_version_{target.removeprefix('gfx')}" for target in TARGETS)
 
+# What others compile and find with CMake, though nothing of the sample does.
+_DEVELOPED = (
+    ("blas", FAMILY, "math-libs/BLAS/hipBLASLt", "hipblaslt"),
+    ("blas", FAMILY, "math-libs/BLAS/hipSOLVER", "hipsolver"),
+    ("blas", FAMILY, "math-libs/BLAS/hipSPARSE", "hipsparse"),
+    ("blas", FAMILY, "math-libs/BLAS/rocBLAS", "rocblas"),
+    ("fft", FAMILY, "math-libs/hipFFT", "hipfft"),
+    ("miopen", FAMILY, "ml-libs/MIOpen", "miopen"),
+    ("prim", "generic", "math-libs/rocPRIM", "rocprim"),
+    ("rand", FAMILY, "math-libs/hipRAND", "hiprand"),
+    ("rccl", FAMILY, "comm-libs/rccl", "rccl"),
+)
+
 DATA_FILES: tuple[DataFile, ...] = (
     *(
         DataFile(
-            artifact=_HIP_RUN, path=f"core/clr/stage/bin/{name}", template=f"bin/{name}", executable=True
+            artifact=("amd-llvm", "run", "generic"),
+            path=f"compiler/hipcc/stage/bin/{name}",
+            template=f"bin/{name}",
+            executable=True,
         )
         for name in ("hipcc", "hipconfig")
     ),
@@ -241,18 +276,31 @@ DATA_FILES: tuple[DataFile, ...] = (
         for name, stage, path in (
             *(
                 ("amd-llvm", "compiler/amd-llvm/stage", f"lib/llvm/bin/{one}")
-                for one in ("clang", "clang++", *_AMD_COMPILERS)
+                for one in ("clang", "clang++", "lld", *_AMD_COMPILERS)
             ),
             *(("hipify", "compiler/hipify/stage", f"bin/{one}") for one in ("hipify-clang", "hipify-perl")),
             ("core-amdsmi", "core/amdsmi/stage", "bin/amd-smi"),
             ("base", "base/rocm_smi_lib/stage", "bin/rocm-smi"),
         )
     ),
-    DataFile(
-        artifact=("rocprofiler-systems", "run", "generic"),
-        path="profiler/rocprofiler-systems/stage/bin/rocprof-sys-run",
-        text='#!/bin/sh\necho "profiling with $ROCM_PATH: $*"\n',
-        executable=True,
+    *(
+        DataFile(
+            artifact=("rocprofiler-systems", "run", "generic"),
+            path=f"profiler/rocprofiler-systems/stage/bin/rocprof-sys-{name}",
+            text='#!/bin/sh\necho "${0##*/}: profiling with $ROCM_PATH: $*"\n',
+            executable=True,
+        )
+        for name in ("instrument", "run", "sample")
+    ),
+    *(
+        DataFile(artifact=(artifact, "dev", target), path=f"{stage}/stage/{path}", text=text)
+        for artifact, target, stage, name in _DEVELOPED
+        for path, text in (
+            (f"include/{name}/{name}.h", "#pragma once\n"),
+            (f"lib/cmake/{name}/{name}-config.cmake", f"set({name}_FOUND TRUE)\n"),
+        )
+        # its header is another
+        if name != "rocprim" or path.startswith("lib")
     ),
     DataFile(
         artifact=("prim", "dev", "generic"),
@@ -318,14 +366,13 @@ def data_files(*, split: bool) -> tuple[DataFile, ...]:
     """List the files of one variant of the sample.
 
     Args:
-        split: Whether device code lies in artifacts of its own (``KPACK_SPLIT_ARTIFACTS``), with
-            databases of each gfx target.
+        split: Whether device code, with the databases of each gfx target, lies in artifacts of its own
+            (``KPACK_SPLIT_ARTIFACTS``), or in those of its family.
     """
-    if not split:
-        return DATA_FILES
     found = list(DATA_FILES)
     for name, path in _DATABASES:
-        for target in TARGETS:
-            where = path.format(target=target)
-            found.append(DataFile(artifact=(name, "lib", target), path=where, text=f"{name} {target}\n"))
+        for family, targets in FAMILY_TARGETS.items():
+            for target in targets:
+                owner, where = target if split else family, path.format(target=target)
+                found.append(DataFile(artifact=(name, "lib", owner), path=where, text=f"{name} {target}\n"))
     return tuple(found)

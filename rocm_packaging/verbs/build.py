@@ -50,6 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--version-suffix", default="", metavar="TEXT", help=what)
     what = "platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)"
     add("--wheel-platform-tag", default="", metavar="TAG", help=what)
+    what = "what the artifacts lack on purpose: artifacts, libraries, LIBRARY-kernels; globs work"
+    add("--without", default="", metavar="A,B", help=what)
     add("--compression-level", type=int, choices=range(13), metavar="0-12", help="0 stores (default: 5)")
     what = "layout of the packages: of the sample either (default: split), of artifacts the one they have"
     add("--rocm-layout", choices=get_args(Layout), help=what)
@@ -139,6 +141,7 @@ def _request(
         platform_tag=arguments.wheel_platform_tag or variables.get("ROCM_SDK_WHEEL_PLATFORM_TAG", ""),
         linux_families=linux,
         windows_families=windows,
+        without=tuple(filter(None, arguments.without.split(","))),
     )
 
 
@@ -173,6 +176,7 @@ def _made(request: BuildRequest) -> Made:
         **({"commit": commit} if commit else {}),
         "families": list(built.families),
         "unused": list(built.unused),
+        **({"lacking": list(built.lacking)} if built.lacking else {}),
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
     return Made(files=made, details=details)

@@ -12,7 +12,7 @@ from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.packages.sources import add_package_source, source_options
 from core.run import group_name
-from rocm_packaging.origin import for_tests, has_rocm, named_source, newest, own_run
+from rocm_packaging.origin import for_tests, has_package, has_rocm, named_source, newest, own_run
 from rocm_packaging.packages.layouts import tested_targets
 from rocm_packaging.selftest import TestRequest, run_tests
 
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from rocm_packaging.origin import RocmSource
 
 SAMPLE = "sample"
+_EXTRAS = ("libraries", "devel", "profiler")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
     add_package_source(parser, "where ROCm comes from (default: the run's outputs)", "", "rocm-")
-    what = "extras of rocm that an index or --find-links gives (default: libraries,devel)"
-    add("--rocm-extras", default="libraries,devel", metavar="A,B", help=what)
+    what = (
+        "extras of rocm that an index or --find-links gives (default: libraries,devel and, if any, profiler)"
+    )
+    add("--rocm-extras", default=",".join(_EXTRAS), metavar="A,B", help=what)
     add_group(parser, default="the GPU families")
     add("--no-install", action="store_true", help="test what the environment holds already")
     add("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
@@ -96,6 +99,8 @@ def _source(
     version = options.version or newest(packages)
     if version not in packages.versions("rocm"):
         raise packages.lacks(f"ROCm {version}")
+    if extras == _EXTRAS and not has_package(packages, version, "rocm-profiler"):
+        extras = extras[:-1]  # Windows has none
     console.say(f"ROCm {version} for {', '.join(families)} from {packages.words}")
     return for_tests(
         packages,

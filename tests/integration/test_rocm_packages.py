@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from core import process
 from core.errors import ProcessError
 from core.files import sha256
 from core.wheel.record import require_sound
+from pytorch_build.check.run import check_wheels
 from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
@@ -89,9 +91,45 @@ def test_wheels_are_sound_and_the_same_every_time(
     assert len(wheels) == 5
     for wheel in wheels:
         require_sound(wheel)
+    assert [one for one in check_wheels(wheels) if one.severity == "error"] == []
     request = BuildRequest(artifact_dir=artifacts, output_dir=tmp_path, families=FAMILIES, jobs=1)
     again = build(request)
     assert [file.sha256 for file in again.files] == [file.sha256 for file in built.files]
+
+
+def test_a_profiler_without_a_library_that_it_needs_is_packaged_and_does_not_pass(
+    artifacts: Path, tmp_path: Path
+) -> None:
+    less = tmp_path / "artifacts"
+    shutil.copytree(artifacts, less, symlinks=True, ignore=shutil.ignore_patterns("libprofiler-hub*"))
+    made = build(BuildRequest(artifact_dir=less, output_dir=tmp_path / "out", families=FAMILIES))
+    wheels = [file.path for file in made.files if file.path.suffix == ".whl"]
+    (found,) = (one for one in check_wheels(wheels) if one.severity == "error")
+    assert (found.where, found.message) == (
+        "_rocm_profiler/lib/librocprof-sys.so.1",
+        "It needs libprofiler-hub.so.0: unresolved dependency.",
+    )
+
+
+def test_what_was_promised_and_is_not_there_fails_its_test(environment: Environment) -> None:
+    environment.install(f"rocm[libraries,devel,profiler]=={ROCM_VERSION}")
+    core, profiler = environment.site / "_rocm_sdk_core", environment.site / "_rocm_profiler"
+    program = profiler / "bin/rocprof-sys-run"
+    # not written in place: an installer may share its files among environments
+    for path in (core / "lib/llvm/bin/lld", profiler / "lib/libprofiler-hub.so.0", program):
+        path.unlink()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    tested = environment.rocm_sdk("test", check=False)
+    assert tested.returncode == 1
+    failed = {line.removeprefix("FAIL  ") for line in tested.stdout.splitlines() if line.startswith("FAIL")}
+    assert failed == {
+        "base: rocm-sdk-core is whole",
+        "core: what it promises is there",
+        "profiler: lib/librocprof-sys.so.1 loads",
+        "profiler: rocprof-sys-run runs",
+        "base: rocm-profiler is whole",
+    }
 
 
 def test_a_whole_installation_works(installed: Environment) -> None:
@@ -112,7 +150,7 @@ def test_a_whole_installation_works(installed: Environment) -> None:
     assert ran is not None
     assert int(ran[1]) == int(ran[2]) + int(ran[3]) > 100
     left_out = {line.partition(" (")[2] for line in tested.stdout.splitlines() if line.startswith("skip")}
-    assert left_out == {"it traces the program that loads it)"}
+    assert left_out == {"it traces the program that loads it)", "it is not installed)"}
 
 
 def test_libraries_are_found_and_preloaded(shared: Environment) -> None:

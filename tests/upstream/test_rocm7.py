@@ -15,13 +15,16 @@ from packaging.metadata import Metadata
 
 from core import process
 from core.env import installer
+from core.errors import ArtifactError
 from core.files import sha256
 from core.wheel import read_metadata
 from core.wheel.record import require_sound
 from pytorch_build.check.device_code import file_facts
+from pytorch_build.check.run import check_wheels
 from pytorch_build.split.parts import split
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
+from rocm_packaging.packages.plan import make_plan
 from tests.upstream.test_split import HIP, NAMES, wheel_around
 from tests.venvs import Venv
 
@@ -32,6 +35,11 @@ Layout = Literal["unsplit", "split"]
 LAYOUTS = get_args(Layout)
 FAMILY, TARGET, OTHER_TARGET = "gfx94X-dcgpu", "gfx942", "gfx1100"
 CLEAN = dict.fromkeys(("ROCM_SDK_TARGET_FAMILY", "LD_LIBRARY_PATH", "PYTHONPATH", "ROCM_PATH", "HIP_PATH"))
+# a part of ROCm: the compilers, HIP, rocBLAS, hipBLASLt and rocFFT
+WITHOUT = (
+    *("miopen", "rand", "rocprofiler-*", "origami", "hipblaslt-kernels"),
+    *("hipblas", "hipsolver", "hipsparse", "hipsparselt", "rocsolver", "rocsparse"),
+)
 # what a build says of itself, and what an expanded tree does, differ by layout
 OF_LAYOUT = ("share/therock/", ".rocm_sdk_devel.json")
 
@@ -47,7 +55,7 @@ class Packages:
     def everything(self) -> str:
         """What a user of one target installs."""
         device = [f"device-{TARGET}"] if self.is_split else []
-        return f"rocm[{','.join(['libraries', 'devel', *device])}]=={self.built.version}"
+        return f"rocm[{','.join(['libraries', 'devel', 'profiler', *device])}]=={self.built.version}"
 
     @property
     def is_split(self) -> bool:
@@ -64,7 +72,7 @@ def packages(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def _request(artifacts: Path, folder: Path, jobs: int | None = None) -> BuildRequest:
-    return BuildRequest(artifact_dir=artifacts, output_dir=folder, jobs=jobs)
+    return BuildRequest(artifact_dir=artifacts, output_dir=folder, jobs=jobs, without=WITHOUT)
 
 
 def environment(root: Path, packages: Packages, backend: str = "uv") -> Venv:
@@ -128,6 +136,8 @@ def test_artifacts_become_the_packages_of_their_layout(
     names = {file.path.name.partition("-")[0] for file in files}
     assert names == {"rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_profiler", *libraries}
     assert packages[layout].built.unused == ()
+    wheels = [file.path for file in files if file.path.suffix == ".whl"]
+    assert [one for one in check_wheels(wheels) if one.severity == "error"] == []
     for file in files:
         if file.path.suffix == ".whl":
             require_sound(file.path)
@@ -135,6 +145,32 @@ def test_artifacts_become_the_packages_of_their_layout(
             assert "MIT" in str(metadata.license_expression)
             brought = [] if file.path.name.startswith("rocm_profiler") else ["copyright"]
             assert sorted({Path(name).name for name in metadata.license_files or []}) == brought
+
+
+@pytest.mark.parametrize(
+    ("artifact", "lost", "said"),
+    [
+        ("amd-llvm_run_generic", "", "lib/llvm/bin/lld of amd-llvm_run_generic"),
+        ("amd-llvm_lib_generic", "", "oclc_isa_version_942.bc of amd-llvm_lib_generic"),
+        ("core-hip_dev_generic", "", "include/hip/hip_runtime.h of core-hip_dev_generic"),
+        ("blas_lib_generic", "librocblas.so*", "lib/librocblas.so* of blas_lib_generic"),
+        ("fft_lib_generic", "librocfft.so*", "lib/librocfft.so* of fft_lib_generic"),
+        ("blas_lib_gfx942", "*gfx942*", "of gfx942 are incomplete"),
+    ],
+)
+def test_a_set_that_lacks_something_is_refused_with_its_name(
+    rocm7_artifacts: Path, tmp_path: Path, artifact: str, lost: str, said: str
+) -> None:
+    for one in (rocm7_artifacts / "split").iterdir():
+        if one.name != artifact:
+            (tmp_path / one.name).symlink_to(one)
+    ignored = shutil.ignore_patterns(lost)
+    shutil.copytree(rocm7_artifacts / "split" / artifact, tmp_path / artifact, symlinks=True, ignore=ignored)
+    if not lost:
+        (tmp_path / artifact / "artifact_manifest.txt").write_text("")
+    with pytest.raises(ArtifactError, match="incomplete") as raised:
+        make_plan(_request(tmp_path, tmp_path / "out"))
+    assert said in raised.value.message
 
 
 def test_one_job_gives_the_same_bytes_as_many(
@@ -237,7 +273,11 @@ def test_rocm_sdk_test_passes_where_its_programs_run(in_root: InRoot) -> None:
     assert " 0 failed" in last
     assert "ok    core: hipcc runs" in lines
     skipped = [line for line in lines if line.startswith("skip ")]
-    assert [line for line in skipped if "instruments" not in line] == []
+    # a part of ROCm has no profiler to promise anything
+    assert [line for line in skipped if "instruments" not in line] == [
+        "skip  profiler: what it promises is there (this distribution was packaged without them)",
+        "skip  profiler: there are shared libraries (this distribution was packaged without them)",
+    ]
 
 
 KERNEL = """

@@ -99,14 +99,14 @@ def test_artifacts_of_another_run_are_fetched_to_where_they_are_packaged() -> No
         store="s3://there",
         artifacts={"base_lib_generic.tar.zst": "a" * 64},
     )
-    fetch, build, _upload = plan_jobs(completed(plan, [origin]), "linux", Target())[0].calls
+    fetch, build, check, _upload = plan_jobs(completed(plan, [origin]), "linux", Target())[0].calls
     assert fetch.sessions == ("fetch_artifacts",)
     digest = digest_of(origin.artifacts)
     assert fetch.posargs == (
         *("--artifact-run-id=17", "--artifact-repository=ROCm/TheRock", "--artifact-store=s3://there"),
         *(f"--artifact-digest={digest}", "--gpu-family=gfx1151", "--release-type=ci", "--run-id=local"),
     )
-    assert build.sessions == ("build_rocm",)
+    assert (build.sessions, check.sessions) == (("build_rocm",), ("check_rocm",))
     shown = plan_jobs(unresolved(plan), "linux", Target())[0].calls[0].posargs
     assert shown[:2] == ("--artifact-run-id=17", "--gpu-family=gfx1151")
 
@@ -158,7 +158,7 @@ def test_the_sample_with_rocm_takes_every_session_in_the_order_of_the_pipeline()
     assert left_out(one) == {}
     made = ref_jobs(one, (), "", "")
     assert [word for job in made for call in job.calls for word in call.sessions] == [
-        *("resolve", "build_rocm", "checkout", *BUILDS.values(), "check_wheels"),
+        *("resolve", "build_rocm", "check_rocm", "checkout", *BUILDS.values(), "check_wheels"),
         *("upload", "provenance", "test_smoke", "test_torch", "report"),
     ]
 
@@ -168,7 +168,7 @@ def test_what_a_ref_or_a_family_has_no_use_for_is_left_out() -> None:
     out = left_out(chosen("nightly", "gfx110X-all"))
     assert out["build_rocm"] == "ROCm comes from the release index of gfx110X-all"
     assert out["test_torch"] == "upstream's tests take hours: run it by itself"
-    assert set(out) <= {"build_rocm", "test_torch", *BUILDS.values()}
+    assert set(out) <= {"build_rocm", "check_rocm", "test_torch", *BUILDS.values()}
     one = chosen("sample", "gfx94X-dcgpu")
     out = left_out(replace(one, ref=one.ref.only(["torch"])))
     assert out == {name: "not built for sample" for name in BUILDS.values() if name != "build_torch"}

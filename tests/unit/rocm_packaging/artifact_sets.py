@@ -9,8 +9,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rocm_packaging.packages.build import BuildRequest
+from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 VERSION = "7.99.0.dev0+sample"
@@ -26,7 +28,9 @@ def write(root: Path, name: str, **files: str) -> None:
     """Write an artifact: paths in its one folder, and what they hold."""
     stage = root / name / "x" / "stage"
     stage.mkdir(parents=True, exist_ok=True)
-    (root / name / "artifact_manifest.txt").write_text("x/stage\n", encoding="utf-8")
+    manifest = root / name / "artifact_manifest.txt"
+    stages = manifest.read_text(encoding="utf-8").split() if manifest.exists() else []
+    manifest.write_text("\n".join(dict.fromkeys([*stages, "x/stage"])), encoding="utf-8")
     for path, content in files.items():
         (stage / path).parent.mkdir(parents=True, exist_ok=True)
         (stage / path).write_text(content, encoding="utf-8")
@@ -46,9 +50,30 @@ def write_base(root: Path, *targets: str, split: bool, **facts: str) -> None:
     )
 
 
+def write_whole(
+    root: Path, families: Mapping[str, Sequence[str]], *, split: bool, platform: str = "linux"
+) -> Path:
+    """Write a set that holds what the data says that it must, in text files."""
+    targets = [target for each in families.values() for target in each]
+    write_base(root, *targets, split=split)
+    for name, contents in packages().contents.items():
+        in_general = name not in packages().libraries.artifacts or split
+        for owner, each in {"generic": targets}.items() if in_general else families.items():
+            for label, component, glob in contents.wanted(platform, each):
+                kernels = [one for one in each if split and label.endswith("-kernels") and one in glob]
+                write(root, f"{name}_{component}_{(kernels or [owner])[0]}", **{path_of(glob): glob})
+    return root
+
+
+def path_of(glob: str) -> str:
+    """Return the shortest path that a glob matches."""
+    return glob.replace("**/", "").replace("*", "")
+
+
 def request(artifacts: Path, **changes: Any) -> BuildRequest:
-    """Ask for packages of a set, beside it."""
-    return BuildRequest(**{"artifact_dir": artifacts, "output_dir": artifacts.parent / "out", **changes})
+    """Ask for packages of a set, beside it, whatever it lacks."""
+    own = {"artifact_dir": artifacts, "output_dir": artifacts.parent / "out", "without": ("*",)}
+    return BuildRequest(**{**own, **changes})
 
 
 def names_in(wheel: Path) -> set[str]:

@@ -89,6 +89,30 @@ def test_different_files_of_one_path_are_refused(tmp_path: Path, other: str) -> 
         merged(scan(tmp_path))
 
 
+@pytest.mark.parametrize("stage", ["a/stage", "b/stage"])
+@pytest.mark.parametrize(("one", "kind"), [("file", "a file"), ("link", "a link")])
+def test_a_file_or_link_where_another_has_a_folder_is_refused(
+    tmp_path: Path, one: str, kind: str, stage: str
+) -> None:
+    artifact(tmp_path, "a_lib_generic", {"a/stage/lib/real/x": "x"}, "a/stage\nb/stage\n")
+    folder = artifact(tmp_path, "b_run_generic", {f"{stage}/lib/y": "y"}, f"{stage}\n")
+    artifact(tmp_path, "c_run_generic", {"a/stage/lib/tool/deep/z": "z"})
+    tool = folder / stage / "lib/tool"
+    tool.write_text("t", encoding="utf-8") if one == "file" else tool.symlink_to("real")
+    with pytest.raises(ArtifactError, match=f"lib/tool is {kind} .*b_run_generic.*folder .*c_run_generic"):
+        merged(scan(tmp_path))
+
+
+@pytest.mark.parametrize(("path", "names"), [("lib/X.h", "lib/x.h .*lib/X.h"), ("LIB/y", "lib .*LIB")])
+def test_two_spellings_of_one_name_are_refused_for_windows(tmp_path: Path, path: str, names: str) -> None:
+    artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x.h": "x"})
+    artifact(tmp_path, "b_lib_generic", {f"a/stage/{path}": "x"})
+    assert len(merged(scan(tmp_path))) == 2
+    with pytest.raises(ArtifactError, match=f"Windows takes {names} .*for one name") as raised:
+        merged(scan(tmp_path), folded=True)
+    assert all(name in raised.value.message for name in ("a_lib_generic", "b_lib_generic"))
+
+
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../outside", ".."])
 def test_links_out_of_the_tree_are_refused(tmp_path: Path, target: str) -> None:
     folder = artifact(tmp_path, "a_lib_generic", {"a/stage/lib/x": "x"})

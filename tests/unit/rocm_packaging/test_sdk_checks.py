@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import os
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
@@ -84,6 +85,44 @@ def test_a_missing_or_changed_file_of_a_package_is_found(sdk: Sdk) -> None:
             "changed.py has 12 bytes, not 4",
         ],
     )
+
+
+def test_a_promised_file_that_is_missing_or_empty_fails(sdk: Sdk) -> None:
+    support, root = sdk.module("support"), sdk.site / "_rocm_sdk_core"
+    check = support.promise_check("core", root)
+    assert check.run().outcome == "skipped"
+    support._dist_info.PROMISED_FILES["core"] = ["bin/hipcc", "lib/ocml.bc"]
+    assert check.run().text.endswith(f"{root}/bin/hipcc\n{root}/lib/ocml.bc")
+    sdk.write("_rocm_sdk_core/bin/hipcc", "x")
+    sdk.write("_rocm_sdk_core/lib/ocml.bc")
+    assert check.run().text == f"1 files are empty:\n{root}/lib/ocml.bc"
+    sdk.write("_rocm_sdk_core/lib/ocml.bc", "x")
+    assert (check.run().outcome, check.run().text) == ("passed", "2 files")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"lib/db_gfx942.dat": "x", ".kpack/blas_gfx942.kpack": "KPAK…"}, "2 files, 1 kernel archives"),
+        ({"lib/db_gfx942.dat": None}, "1 files are missing"),
+        ({"lib/db_gfx942.dat": ""}, "1 files are empty"),
+        ({".kpack/blas_gfx942.kpack": "cut off"}, "1 kernel archives are damaged"),
+        ({"lib/db_gfx1100.dat": "x"}, "nothing of 1 files is for gfx942"),
+    ],
+)
+def test_a_device_package_holds_code_for_its_target(
+    installed_sdk: Callable[..., Path], files: dict[str, str | None], said: str
+) -> None:
+    sdk = Sdk(site=installed_sdk({"gfx942": ("gfx942",), "gfx1100": ("gfx1100",)}, split=True))
+    sdk.write("_rocm_sdk_libraries/__init__.py")
+    links = [{"relpath": name, "target": "x"} for name in files]
+    sdk.write("_rocm_sdk_libraries/.devel_links/gfx942.json", json.dumps({"links": links}))
+    for name, text in files.items():
+        if text is not None:
+            sdk.write(f"_rocm_sdk_libraries/{name}", text)
+    (found,) = [one.run() for one in sdk.module("device").checks()]
+    assert found.text.startswith(said)
+    assert (found.outcome == "passed") == ("kernel archives" in said and "damaged" not in said)
 
 
 def test_results_keep_the_order_of_the_checks(sdk: Sdk) -> None:

@@ -232,3 +232,53 @@ def test_a_promise_that_is_nonsense_ends_the_stage(tmp_path: Path, wheel: WriteW
     wheel(tmp_path, "demo-1-py3-none-any.whl", {"x.py": b""}, purelib=True)
     with pytest.raises(DataError):
         check_wheels([tmp_path], {"demo": Expectation(distribution="demo", version="?")})
+
+
+TAG = "7.2.4-py3-none-linux_x86_64.whl"
+CORE = "_rocm_sdk_core/lib"
+
+
+@pytest.mark.parametrize(
+    ("up", "hub", "unresolved"),
+    [
+        ("$ORIGIN/../..", True, []),
+        ("$ORIGIN/../..", False, ["libprofiler-hub.so.0"]),
+        # not where the loader looks
+        ("$ORIGIN/..", True, ["libamdhip64.so.7", "libsqlite3.so.0"]),
+    ],
+)
+def test_what_rocms_wheels_need_is_in_one_that_they_find(
+    tmp_path: Path, wheel: WriteWheel, elf_bytes: Write, up: str, unresolved: list[str], *, hub: bool
+) -> None:
+    needed = ["libprofiler-hub.so.0", "libamdhip64.so.7", "libsqlite3.so.0", "libc.so.6"]
+    rpath = f"$ORIGIN:{up}/{CORE}:{up}/{CORE}/rocm_sysdeps/lib"
+    profiler = {"_rocm_profiler/lib/librocprof-sys.so.1": elf_bytes(needed=needed, rpath=rpath)}
+    if hub:
+        profiler["_rocm_profiler/lib/libprofiler-hub.so.0"] = elf_bytes()
+    wheel(tmp_path, f"rocm_profiler-{TAG}", profiler)
+    core = {f"{CORE}/libamdhip64.so.7": elf_bytes(), f"{CORE}/rocm_sysdeps/lib/libsqlite3.so.0": elf_bytes()}
+    wheel(tmp_path, f"rocm_sdk_core-{TAG}", core)
+    errors = " ".join(one.message for one in check_wheels([tmp_path]) if one.severity == "error")
+    assert [name for name in needed if name in errors] == unresolved
+
+
+def test_a_library_that_rocm_is_known_for_and_no_wheel_of_the_set_has_is_an_error(
+    tmp_path: Path, wheel: WriteWheel, elf_bytes: Write
+) -> None:
+    needy = {"_rocm_sdk_libraries/lib/libhipblas.so.3": elf_bytes(needed=["librocblas.so.5"])}
+    wheel(tmp_path, f"rocm_sdk_libraries-{TAG}", needy, requires=["rocm-sdk-core==7.2.4"])
+    assert not [one for one in check_wheels([tmp_path]) if "librocblas" in one.message]
+    wheel(tmp_path, f"rocm_sdk_core-{TAG}", {f"{CORE}/libamdhip64.so.7": elf_bytes()})
+    (found,) = (one for one in check_wheels([tmp_path]) if "librocblas" in one.message)
+    assert (found.severity, found.message) == ("error", "It needs librocblas.so.5: unresolved dependency.")
+
+
+def test_device_packages_hold_kernels_in_whatever_form(
+    tmp_path: Path, wheel: WriteWheel, elf_bytes: Write
+) -> None:
+    note = b"amdhsa.target: amdgcn-amd-amdhsa--gfx942"
+    name = f"rocm_sdk_device_gfx942-{TAG}"
+    kernel = "_rocm_sdk_libraries/lib/rocblas/library/Kernels.so-000-gfx942.hsaco"
+    for machine, expected in ((224, []), (62, ["It holds no kernels for gfx942."])):
+        made = wheel(tmp_path / str(machine), name, {kernel: elf_bytes(machine=machine, note=note)})
+        assert [one.message for one in check_wheel(made) if one.check == "device_code"] == expected

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -28,9 +29,11 @@ from tests.unit.rocm_packaging.artifact_sets import (
     executed,
     in_sdist,
     names_in,
+    path_of,
     request,
     write,
     write_base,
+    write_whole,
 )
 
 if TYPE_CHECKING:
@@ -149,8 +152,8 @@ def test_wrong_requests_are_refused(artifacts: Path, wrong: dict[str, Any], said
 @pytest.mark.parametrize(
     ("missing", "kind", "said"),
     [
-        ("core-hip_*", ArtifactError, "incomplete"),
-        ("amd-llvm_*", ArtifactError, "incomplete"),
+        ("core-hip_*", ArtifactError, "core-hip, of all GPUs, for the core package"),
+        ("amd-llvm_*", ArtifactError, "amd-llvm, of all GPUs, for the core package"),
         ("blas_*", FatalError, "no GPU family"),
     ],
 )
@@ -160,13 +163,81 @@ def test_an_incomplete_set_is_refused(
     for folder in artifacts.glob(missing):
         folder.rename(artifacts / f".{folder.name}")
     with pytest.raises(kind, match=said):
-        build(request(artifacts))
+        build(request(artifacts, without=("rand", "miopen", "fft", "blas")))
     assert not (artifacts.parent / "out").exists()
+
+
+WHOLE = {"gfx94X-dcgpu": ("gfx942",), "gfx90a-dcgpu": ("gfx90a",)}
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+@pytest.mark.parametrize("layout", ["split", "unsplit"])
+def test_a_set_that_holds_what_it_must_needs_no_excuse(tmp_path: Path, layout: str, platform: str) -> None:
+    whole = write_whole(tmp_path, WHOLE, split=layout == "split", platform=platform)
+    plan = make_plan(request(whole, without=(), platform=platform))
+    assert plan.lacking == ()
+    promised = plan.distribution.promised
+    lld = f"lib/llvm/bin/lld{'.exe' if platform == 'windows' else ''}"
+    assert {"lib/llvm/bitcode/oclc_isa_version_90a.bc", lld} <= {*promised["core"]}
+    assert "include/hipfft/hipfft.h" in promised["devel"]
+
+
+@pytest.mark.parametrize("how", ["absent", "empty", "dangling"])
+@pytest.mark.parametrize(
+    ("artifact", "thing", "name"),
+    [
+        ("amd-llvm_run_generic", "lib/llvm/bin/clang", "amd-llvm"),
+        ("amd-llvm_run_generic", "lib/llvm/bin/lld", "bin"),
+        ("amd-llvm_lib_generic", "lib/llvm/**/bitcode/oclc_isa_version_90a.bc", "bitcode"),
+        ("core-hip_dev_generic", "include/hip/hip_runtime.h", "core-hip"),
+        ("core-hip_lib_generic", "lib/libamdhip64.so*", "amdhip64"),
+        ("fft_dev_generic", "lib/cmake/hipfft/hipfft-config.cmake", "hipfft"),
+        ("blas_lib_generic", "lib/librocblas.so*", "rocblas"),
+        ("blas_lib_gfx90a", "**/rocblas/**library/**gfx90a**", "rocblas-kernels"),
+        ("blas_lib_gfx942", "**/hipblaslt/library/**gfx942**", "hipblaslt-*"),
+        ("rocprofiler-systems_lib_generic", "lib/librocprof-sys.so*", "rocprof-sys"),
+    ],
+)
+def test_one_thing_that_an_artifact_lacks_is_named_with_it(
+    tmp_path: Path, artifact: str, thing: str, name: str, how: str
+) -> None:
+    whole = write_whole(tmp_path, WHOLE, split=True)
+    file = whole / artifact / "x/stage" / path_of(thing)
+    file.unlink()
+    if how == "empty":
+        file.touch()
+    elif how == "dangling":
+        file.symlink_to("nothing")
+    with pytest.raises(ArtifactError) as raised:
+        make_plan(request(whole, without=()))
+    assert raised.value.message.splitlines()[1:] == [f"  {thing} of {artifact}"]
+    assert make_plan(request(whole, without=(name,))).lacking == (f"{thing} of {artifact}",)
+
+
+def test_artifacts_with_empty_manifests_hold_nothing(tmp_path: Path) -> None:
+    whole = write_whole(tmp_path, WHOLE, split=False)
+    for one in whole.glob("amd-llvm_*"):
+        (one / "artifact_manifest.txt").write_text("", encoding="utf-8")
+    with pytest.raises(ArtifactError) as raised:
+        make_plan(request(whole, without=()))
+    lacking = raised.value.message.splitlines()[1:]
+    assert {line.split(" of ")[1] for line in lacking} == {"amd-llvm_lib_generic", "amd-llvm_run_generic"}
+    assert len(lacking) == len(set(lacking)) == 11
+    assert "--without A,B" in raised.value.hint
+
+
+def test_an_excuse_for_nothing_is_refused(tmp_path: Path) -> None:
+    whole = write_whole(tmp_path, WHOLE, split=True)
+    shutil.rmtree(whole / "rand_dev_generic")
+    with pytest.raises(ArtifactError, match=r"include/hiprand/hiprand.h of rand_dev_\* \(missing\)"):
+        make_plan(request(whole, without=("rocrand",)))
+    with pytest.raises(UsageError, match="--without rnad: the artifacts lack nothing of that name"):
+        make_plan(request(whole, without=("rand", "rnad")))
 
 
 def test_an_incomplete_family_is_refused(artifacts: Path) -> None:
     write(artifacts, "fft_dev_gfx120X-all", **{"include/hipfft.h": "x"})
-    with pytest.raises(ArtifactError, match="gfx120X-all are incomplete: they hold no libraries"):
+    with pytest.raises(ArtifactError, match="gfx120X-all are incomplete: they hold nothing for libraries"):
         build(request(artifacts))
 
 
@@ -356,9 +427,53 @@ def test_files_of_two_packages_in_one_place_are_refused_by_both_names(
     assert not (split_artifacts.parent / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        (("blas_lib_generic", "fft_lib_gfx942"), "lib/plans"),  # the libraries and a device package
+        (("fft_lib_gfx942", "fft_lib_gfx1100"), "lib/plans"),  # two device packages
+        (("rand_lib_generic", "hipify_run_generic"), "share/x"),  # libraries and core, in the tree
+    ],
+)
+def test_a_file_and_a_folder_of_two_packages_are_refused(
+    split_artifacts: Path, names: tuple[str, str], path: str
+) -> None:
+    write(split_artifacts, names[0], **{path: "a file"})
+    write(split_artifacts, names[1], **{f"{path}/x": "in a folder"})
+    with pytest.raises(ArtifactError, match=f"{path} is a file .*{names[0]}.* and a folder .*{names[1]}"):
+        make_plan(request(split_artifacts))
+
+
+def test_spellings_of_a_name_are_refused_on_windows(split_artifacts: Path) -> None:
+    write(split_artifacts, "rand_lib_gfx942", **{"lib/ROCBLAS/x": "x"})
+    assert make_plan(request(split_artifacts)).built == TARGETS
+    with pytest.raises(ArtifactError, match="Windows takes"):
+        make_plan(request(split_artifacts, platform="windows"))
+
+
+def test_a_family_takes_its_targets_artifacts_as_fetching_does(artifacts: Path) -> None:
+    (artifacts / "blas_lib_gfx94X-dcgpu").rename(artifacts / "blas_lib_gfx942")
+    for one in artifacts.glob("blas_*_gfx94X-dcgpu"):
+        one.rename(artifacts / f".{one.name}")
+    plan = make_plan(request(artifacts, families=("gfx94X-dcgpu",)))
+    assert plan.unused == ("hiptensor_lib_generic",)
+    assert [one.path for one in planned_files(plan) if one.package.endswith("dcgpu")] == [
+        "lib/libhipblas.so.3"
+    ]
+    # of another family's targets, as before
+    with pytest.raises(UsageError, match="gfx950-dcgpu"):
+        make_plan(request(artifacts, families=("gfx950-dcgpu",)))
+
+
+def test_artifacts_of_a_family_among_split_ones_are_refused(split_artifacts: Path) -> None:
+    write(split_artifacts, "fft_lib_gfx94X-dcgpu", **{"lib/libhipfft.so.0": "x"})
+    with pytest.raises(ArtifactError, match="fft_lib_gfx94X-dcgpu are of a GPU family"):
+        make_plan(request(split_artifacts))
+
+
 def test_a_target_that_was_built_and_has_no_artifacts_is_missed(split_artifacts: Path) -> None:
     (split_artifacts / "blas_lib_gfx1101").rename(split_artifacts / ".away")
-    with pytest.raises(ArtifactError, match="incomplete: no libraries of gfx1101"):
+    with pytest.raises(ArtifactError, match="gfx1101 are incomplete: they hold nothing for device"):
         build(request(split_artifacts))
     assert build(request(split_artifacts, families=("gfx1100",))).families == ("gfx1100",)
 

@@ -98,3 +98,28 @@ def test_split_rocm_is_never_told_a_family() -> None:
 def test_unsplit_packages_serve_one_family() -> None:
     with pytest.raises(UsageError, match="serve one GPU family, and gfx942;gfx1100 are several"):
         libraries_package("unsplit", "gfx942;gfx1100")
+
+
+def test_windows_is_asked_for_dlls_and_programs_of_its_own() -> None:
+    contents = layouts.packages().contents
+    wanted = {
+        one for name in ("amd-llvm", "base", "blas") for one in contents[name].wanted("windows", ("gfx90a",))
+    }
+    assert {
+        ("amd_comgr", "lib", "bin/amd_comgr*.dll"),
+        ("rocblas", "lib", "bin/*rocblas*.dll"),
+        ("lib/llvm/bin/lld.exe", "run", "lib/llvm/bin/lld.exe"),
+    } < wanted
+    # neither is built there
+    assert not {"rocm_smi64", "hipsparselt"} & {label for label, _, _ in wanted}
+    kernels = [one for one in contents["blas"].wanted("linux", ["gfx1030"]) if "-kernels" in one[0]]
+    assert kernels == [("rocblas-kernels", "lib", "**/rocblas/**library/**gfx1030**")]
+
+
+def test_what_is_asked_for_is_of_artifacts_that_are_packaged() -> None:
+    data = layouts.packages()
+    known = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
+    assert data.contents.keys() <= known | {*data.libraries.artifacts}
+    for one in data.contents.values():
+        assert one.without.keys() <= one.kernels.keys()
+        assert {target for each in one.without.values() for target in each} <= {*TARGETS}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from core.binaries.elf import ElfFacts
 from rocm_packaging.artifacts import Entry, scan
-from rocm_packaging.packages.build import BuildRequest, build
+from rocm_packaging.packages.build import build
 from rocm_packaging.packages.layouts import LicenseData, packages
 from rocm_packaging.packages.payload import (
     PayloadFile,
@@ -228,7 +228,7 @@ def contents(path: Path) -> tuple[Message, dict[str, bytes]]:
 def test_a_wheel_says_what_its_artifacts_are_under(
     split: Path, tmp_path: Path, wheel: str, expression: str, files: dict[str, bytes]
 ) -> None:
-    build(BuildRequest(artifact_dir=split, output_dir=tmp_path / "out"))
+    build(artifact_sets.request(split, output_dir=tmp_path / "out"))
     (path,) = (tmp_path / "out").glob(f"rocm_sdk_{wheel}-*.whl")
     metadata, held = contents(path)
     assert metadata["Metadata-Version"] == "2.4"
@@ -238,7 +238,7 @@ def test_a_wheel_says_what_its_artifacts_are_under(
 
 
 def test_the_development_package_is_under_all_of_them(split: Path, tmp_path: Path) -> None:
-    build(BuildRequest(artifact_dir=split, output_dir=tmp_path / "out"))
+    build(artifact_sets.request(split, output_dir=tmp_path / "out"))
     (path,) = (tmp_path / "out").glob("rocm_sdk_devel-*.whl")
     metadata, held = contents(path)
     assert len(held) == 3
@@ -276,5 +276,5 @@ def test_data_that_is_no_expression(text: str) -> None:
 def test_every_artifact_that_is_named_is_packaged() -> None:
     data = packages()
     known = {*data.core.artifacts, *data.profiler.artifacts, *data.devel.artifacts}
-    known |= {*data.unsplit.libraries.artifacts, *data.split.libraries.artifacts}
+    known |= {*data.libraries.artifacts, *data.libraries.artifacts}
     assert set(data.licenses.artifacts) <= known

@@ -26,6 +26,7 @@ def checks():
         yield Check("devel", f"rocm-sdk path --{kind}", _path, kind, folder)
     yield Check("devel", "hipconfig knows its root", _hipconfig, root)
     yield Check("devel", "llvm is lib/llvm", _llvm, root)
+    yield support.promise_check("devel", root)
     yield Check("devel", "no link dangles", _links, root)
     yield from support.library_checks("devel", root)
     for name, source in _sources():

@@ -5,7 +5,7 @@ import platform
 import time
 
 from .. import _dist_info
-from . import base, core, devel, libraries, report, support
+from . import base, core, devel, device, libraries, profiler, report, support
 from .checks import Check, Skip, results_of
 
 
@@ -24,12 +24,19 @@ def phases():
             if _dist_info.installed_libraries()
             else [_left_out("libraries", "the libraries are not installed")]
         ),
+        *device.checks(),
+        *(profiler.checks() if _has_profiler() else [_left_out("profiler", "it is not installed")]),
         *(
             devel.checks()
             if has_devel
             else [_left_out("devel", "the development tree is not installed")]
         ),
     ]
+
+
+def _has_profiler():
+    entry = _dist_info.ALL_PACKAGES.get("profiler")
+    return entry is not None and entry.has_py_package()
 
 
 def _left_out(group, reason):

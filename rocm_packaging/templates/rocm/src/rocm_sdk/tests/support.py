@@ -52,6 +52,20 @@ def shared_libraries(root):
     return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
+def promise_check(package, root):
+    """The check that a folder holds the files that the build promised of a package, none of them empty."""
+    return Check(package, "what it promises is there", _promise, package, root)
+
+
+def _promise(package, root):
+    paths = [root / name for name in _dist_info.PROMISED_FILES.get(package, ())]
+    expect_none((path for path in paths if not path.is_file()), "files are missing")
+    expect_none((path for path in paths if not path.stat().st_size), "files are empty")
+    if not paths:
+        raise Skip("this distribution was packaged without them")
+    return f"{len(paths)} files"
+
+
 def library_checks(group, root):
     """One check a library below a folder: each loads in a process of its own."""
     paths = shared_libraries(root)
@@ -93,7 +107,8 @@ if os.path.exists("/proc/self/maps"):
 @functools.lru_cache(maxsize=None)
 def _own_libraries():
     """Names of all libraries that the installed packages hold, and the folder that holds them all."""
-    roots = [payload("core")]
+    entry = _dist_info.ALL_PACKAGES.get("profiler")
+    roots = [payload("core"), *([payload("profiler")] if entry and entry.has_py_package() else [])]
     roots += [payload("libraries", family) for family in _dist_info.installed_libraries()]
     names = frozenset(path.name for root in roots for path in shared_libraries(root))
     return names, roots[0].parent.resolve()
