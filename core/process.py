@@ -9,7 +9,6 @@ matter.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -19,13 +18,10 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from core import console
-from core.data import Model, data_file
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
@@ -49,37 +45,10 @@ class Completed:
     stderr: str
 
 
-class _Variables(Model):
-    """The data: names of variables, by what needs them and by the programs that get them besides."""
-
-    never: tuple[str, ...]
-    needs: dict[str, tuple[str, ...]]
-    programs: dict[str, tuple[str, ...]]
-
-
-_variables = data_file(Path(__file__).with_name("environment.toml"), _Variables)
-# also those of a proxy that is written without a scheme
-_LOGIN = re.compile(r"(?<=://)[^/?#\s\"<>]*@|^[^/\\\s]*@(?=[^/\s]+:\d+$)")
-
-
-@cache
-def need_of(variable: str) -> str:
-    """Name what upstream's code needs a variable for, as environment.toml does; "" where it never gets it."""
-    if any(fnmatch(variable.upper(), one) for one in _variables().never):
-        return ""
-    needs = _variables().needs.items()
-    return next((need for need, names in needs if any(fnmatch(variable, one) for one in names)), "")
-
-
-def allowed(env: Mapping[str, str], *, program: str = "") -> dict[str, str]:
-    """Keep what upstream's code may get of an environment, and what a `program` of the tool gets besides."""
-    besides = _variables().programs[program] if program else ()
-    own = {name: value for name, value in env.items() if any(fnmatch(name, one) for one in besides)}
-    return {name: _LOGIN.sub("", value) for name, value in env.items() if need_of(name)} | own
-
-
 def handed_on(**changes: str | None) -> dict[str, str]:
     """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
+    from core.environment import allowed  # no part of the server
+
     return {name: value for name, value in (allowed(os.environ) | changes).items() if value is not None}
 
 

@@ -251,7 +251,7 @@ def slack(result: RunResult) -> Mapping[str, Any]:
     # a block for each, as a section takes 3000 characters
     shown += [_slack_line(one) for one in result.failures[:_SHOWN]] + _more(result)
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line}} for line in shown]
-    return {"text": result.headline, "blocks": blocks}
+    return {"text": head, "blocks": blocks}
 
 
 def _slack_line(one: Failure) -> str:

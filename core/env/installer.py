@@ -25,6 +25,7 @@ from packaging.version import Version
 
 from core import console, files, process
 from core.env import installed
+from core.environment import allowed
 from core.errors import CheckError, EnvironmentSetupError, ProcessError
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import is_ours, our_names
@@ -203,7 +204,7 @@ def environment_for(*, exact: bool) -> dict[str, str]:
     ``--no-config`` of uv does not concern its variables, nor ``--isolated`` of pip the machine's file.
     """
     # an installer runs the code of sdists
-    env = process.allowed(process.inherited(), program="installers")
+    env = allowed(process.inherited(), program="installers")
     return {**env, "PIP_CONFIG_FILE": os.devnull} if exact else env
 
 

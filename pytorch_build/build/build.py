@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, process
+from core import console, files
 from core.env.installer import Install
 from core.env.locks import BUILDS, locked_call, target_lock
+from core.environment import need_of
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
@@ -227,7 +228,7 @@ def inputs(build: Build) -> dict[str, Any]:
         "flags": {
             name: console.mask(value)
             for name, value in sorted(build.base_env.items())
-            if process.need_of(name) == _FLAGS and name not in _PASSING
+            if need_of(name) == _FLAGS and name not in _PASSING
         },
         "lock": files.sha256(lock),
         "code": files.digest_of(code),

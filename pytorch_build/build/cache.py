@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from packaging.version import Version
 from pydantic import field_validator
 
-from core import process
 from core.data import Model, data_file
+from core.environment import allowed
 from core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def server_env(
 ) -> dict[str, str]:
     """Return the environment of a build's sccache server, without secrets: it tries compilers out with it."""
     own = storage.kind == "own"
-    env = dict(base_env) if own else _without_storage(process.allowed(base_env, program="compiler cache"))
+    env = dict(base_env) if own else _without_storage(allowed(base_env, program="compiler cache"))
     if storage.kind == "s3":
         bucket, _, prefix = storage.where.partition("/")
         env |= {"SCCACHE_BUCKET": bucket, "SCCACHE_S3_KEY_PREFIX": prefix}

@@ -28,6 +28,7 @@ from botocore.httpsession import URLLib3Session
 from botocore.utils import get_environ_proxies
 
 from core import console, process
+from core.environment import allowed
 from core.errors import DataError, FatalError, ProcessError
 from core.run.locations import origin_from, run_buckets
 from core.stores.s3_client import explained, shared_connection
@@ -211,7 +212,7 @@ class _Sccache(CacheUse):
         self._kill()
 
     def _said(self, *words: str) -> str:
-        env = self.environment(process.allowed(self._base_env))
+        env = self.environment(allowed(self._base_env))
         return process.capture([self._program, *words], env=env, timeout=_QUERY_SECONDS).stdout
 
     def _statistics(self, said: str) -> Counter[str]:

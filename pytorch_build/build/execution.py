@@ -16,6 +16,7 @@ from core import console, files, process
 from core.data import Model
 from core.env import installer
 from core.env.installer import Install
+from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
 from pytorch_build.build.plans.torch import ROCM_INIT
@@ -49,7 +50,7 @@ def execute(
     """Run a plan's commands and return the one wheel that they leave."""
     for note in plan.notes:
         console.say(note)
-    env = platform.merge(process.allowed(base_env), plan.env, unset=plan.unset)
+    env = platform.merge(allowed(base_env), plan.env, unset=plan.unset)
     if cache is not None:
         env = cache.environment(env)
     build = _choose_build_folder(plan, tree)

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
-from core import console, process
+from core import console
 from core.cli.options import environment
 from core.env.installer import Install
+from core.environment import allowed, need_of
 from core.run import key_name, this_platform
 from pytorch_build.build.build import NEEDS, Build, Dependency
 from pytorch_build.build.plans.projects import plan_build
@@ -197,7 +198,7 @@ def _origin(build: Build, plan: BuildPlan, name: str) -> str:
     """Say where a variable of the build comes from."""
     yours, planned = build.base_env.get(name, ""), plan.env.get(name)
     if planned is None or planned == yours:
-        return f"your environment: {process.need_of(name)}"
+        return f"your environment: {need_of(name)}"
     if name in build.ref_env:
         return f"the env of {build.project} in the refs data"
     return "the plan, with yours" if yours and yours in planned else "the plan"
@@ -225,7 +226,7 @@ def _data(build: Build, plan: BuildPlan, assumptions: tuple[str, ...]) -> dict[s
         }
         for call in build.environment_calls(rocm)
     ]
-    env = build.platform.merge(process.allowed(build.base_env), plan.env, unset=plan.unset)
+    env = build.platform.merge(allowed(build.base_env), plan.env, unset=plan.unset)
     overlays = [
         {name: value if name == "content" else str(value) for name, value in asdict(one).items() if value}
         for one in plan.overlays

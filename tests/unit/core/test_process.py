@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import console, process
+from core.environment import allowed
 from core.errors import FatalError, InterruptedStageError, ProcessError
 from core.process import Limits, supervise, tail
 
@@ -60,7 +61,7 @@ def test_a_child_gets_what_upstreams_code_may_have(monkeypatch: pytest.MonkeyPat
     assert "of-the-job" not in said
     expected = passed | {"http_proxy": "http://p:1", "HTTPS_PROXY": "p:1", "no_proxy": "a,b"}
     assert expected.items() <= ast.literal_eval(said).items()
-    server = process.allowed(process.inherited(), program="compiler cache")
+    server = allowed(process.inherited(), program="compiler cache")
     assert server.keys() & set(RIGHTS) == {name for name in RIGHTS if name.startswith("AWS_")}
 
 

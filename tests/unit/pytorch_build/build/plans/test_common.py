@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core import process
+from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.platforms import LINUX
@@ -84,7 +84,7 @@ def test_a_users_settings_are_kept_and_added_to(plan: Plan, project: str) -> Non
 def test_no_build_sees_a_variable_that_caches_miss(plan: Plan, project: str) -> None:
     base = {"PATH": "/usr/bin", "HCC_AMDGPU_TARGET": "gfx1"}
     made = plan(project, base_env=base, torch_version="2.10.0")
-    whole = LINUX.merge(process.allowed(base), made.env, unset=made.unset)
+    whole = LINUX.merge(allowed(base), made.env, unset=made.unset)
     assert "HCC_AMDGPU_TARGET" not in whole
     assert whole["PYTORCH_ROCM_ARCH"] == "gfx942;gfx1100"
     with pytest.raises(DataError, match="HCC_AMDGPU_TARGET"):
