@@ -104,22 +104,27 @@ def _problem(policy: Policy, libraries: _Libraries, member: WheelMember, name: s
     return found or (f"undeclared {provider}" if provider else "nowhere")
 
 
+_MESSAGES: dict[str, tuple[Severity, str]] = {
+    "undeclared": ("error", "It needs {names} of {provider}, but METADATA does not require {provider}."),
+    "python": ("error", "It needs {names}, which is not of the Python that the wheel is for ({tags})."),
+    "debug": ("error", "It needs {names} of the debug run-time, which only Visual Studio has."),
+    "redistributable": (
+        "note",
+        "It needs {names} of Visual C++'s redistributable: the machine must have it.",
+    ),
+    "elsewhere": (
+        "warning",
+        "It needs {names}, which the wheel has in a folder that nothing adds to the search.",
+    ),
+    "nowhere": ("error", "It needs {names}: unresolved dependency."),
+}
+
+
 def _message(reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
     kind, _, provider = reason.partition(" ")
-    match kind:
-        case "undeclared":
-            return "error", f"It needs {names} of {provider}, but METADATA does not require {provider}."
-        case "python":
-            tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
-            return "error", f"It needs {names}, which is not of the Python that the wheel is for ({tags})."
-        case "debug":
-            return "error", f"It needs {names} of the debug run-time, which only Visual Studio has."
-        case "redistributable":
-            return "note", f"It needs {names} of Visual C++'s redistributable: the machine must have it."
-        case "elsewhere":
-            message = f"It needs {names}, which the wheel has in a folder that nothing adds to the search."
-            return "warning", message
-    return "error", f"It needs {names}: unresolved dependency."
+    tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
+    severity, words = _MESSAGES[kind]
+    return severity, words.format(names=names, provider=provider, tags=tags)
 
 
 def _folder(member: WheelMember) -> str:

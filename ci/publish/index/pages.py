@@ -171,7 +171,7 @@ def newest(entries: Sequence[Entry]) -> Version:
 
 def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
     """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
-    head = f"{HEAD % (escape(title), escape(title))}<p>{_counted(files, 'file')}</p>\n"
+    head = f"{HEAD % (escape(title), escape(title))}<p>{console.counted(files, 'file')}</p>\n"
     return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
 
 
@@ -187,9 +187,9 @@ def root_pages(names: Sequence[str]) -> Mapping[str, str]:
     links = "".join(f'<li><a href="{name}/">{name}</a></li>\n' for name in names)
     listed = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
     title = "Simple index"
-    head = HEAD % (title, title)
+    head, count = HEAD % (title, title), console.counted(len(names), "project")
     return {
-        f"{SIMPLE}/index.html": f"{head}<p>{_counted(len(names), 'project')}</p>\n<ul>\n{links}</ul>\n{FOOT}",
+        f"{SIMPLE}/index.html": f"{head}<p>{count}</p>\n<ul>\n{links}</ul>\n{FOOT}",
         f"{SIMPLE}/index.json": json.dumps(listed, separators=(",", ":")) + "\n",
     }
 
@@ -279,10 +279,6 @@ def _commands(requirement: str, where: str) -> str:
 
 def _lines(rows: Iterable[str]) -> str:
     return "\n".join([*rows, ""])
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _minute(moment: int, between: str = " ") -> str:
