@@ -1,7 +1,7 @@
 """`lambda-zip`: the zip of the function that writes pages behind a bucket's events.
 
-It holds our modules that the function imports, and `packaging` as it is installed. Imports are read and not
-run, and only those that run when the function starts count: what a function imports when it is called is
+It holds our modules that the function imports, HTML beside them, and `packaging` as it is installed. Imports
+are read and not run, and only those that run when the function starts count: what a function imports when it is called is
 for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing is
 compiled, and every member has one date.
 """
@@ -78,7 +78,8 @@ def write(found: Bundle, output: Path) -> str:
 def bundle(root: Path, handler: str = HANDLER) -> Bundle:
     """Collect the function's files."""
     modules = _closure(root, handler)
-    found = {path.relative_to(root).as_posix(): path for path in modules.values()}
+    beside = {page for path in modules.values() for page in path.parent.glob("*.html")}
+    found = {path.relative_to(root).as_posix(): path for path in (*modules.values(), *beside)}
     vendored = importlib.metadata.distribution(_VENDORED)
     for file in map(PurePosixPath, vendored.files or ()):
         licence = ".dist-info" in file.parts[0] and "licenses" in file.parts
