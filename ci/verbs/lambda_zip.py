@@ -1,9 +1,9 @@
 """`lambda-zip`: the zip of the function that writes pages behind a bucket's events.
 
 It holds our modules that the function imports, HTML beside them, and `packaging` as it is installed. Imports
-are read and not run, and only those that run when the function starts count: what a function imports when it is called is
-for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing is
-compiled, and every member has one date.
+are read and not run, and only those that run when the function starts count: what a function imports when it
+is called is for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing
+is compiled, and every member has one date.
 """
 
 from __future__ import annotations

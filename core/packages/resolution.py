@@ -238,7 +238,16 @@ def pinned_call(
     )
     text = "".join(f"{line}\n" for line in lines)
     whose: Whose = "others" if all(isinstance(one, Resolved) for one in pins) else "ours"
-    return installer.pinned(locks.kept(folder, "pinned", text), sources, whose=whose, gpu_family=family)
+    return Install(
+        files=(locks.kept(folder, "pinned", text),),
+        sources=sources,
+        hashed=True,
+        dependencies=False,
+        # what ours are built with is installed before, and a run's page need not have it
+        build_isolation=whose == "others",
+        gpu_family=family,
+        whose=whose,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

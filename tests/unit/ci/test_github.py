@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ci.github import MOST_RUNS, GitHub, Run, RunQuery, find_run, from_environment, pause
+from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import answering
 from tests.folders import Quiet
@@ -232,10 +232,7 @@ def test_patience_ends_soon_where_there_is_a_safe_default(played: Played, status
 
 RUNS = RunQuery(repository="ROCm/TheRock", workflow="multi_arch_ci.yml", branch="main")
 GOOD = made_run("1")
-
-
-def recorded_runs(found: list[Run]) -> Any:
-    return RunsOfGitHub(found)
+recorded_runs: Any = RunsOfGitHub
 
 
 def test_the_newest_run_with_artifacts_counts() -> None:

@@ -157,7 +157,6 @@ def make_view(
     requires: Sequence[str] = (),
     size: int = 100_000_000,
     purelib: bool = False,
-    mentions: Sequence[tuple[str, str]] = (),
 ) -> WheelView:
     """Make a view: a number is a plain file's size, facts are those of a compiled one."""
     name = parse_wheel_name(filename)
@@ -192,7 +191,6 @@ def make_view(
         metadata=metadata,
         info=info,
         binaries=tuple(binaries),
-        mentions=tuple(mentions),
     )
 
 

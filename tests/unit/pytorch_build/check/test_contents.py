@@ -100,13 +100,6 @@ def test_libraries_that_are_none(view: MakeView) -> None:
     ]
 
 
-def test_folders_of_the_build_machine(view: MakeView) -> None:
-    wheel = view(files={"torch/a.cmake": 9}, mentions=[("torch/a.cmake", "/home/me/src")])
-    assert found(wheel) == [
-        ("warning", "torch/a.cmake mentions /home/me/src, a folder of the build machine.")
-    ]
-
-
 SAMPLE = "torch-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
 
 

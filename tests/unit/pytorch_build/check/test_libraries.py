@@ -78,13 +78,6 @@ def test_headers_are_read(elf_bytes: Callable[..., bytes]) -> None:
     assert facts.sections[".text"][1] == 100
 
 
-def test_the_old_rpath_and_none(elf_bytes: Callable[..., bytes]) -> None:
-    assert read(elf_bytes(rpath="$ORIGIN")).rpath == ("$ORIGIN",)
-    assert read(elf_bytes()).rpath == ()
-    assert read(elf_bytes(stack=None)).stack == ""
-    assert read(elf_bytes(program=True)).program is True
-
-
 def test_a_sound_wheel(view: MakeView) -> None:
     wheel = view(
         files={
@@ -261,18 +254,3 @@ def test_glibc_promises(view: MakeView, tag: str, glibc: tuple[int, int], fine: 
     messages = [one[2] for one in found(view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": facts}))]
     assert (messages == []) is fine
     assert fine or f"needs glibc {glibc[0]}.{glibc[1]}" in messages[0]
-
-
-def test_the_data_knows_what_real_extensions_need(view: MakeView) -> None:
-    needed = (
-        "libtorch.so",
-        "libc10.so",
-        "libtorch_cpu.so",
-        "libtorch_python.so",
-        "libstdc++.so.6",
-        "libgcc_s.so.1",
-    )
-    wheel = view(
-        AUDIO, files={"torchaudio/lib/libtorchaudio.so": library(*needed)}, requires=["torch==2.13.0"]
-    )
-    assert found(wheel, load_policy()) == []

@@ -131,10 +131,6 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
         assert [file.sha256 for file in one.files] == [file.sha256 for file in two.files]
 
 
-def test_the_version_given_counts(artifacts: Path) -> None:
-    assert build(request(artifacts, version="10.1.0rc1")).version == "10.1.0rc1"
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
