@@ -83,7 +83,7 @@ def _needed(
             reasons[_problem(policy, libraries, member, name)].append(name)
         reasons.pop("", None)
         for reason, found in sorted(reasons.items()):
-            severity, message = _message(reason, some(found), view)
+            severity, message = _message(policy, reason, some(found), view)
             if late and severity == "error":
                 severity, message = "warning", f"{message} It is loaded when it is first called."
             yield view.finding(severity, CHECK, message, member.name)
@@ -104,27 +104,11 @@ def _problem(policy: Policy, libraries: _Libraries, member: WheelMember, name: s
     return found or (f"undeclared {provider}" if provider else "nowhere")
 
 
-_MESSAGES: dict[str, tuple[Severity, str]] = {
-    "undeclared": ("error", "It needs {names} of {provider}, but METADATA does not require {provider}."),
-    "python": ("error", "It needs {names}, which is not of the Python that the wheel is for ({tags})."),
-    "debug": ("error", "It needs {names} of the debug run-time, which only Visual Studio has."),
-    "redistributable": (
-        "note",
-        "It needs {names} of Visual C++'s redistributable: the machine must have it.",
-    ),
-    "elsewhere": (
-        "warning",
-        "It needs {names}, which the wheel has in a folder that nothing adds to the search.",
-    ),
-    "nowhere": ("error", "It needs {names}: unresolved dependency."),
-}
-
-
-def _message(reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
+def _message(policy: Policy, reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
     kind, _, provider = reason.partition(" ")
     tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
-    severity, words = _MESSAGES[kind]
-    return severity, words.format(names=names, provider=provider, tags=tags)
+    message = policy.messages[kind]
+    return message.severity, message.words.format(names=names, provider=provider, tags=tags)
 
 
 def _folder(member: WheelMember) -> str:

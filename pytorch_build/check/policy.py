@@ -71,6 +71,13 @@ class Windows(Model):
     folders: tuple[str, ...] = ()
 
 
+class Message(Model):
+    """What is said of a DLL, with {names}, {provider} and {tags}."""
+
+    severity: Literal["error", "warning", "note"]
+    words: str
+
+
 class Policy(Model):
     """What the checks allow."""
 
@@ -84,6 +91,8 @@ class Policy(Model):
     compiled: tuple[Compiled, ...] = ()
     forbidden: tuple[Forbidden, ...] = ()
     providers: dict[str, Provider] = Field(default_factory=dict)
+    generic: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    messages: dict[str, Message] = Field(default_factory=dict)
 
     @field_validator("providers")
     @classmethod
