@@ -282,18 +282,6 @@ def test_concurrent_first_uses_agree(installed: Environment) -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_the_devel_tree_shares_its_files(shared: Environment) -> None:
-    root = shared.devel_root()
-    core = shared.site / "_rocm_sdk_core"
-    libraries = shared.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
-    assert (root / "lib/libamdhip64.so").samefile(core / "lib/libamdhip64.so.7")
-    assert (root / "lib/libhipblas.so").samefile(libraries / "lib/libhipblas.so.3")
-    assert (root / "llvm").is_symlink()
-    assert (root / "bin/offload-arch").is_symlink()
-    assert not (core / "bin/offload-arch").is_symlink()
-    assert process.capture([core / "bin/offload-arch"], check=False).returncode == 1
-
-
 def test_libraries_that_come_later_join_the_devel_tree(environment: Environment) -> None:
     environment.install(f"rocm[devel]=={ROCM_VERSION}")
     root = environment.devel_root()

@@ -169,13 +169,8 @@ def test_without_credentials_nothing_is_written(
 def test_a_builds_logs_artifacts_and_manifest_go_by_one_command(
     s3: S3Client, run: Callable[..., int], tmp_path: Path
 ) -> None:
-    names = (
-        "logs/blas/build.log",
-        "logs/.ninja/x",
-        "artifacts/blas_lib_gfx90a.tar.zst",
-        "therock_manifest.json",
-    )
-    for name in names:
+    names = "logs/blas/build.log logs/.ninja/x artifacts/blas_lib_gfx90a.tar.zst therock_manifest.json"
+    for name in names.split():
         path = tmp_path / "build" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")

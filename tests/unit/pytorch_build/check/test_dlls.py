@@ -10,6 +10,7 @@ from core.errors import MissingInputError
 from pytorch_build.check import Expectation, dlls
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import check_wheel
+from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from pytorch_build.check import Finding
 
-    WriteWheel = Callable[..., Path]
     Found = Callable[..., list[tuple[str, str, str]]]
 
 
@@ -28,11 +28,11 @@ EXTENSION = "torchvision/_C.pyd"
 
 
 @pytest.fixture
-def found(tmp_path: Path, wheel: WriteWheel) -> Found:
+def found(tmp_path: Path) -> Found:
     def check(
         files: Mapping[str, bytes], *, name: str = VISION, requires: Sequence[str] = ("torch",)
     ) -> list[tuple[str, str, str]]:
-        findings = check_wheel(wheel(tmp_path, name, files, requires=requires))
+        findings = check_wheel(write_wheel(tmp_path, name, files, requires=requires))
         return [(one.severity, one.where, one.message) for one in findings if one.check == "dll"]
 
     return check
@@ -129,20 +129,20 @@ def test_wheels_for_other_systems_may_hold_programs_of_windows(found: Found) -> 
     assert found(files, name="torch-2.10.0-cp312-cp312-linux_x86_64.whl") == []
 
 
-def test_device_code_of_a_dll_counts(tmp_path: Path, wheel: WriteWheel, plain: Callable[..., bytes]) -> None:
+def test_device_code_of_a_dll_counts(tmp_path: Path) -> None:
     def check(sections: Mapping[str, bytes]) -> list[Finding]:
         files = {"torch/lib/torch_hip.dll": pe_file(sections=sections), "torch/__init__.py": b""}
         promised = Expectation(distribution="torch", version="2.10.0+sample", gpu_targets=("gfx1151",))
-        findings = check_wheel(wheel(tmp_path, TORCH, files), promised)
+        findings = check_wheel(write_wheel(tmp_path, TORCH, files), promised)
         return [one for one in findings if one.check == "device_code" or one.severity == "error"]
 
-    code = plain("gfx1151")
+    code = plain_bundle("gfx1151")
     assert check({".hip_fat": code, ".hipFatB": bytes(24)}) == []
     assert [one.message for one in check({".hip_fat": code, ".hipFatB": bytes(48)})] == [
         "2 bundles are registered, 1 are there."
     ]
     assert [one.message for one in check({})] == ["There is no device code; gfx1151 are expected."]
-    assert [one.message for one in check({".hip_fat": plain("gfx942")})] == [
+    assert [one.message for one in check({".hip_fat": plain_bundle("gfx942")})] == [
         "No device code for gfx1151.",
         "Device code for gfx942, which was not requested.",
     ]

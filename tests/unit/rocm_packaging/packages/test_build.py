@@ -314,11 +314,6 @@ def test_a_stub_starts_its_target_under_its_own_name(tmp_path: Path) -> None:
     assert "No such file" in done.stderr
 
 
-@pytest.mark.processes
-def test_stubs_are_reproducible() -> None:
-    assert stub_template() == stub_template()
-
-
 TARGETS = ("gfx942", "gfx1100", "gfx1101")
 
 
