@@ -202,10 +202,8 @@ def is_covered(target: str, found: Iterable[str]) -> bool:
 
 
 def _covers_all_modes(variants: list[frozenset[str]]) -> bool:
-    if not variants:
-        return False
-    if frozenset() in variants:
-        return True
+    if not variants or frozenset() in variants:
+        return bool(variants)
     name = min(feature[:-1] for variant in variants for feature in variant)
     return all(
         _covers_all_modes([one - {name + sign} for one in variants if _opposite(name + sign) not in one])

@@ -14,7 +14,6 @@ from core.env.engines import (
     build_command,
     explained,
     find_engine,
-    push_commands,
     save_command,
 )
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
@@ -34,7 +33,7 @@ BUILD = Build(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_commands_that_build_and_push(engine: Engine) -> None:
+def test_the_command_that_builds(engine: Engine) -> None:
     assert build_command(engine, BUILD) == (
         *(engine, "build", "--file", "/c/docker/Dockerfile"),
         *("--tag", "ci:nightly-20251121", "--tag", "ci:latest"),
@@ -42,7 +41,6 @@ def test_the_commands_that_build_and_push(engine: Engine) -> None:
         *("--build-arg", "ROCM_VERSION=6.4", "--build-arg", "EMPTY=", "/c"),
     )
     assert build_command(engine, replace(BUILD, no_cache=True))[-2:] == ("--no-cache", "/c")
-    assert push_commands(engine, BUILD) == tuple((engine, "push", name) for name in BUILD.pushed)
 
 
 def test_the_commands_that_save() -> None:
