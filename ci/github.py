@@ -1,4 +1,4 @@
-"""GitHub's REST API, as far as this project uses it: a thin edge over urllib3, and the search for a run.
+"""GitHub's REST API, as far as this project uses it: a thin edge over HTTP, and the search for a run.
 
 API version 2022-11-28; https://docs.github.com/rest/actions/workflow-runs.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from itertools import count, islice
 from typing import TYPE_CHECKING, Annotated, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
-import urllib3
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from core import console
 from core.errors import MissingInputError, ServiceError, UsageError
+from core.http import respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
+    from email.message import Message
 
 API = "https://api.github.com"
 MOST_RUNS = 200
@@ -31,8 +32,7 @@ _MOST_FILES = 3000  # of a pull request, says GitHub
 _TRIES = 6
 _LONGEST_WAIT = 900.0
 _SECONDARY_WAIT = 60.0  # GitHub's request where it names no time
-_TIMEOUT = urllib3.Timeout(connect=15, read=60)
-_ONLY_REDIRECTS = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
+_SECONDS = 30.0
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE, _TOO_MANY, _SERVER = 401, 403, 404, 422, 429, 500
 _OK = 200
@@ -147,7 +147,6 @@ _Item = TypeVar("_Item")
 class GitHub:
     """The API."""
 
-    pool: urllib3.PoolManager
     address: str = API
     token: str = ""
     sleep: Callable[[float], object] = time.sleep
@@ -218,11 +217,11 @@ class GitHub:
                 return
 
     def _get(self, path: str, fields: Mapping[str, str], kind: type[_AnyAnswer]) -> _AnyAnswer:
-        answer = self._answered(path, fields)
-        if answer.status != _OK:
-            raise _refusal(path, answer, token=bool(self.token))
+        status, data = self._answered(path, fields)
+        if status != _OK:
+            raise _refusal(path, status, token=bool(self.token))
         try:
-            return TypeAdapter(kind).validate_json(answer.data)
+            return TypeAdapter(kind).validate_json(data)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(step) for step in first["loc"])
@@ -230,7 +229,7 @@ class GitHub:
                 f"GitHub's answer to {path} is not as documented: {where}: {first['msg']}."
             ) from problem
 
-    def _answered(self, path: str, fields: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+    def _answered(self, path: str, fields: Mapping[str, str]) -> tuple[int, bytes]:
         """Request until there is an answer that waiting would not change, or patience ends."""
         headers = {
             "Accept": "application/vnd.github+json",
@@ -238,25 +237,18 @@ class GitHub:
             "User-Agent": "rocm-pytorch-wheels",
             **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
         }
-        waited = 0.0
+        waited, url = 0.0, f"{self.address}{path}?{urlencode(fields)}"
         for attempt in count(1):
             try:
-                answer = self.pool.request(
-                    "GET",
-                    f"{self.address}{path}",
-                    fields=dict(fields),
-                    headers=headers,
-                    retries=_ONLY_REDIRECTS,
-                    timeout=_TIMEOUT,
-                )
-            except urllib3.exceptions.HTTPError as problem:
+                status, limits, data = respond(url, seconds=_SECONDS, **headers)
+            except (OSError, HTTPException) as problem:
                 wait, why = 2.0**attempt, f"cannot be reached: {getattr(problem, 'reason', problem)}"
                 if attempt == _TRIES:
                     raise ServiceError(f"{self.address} {why}.", hint="Try again later.") from problem
             else:
-                wait, why = pause(answer.status, answer.headers, answer.data, attempt, self.clock())
+                wait, why = pause(status, limits, data, attempt, self.clock())
                 if wait < 0:
-                    return answer
+                    return status, data
             if attempt == _TRIES or waited + wait > self.patience:
                 raise ServiceError(
                     f"GitHub {why}: no answer to {path} after {attempt} tries "
@@ -270,7 +262,7 @@ class GitHub:
 
 
 def pause(
-    status: int, headers: Mapping[str, str], body: bytes, attempt: int, now: float
+    status: int, headers: Mapping[str, str] | Message, body: bytes, attempt: int, now: float
 ) -> tuple[float, str]:
     """Return how long to wait before another request, and why; -1 for an answer that counts."""
     after, left = headers.get("retry-after", ""), headers.get("x-ratelimit-remaining", "")
@@ -287,13 +279,13 @@ def pause(
     return -1.0, ""
 
 
-def _refusal(path: str, answer: urllib3.BaseHTTPResponse, *, token: bool) -> ServiceError | MissingInputError:
-    if answer.status in {_NOT_FOUND, _UNPROCESSABLE}:
+def _refusal(path: str, status: int, *, token: bool) -> ServiceError | MissingInputError:
+    if status in {_NOT_FOUND, _UNPROCESSABLE}:
         hint = "" if token else "If the repository is private, give a token in GITHUB_TOKEN."
         return MissingInputError(f"GitHub has nothing at {path}.", hint=hint)
-    if answer.status == _UNAUTHORIZED:
+    if status == _UNAUTHORIZED:
         return ServiceError("GitHub refuses the token.", hint="Renew or unset GITHUB_TOKEN (or GH_TOKEN).")
-    return ServiceError(f"GitHub refuses {path}: status {answer.status}.")
+    return ServiceError(f"GitHub refuses {path}: status {status}.")
 
 
 def _as_run(run: Run, repository: str) -> Run:
@@ -324,14 +316,6 @@ def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool
 
 
 def from_environment(env: Mapping[str, str]) -> GitHub:
-    """Make the edge from a front door's variables.
-
-    ``GITHUB_TOKEN`` or ``GH_TOKEN``, ``GITHUB_API_URL``, and ``HTTPS_PROXY`` and ``NO_PROXY``.
-    """
+    """Make the edge from a front door's variables: ``GITHUB_TOKEN`` or ``GH_TOKEN``, ``GITHUB_API_URL``."""
     address = env.get("GITHUB_API_URL", "").rstrip("/") or API
-    proxy = env.get("HTTPS_PROXY") or env.get("https_proxy") or ""
-    exempt = (env.get("NO_PROXY") or env.get("no_proxy") or "").replace(" ", "").split(",")
-    host = f".{urlsplit(address).hostname}"
-    direct = not proxy or any(one == "*" or (one and host.endswith(f".{one.lstrip('.')}")) for one in exempt)
-    pool = urllib3.PoolManager() if direct else urllib3.ProxyManager(proxy)
-    return GitHub(pool=pool, address=address, token=env.get("GITHUB_TOKEN") or env.get("GH_TOKEN") or "")
+    return GitHub(address=address, token=env.get("GITHUB_TOKEN") or env.get("GH_TOKEN") or "")

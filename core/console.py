@@ -177,6 +177,11 @@ def size(count: int) -> str:
     return f"{value:.1f} GiB"
 
 
+def counted(count: int, what: str) -> str:
+    """Write a number of things: ``1 file``, ``2 files``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     """Print a table: fitted to a terminal's width, unwrapped in logs."""
     if not rows:

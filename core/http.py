@@ -8,7 +8,6 @@ import io
 import shutil
 import ssl
 import urllib.error
-import urllib.request
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from pathlib import PurePosixPath
 from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from core import console, files
 from core.console import transfer
@@ -28,6 +28,7 @@ from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from email.message import Message
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -57,8 +58,21 @@ def without_secret(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
-    """Request an HTTP address, with the user name and password that it may carry.
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects of what has no body; a secret is not shown to another server."""
+
+    def redirect_request(self, req: Request, *answer: Any) -> Request | None:  # noqa: ANN401 - the base class's
+        found = None if req.data else super().redirect_request(req, *answer)
+        was, new = urlsplit(req.full_url), urlsplit(answer[-1])
+        if found and (new.netloc != was.netloc or new.scheme not in {was.scheme, "https"}):
+            found.remove_header("Authorization")
+        return found
+
+
+def open_url(
+    url: str, *, cert: str = "", data: bytes | None = None, seconds: float = _SECONDS, **headers: str
+) -> HTTPResponse:
+    """Request an HTTP address, with the user name and password that it may carry; with data, POST them.
 
     Raises:
         OSError: It cannot be reached, or answers with an error (`urllib.error.HTTPError`).
@@ -70,10 +84,21 @@ def open_url(url: str, *, cert: str = "", **headers: str) -> HTTPResponse:
     if has_secret(url):
         pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    request = urllib.request.Request(without_secret(url), headers=headers)  # noqa: S310 - HTTP, as seen above
+    request = Request(without_secret(url), data, headers)  # noqa: S310 - HTTP, as seen above
     context = ssl.create_default_context(cafile=cert or None) if parts.scheme == "https" else None
-    answer: HTTPResponse = urllib.request.urlopen(request, timeout=_SECONDS, context=context)  # noqa: S310 - the same
+    opener = build_opener(HTTPSHandler(context=context), _Redirects)
+    answer: HTTPResponse = opener.open(request, timeout=seconds)
     return answer
+
+
+def respond(url: str, **how: Any) -> tuple[int, Message, bytes]:  # noqa: ANN401 - as `open_url`
+    """Request an address; return status, headers and body, also of a refusal."""
+    try:
+        with open_url(url, **how) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as problem:
+        with problem:
+            return problem.code, problem.headers, problem.read()
 
 
 @contextmanager
@@ -89,7 +114,8 @@ def reachable(url: str, *, hint: str = "Try again.") -> Iterator[None]:
 def fetch(url: str, *, cert: str = "") -> Answer:
     """Request a page, not a cached copy of it; no answer is an answer, too."""
     try:
-        with open_url(url, cert=cert, **{"Cache-Control": "no-cache", "Accept": "text/html"}) as answer:
+        fresh: Any = {"Cache-Control": "no-cache", "Accept": "text/html"}
+        with open_url(url, cert=cert, **fresh) as answer:
             return Answer(text=answer.read().decode("utf-8", "replace"), status=answer.status)
     except urllib.error.HTTPError as problem:
         with problem:

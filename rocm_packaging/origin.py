@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from core import console
 from core.cli.options import DEFAULT_STORE, environment, placed
-from core.data import Dated, Model, load_toml
+from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
 from core.packages import RunGroup, find_group, fits
 from core.packages.resolution import choose, pinned_call
@@ -91,9 +91,7 @@ class Indexes(Dated):
     indexes: dict[str, _Index]
 
 
-def release_indexes() -> Indexes:
-    """Read the data file."""
-    return load_toml(INDEXES_FILE, Indexes)
+release_indexes = data_file(INDEXES_FILE, Indexes)
 
 
 def release_index_url(name: str, family: str) -> str:

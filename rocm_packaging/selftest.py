@@ -188,10 +188,8 @@ def _unittest_report(
         cases=parse_unittest(done.stdout, done.stderr),
         properties={"rocm": version, "families": ";".join(families), "packages": ";".join(names)},
     )
-    status = done.returncode
-    return junit.write(document), (
-        ProcessError(f"It ended with status {status}.", returncode=status) if status else None
-    )
+    failure = ProcessError(f"It ended with status {done.returncode}.", returncode=done.returncode)
+    return junit.write(document), failure if done.returncode else None
 
 
 def _require_tested(request: TestRequest, properties: Mapping[str, str], layout: Layout) -> None:

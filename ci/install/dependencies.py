@@ -187,7 +187,8 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
     argv += ["--python-version", cell.python, "--implementation", "cp", "--abi", cell.tag, "--abi", "abi3"]
     for platform in data.platforms[cell.platform].pip:
         argv += ["--platform", platform]
-    argv += ["--dest", str(folder), "-r", str(lock)]
+    # no variable of the environment names a source
+    argv += [*installer.source_arguments(configured()), "--dest", str(folder), "-r", str(lock)]
     try:
         process.run(argv, env=installer.environment_for(exact=False))
     except ProcessError as problem:

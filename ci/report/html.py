@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report import commit_url
-from ci.report.text import counted, duration, natural, signed, spelt
+from ci.report.text import duration, natural, signed, spelt
 from core import console
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _engine() -> Environment:
         "area": area,
         "setup_command": setup_command,
         "commit_url": commit_url,
-        "counted": counted,
+        "counted": console.counted,
         "WIDTH": WIDTH,
         "MOST_LINES": MOST_LINES,
         "MOST_BUILDS": MOST_BUILDS,

@@ -46,8 +46,11 @@ def verdict(page: Page) -> str:
     """Return in a line how the run stands."""
     states = [cell.state for cell in page.cells]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    cells = f"{counted(len(states), 'cell')} ({counts})" if states else "no cell"
-    files, problems = counted(len(page.wheels), "file"), counted(len(page.problems), "problem")
+    cells = f"{console.counted(len(states), 'cell')} ({counts})" if states else "no cell"
+    files, problems = (
+        console.counted(len(page.wheels), "file"),
+        console.counted(len(page.problems), "problem"),
+    )
     return f"run {page.run_id}: {cells}, {files}, {problems}"
 
 
@@ -174,11 +177,6 @@ def duration(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
-
-
-def counted(count: int, what: str) -> str:
-    """Write a number of things: ``1 wheel``, ``2 wheels``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

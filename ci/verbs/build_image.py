@@ -155,7 +155,7 @@ def run(arguments: argparse.Namespace) -> None:
             (engine, "load", "--input", str(arguments.archive)),
             *((engine, "tag", build.names[-1], reference) for reference in build.pushed),
         )
-    pushes = engines.push_commands(engine, build)
+    pushes = tuple((engine, "push", reference) for reference in build.pushed)
     if common.dry_run:
         saves = (engines.save_command(engine, build, build.archive),) if build.archive else ()
         console.result("\n".join(map(shlex.join, (*makes, *pushes, *saves))))

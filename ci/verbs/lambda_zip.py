@@ -1,9 +1,9 @@
 """`lambda-zip`: the zip of the function that writes pages behind a bucket's events.
 
-It holds our modules that the function imports, and `packaging` as it is installed. Imports are read and not
-run, and only those that run when the function starts count: what a function imports when it is called is
-for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing is
-compiled, and every member has one date.
+It holds our modules that the function imports, their data, and `packaging` as it is installed. Imports
+are read and not run, and only those that run when the function starts count: what a function imports when it
+is called is for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing
+is compiled, and every member has one date.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 OUTPUT = Path("dist", "pages.zip")
 HANDLER = "ci.publish.server"
 _VENDORED = "packaging"
+_DATA = ("ci/publish/index/page.html", "core/stores/s3_refusals.toml")
 _OURS = frozenset({"ci", "core"})
 # the runtime of python3.13 has boto3, and with it what boto3 needs
 _AVAILABLE = {*sys.stdlib_module_names, "boto3", "botocore", "urllib3", _VENDORED}
@@ -78,7 +79,8 @@ def write(found: Bundle, output: Path) -> str:
 def bundle(root: Path, handler: str = HANDLER) -> Bundle:
     """Collect the function's files."""
     modules = _closure(root, handler)
-    found = {path.relative_to(root).as_posix(): path for path in modules.values()}
+    beside = (root / one for one in _DATA if (root / one).is_file())
+    found = {path.relative_to(root).as_posix(): path for path in (*modules.values(), *beside)}
     vendored = importlib.metadata.distribution(_VENDORED)
     for file in map(PurePosixPath, vendored.files or ()):
         licence = ".dist-info" in file.parts[0] and "licenses" in file.parts

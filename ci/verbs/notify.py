@@ -8,17 +8,17 @@ import ssl
 from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-
-import urllib3
 
 from ci.github import Failure, first_line, from_environment
 from core import console
 from core.cli.options import common_from, environment
 from core.data import Model, json_object, load_toml, validated
 from core.errors import CheckError, DataError, FatalError, ServiceError, UsageError
+from core.http import respond
 from core.run import records
 from core.run.job_files import link, table, text
 from core.run.plan import PLATFORMS
@@ -277,13 +277,14 @@ def email(result: RunResult, *, sender: str, to: Sequence[str]) -> EmailMessage:
 
 def _post(address: str, payload: Mapping[str, object]) -> None:
     console.add_mask(address)  # who has it can write to the channel
+    written, kind = json.dumps(payload).encode(), {"Content-Type": "application/json"}
     try:
-        answer = urllib3.request("POST", address, json=dict(payload), timeout=_SECONDS, retries=False)
-    except urllib3.exceptions.HTTPError as problem:
+        status, _, data = respond(address, data=written, seconds=_SECONDS, **kind)
+    except (OSError, ValueError, HTTPException) as problem:
         raise ServiceError(f"Could not reach Slack: {type(problem).__name__}.") from problem
-    if answer.status != _OK:
-        body = answer.data.decode(errors="replace")[:200]
-        raise ServiceError(f"Slack refused the message: status {answer.status}, {body}.")
+    if status != _OK:
+        body = data.decode(errors="replace")[:200]
+        raise ServiceError(f"Slack refused the message: status {status}, {body}.")
     console.done("notify: sent to Slack")
 
 

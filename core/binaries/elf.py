@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 import struct
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from core.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 MAGIC = b"\x7fELF"
@@ -293,15 +294,12 @@ def read(path: Path) -> ElfFacts | None:
 
 def read_needs(stream: BinaryIO, name: str) -> ElfFacts | None:
     """Read the same from a stream that errors call `name`; None also for objects and device code."""
-
-    def host(head: bytes) -> ElfFacts | None:
-        if head[4:6] != _CLASS64_LITTLE:
+    with _refused_where_damaged(name):
+        if _head(stream)[4:6] != _CLASS64_LITTLE:
             return None
         elf = Elf(stream)
         known = _MACHINES.get(elf.machine) in _HOSTS and _KINDS.get(elf.kind) in {"ET_EXEC", "ET_DYN"}
         return elf.facts(whole=False) if known else None
-
-    return _read(stream, name, host)
 
 
 def read_all(stream: BinaryIO, name: str) -> ElfFacts | None:
@@ -309,26 +307,30 @@ def read_all(stream: BinaryIO, name: str) -> ElfFacts | None:
 
     Of one that is not of 64 bits and little endian: the processor and the type.
     """
-
-    def every(head: bytes) -> ElfFacts:
-        if head[4:6] == _CLASS64_LITTLE:
-            return Elf(stream).facts(whole=True)
+    with _refused_where_damaged(name):
+        head = _head(stream)
+        if not head or head[4:6] == _CLASS64_LITTLE:
+            return Elf(stream).facts(whole=True) if head else None
         big = head[5] == _BIG_ENDIAN
         kind, machine = struct.unpack_from(">HH" if big else "<HH", head, 16)
-        name = _MACHINES.get(machine, f"machine {machine}")
         words = "big-endian" if big else "not of 64 bits"
-        return ElfFacts(machine=f"{name} ({words})", kind=_KINDS.get(kind, f"type {kind}"))
+        return ElfFacts(
+            machine=f"{_MACHINES.get(machine, f'machine {machine}')} ({words})",
+            kind=_KINDS.get(kind, f"type {kind}"),
+        )
 
-    return _read(stream, name, every)
 
-
-def _read(stream: BinaryIO, name: str, read: Callable[[bytes], ElfFacts | None]) -> ElfFacts | None:
+def _head(stream: BinaryIO) -> bytes:
+    """Read an ELF file's header; nothing of another file."""
     stream.seek(0)
     head = stream.read(HEADER.size)
-    if not head.startswith(MAGIC):
-        return None
+    return head if head.startswith(MAGIC) else b""
+
+
+@contextmanager
+def _refused_where_damaged(name: str) -> Iterator[None]:
     try:
-        return read(head)
+        yield
     except (struct.error, ValueError, OverflowError, OSError, IndexError) as problem:
         raise ArtifactError(
             f"{name} is a damaged ELF file: {problem}.", hint="Build or download it again."

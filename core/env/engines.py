@@ -60,11 +60,6 @@ def build_command(engine: Engine, build: Build) -> tuple[str, ...]:
     )
 
 
-def push_commands(engine: Engine, build: Build) -> tuple[tuple[str, ...], ...]:
-    """Write the commands that push, one a reference; the engine knows the credentials."""
-    return tuple((engine, "push", reference) for reference in build.pushed)
-
-
 def save_command(engine: Engine, build: Build, file: Path) -> tuple[str, ...]:
     """Write the command that saves the image to a file which `docker load` and `podman load` read.
 

@@ -276,20 +276,6 @@ def require_complete(target: Interpreter) -> None:
         raise CheckError("The installed packages do not fit together:\n" + "\n".join(missing))
 
 
-def pinned(path: Path, sources: Sources | None, *, whose: Whose = "ours", gpu_family: str = "") -> Install:
-    """Plan the installation of files that a requirements file pins by digest, and of nothing else."""
-    return Install(
-        files=(path,),
-        sources=sources,
-        hashed=True,
-        dependencies=False,
-        # what ours are built with is installed before, and a run's page need not have it
-        build_isolation=whose == "others",
-        gpu_family=gpu_family,
-        whose=whose,
-    )
-
-
 MARKER = "build-environment.json"
 
 

@@ -10,13 +10,12 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from core import wheel
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
 from core.http import has_secret, links, open_url, reachable, remote_file, without_secret
 from core.run import artifact_groups, records
 from core.stores.location import open_store
-from core.wheel import distributions, parse_wheel_name
+from core.wheel import distributions, parse_name, parse_wheel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,15 +54,9 @@ class RunGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A wheel or sdist that a source offers.
+    """A wheel or sdist that a source offers: by its address or path, or in a run by its key.
 
-    Attributes:
-        sha256: Hex SHA-256; "" where a page does not say.
-        key: Its key in the run's store; "" elsewhere.
-        size: Bytes; 0 where a page does not say.
-        yanked: Withdrawn (PEP 592): taken only by its exact version.
-        metadata_sha256: Hex SHA-256 of a wheel's sidecar; "" where there is none.
-        url: Its address, or its path in a folder; "" for a run's.
+    What a page does not say is "" or 0; one that is `yanked` (PEP 592) is taken only by its exact version.
     """
 
     name: str
@@ -150,7 +143,7 @@ def offers_named(name: str, *, url: str, link: Link | None = None) -> Iterator[O
     if not distributions.is_distribution(name):
         return
     try:
-        parsed = wheel.parse_wheel_name(name) if name.endswith(".whl") else wheel.parse_sdist_name(name)
+        parsed = parse_name(name)
     except WheelError:
         return
     if distributions.is_ours(parsed.distribution):
@@ -206,15 +199,9 @@ def remote_metadata(url: str, *, cert: str = "") -> bytes:
 
 def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:
     """Return whether a file is for a Python (``cp312``; "" for any) and a platform; an sdist is for all."""
-    if not one.name.endswith(".whl"):
-        return True
-    family = {"windows": "win", "linux": "linux", None: ""}[platform]
-    return any(
-        (
-            not python_tag
-            or tag.abi in {python_tag, "abi3"}
-            or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
-        )
-        and (tag.platform == "any" or family in tag.platform)
+    if not one.name.endswith(".whl") or (platform and not distributions.on_platform(one.name, platform)):
+        return not one.name.endswith(".whl")
+    return not python_tag or any(
+        tag.abi in {python_tag, "abi3"} or (tag.abi == "none" and tag.interpreter in {"py3", python_tag})
         for tag in parse_wheel_name(one.name).tags
     )

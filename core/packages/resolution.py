@@ -171,14 +171,7 @@ def choose(
     platform: Platform,
     sdist_requires: SdistRequires = lambda _one, _extras: (),
 ) -> Chosen:
-    """Choose files of ours from a source alone, and gather what they require of others.
-
-    `sdist_requires` returns what an sdist requires with extras.
-
-    Raises:
-        EnvironmentSetupError: The source has nothing that would do.
-        ServiceError: The source does not answer.
-    """
+    """Choose files of ours from a source alone, and gather what they require of others."""
     search = _Search(source, python, platform, sdist_requires)
     roots = [(Requirement(one), "") for one in requirements]
     found = search.solve(roots, {})
@@ -245,22 +238,24 @@ def pinned_call(
     )
     text = "".join(f"{line}\n" for line in lines)
     whose: Whose = "others" if all(isinstance(one, Resolved) for one in pins) else "ours"
-    return installer.pinned(locks.kept(folder, "pinned", text), sources, whose=whose, gpu_family=family)
+    return Install(
+        files=(locks.kept(folder, "pinned", text),),
+        sources=sources,
+        hashed=True,
+        dependencies=False,
+        # what ours are built with is installed before, and a run's page need not have it
+        build_isolation=whose == "others",
+        gpu_family=family,
+        whose=whose,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A query to the resolver.
+    """A query to the resolver, by default for the interpreter, and with uv's own cache.
 
-    Attributes:
-        constraints: Versions that hold where a name is required at all.
-        excludes: Names that are never resolved.
-        allowed: Names of ours may be resolved; else they are refused, also where sdists are built.
-        exact: No variable of the environment may add a source.
-        python: The interpreter to resolve for, and to build sdists with.
-        python_version: The Python to resolve for, such as ``3.12``; "" for the interpreter's own.
-        platform: uv's name of the platform to resolve for; "" for this one.
-        cache_dir: uv's cache; None for its default.
+    Names among `excludes` are never resolved; ours are refused, also where sdists are built, unless
+    `allowed`; with `exact`, no variable of the environment may add a source.
     """
 
     requirements: tuple[str, ...]
@@ -303,12 +298,7 @@ class Resolved:
 
 
 def resolve(question: Question) -> tuple[Resolved, ...]:
-    """Let uv choose the files that satisfy requirements; it fetches no wheel whose metadata is served.
-
-    Raises:
-        EnvironmentSetupError: They cannot be satisfied, or not without a package of one of our names; the
-            message ends with uv's own words.
-    """
+    """Let uv choose the files that satisfy requirements; it fetches no wheel whose metadata is served."""
     env = installer.environment_for(exact=question.exact)
     if question.sources.cert:
         env.setdefault("SSL_CERT_FILE", question.sources.cert)

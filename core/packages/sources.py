@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
@@ -55,15 +55,9 @@ _INDEX, _LINKS, _VERSION, _NO_INSTALL = (
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Where packages come from, as a command line says it.
+    """Where packages come from, as a command line says it; options begin with `prefix`: ``--``, ``--rocm-``.
 
-    Attributes:
-        version: The exact version; "" for the one that another document says, or the newest.
-        run_id: A run other than the stage's own; "" for none.
-        store: Where that run lives; "" for where runs of CI do.
-        find_links: Folders, absolute, and flat pages.
-        no_install: They are installed already, in the Python that the environment is made from.
-        prefix: How the options begin: ``--``, or ``--rocm-``.
+    With `no_install` they are installed already, in the Python that the environment is made from.
     """
 
     version: str = ""
@@ -173,6 +167,9 @@ class PackageSource:
     find_links: tuple[str, ...] = ()
     installed: Path | None = None
     prefix: str = "--"
+    _indexed: dict[str, tuple[Offer, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def words(self) -> str:
@@ -202,17 +199,8 @@ class PackageSource:
         own = offered(self.group) if self.group else ()
         return (*own, *(one for link in self.find_links for one in self._linked(link)))
 
-    @functools.cached_property
-    def _indexed(self) -> dict[str, tuple[Offer, ...]]:
-        return {}
-
     def offers(self, name: str) -> tuple[Offer, ...]:
-        """List the files of a distribution by its normalised name; none where the source has none.
-
-        Raises:
-            MissingInputError: A place does not exist, or may not be read.
-            ServiceError: An address does not answer.
-        """
+        """List the files of a distribution by its normalised name; none where the source has none."""
         if name not in self._indexed:
             found = (one for url in self.index_urls for one in self._in_index(url, name))
             self._indexed[name] = (*(one for one in self.listed if one.distribution == name), *found)
@@ -377,11 +365,7 @@ def wait_for(
     read: Callable[[str], Answer],
     named: Callable[[str], str] = str,
 ) -> None:
-    """Read pages again, at growing intervals, until each lists its files (by address) with their digests.
-
-    Raises:
-        MissingInputError: The time in seconds is up; the message names what is still missing.
-    """
+    """Read pages again, at growing intervals, until each lists its files (by address) with their digests."""
     started, pause, said = time.monotonic(), _FIRST_PAUSE, ""
     while True:
         missing: dict[str, str] = {}

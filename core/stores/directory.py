@@ -112,11 +112,11 @@ class DirectoryStore:
         """Link (or copy) a file under `key`."""
         path = self._path(key)
         with self._writing(key) as within:
-            present = self.find(key)
-            if present is not None and self.digest(key) == sha256:
-                return "unchanged"
-            if present is not None and not replace:
-                raise refuse_other_bytes(key, self.url)
+            if self.find(key) is not None:
+                if self.digest(key) == sha256:
+                    return "unchanged"
+                if not replace:
+                    raise refuse_other_bytes(key, self.url)
             files.link_or_copy(source, path, within=within)
             self._remember(key, _etag(path.stat()), sha256)
         return "written"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import pkgutil
 import random
 import re
 import shutil
 import tempfile
+import tomllib
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,7 +35,7 @@ from core.errors import FatalError, ServiceError, StoreError
 from core.stores import absent_error
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from types_boto3_s3 import S3Client
@@ -66,44 +68,9 @@ _DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "AccountProblem
 _ELSEWHERE = frozenset({"301", "PermanentRedirect", "IncorrectEndpoint"}).union(
     ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 )
-_PERMISSIONS = {
-    "HeadBucket": "s3:ListBucket",
-    "ListObjectsV2": "s3:ListBucket",
-    "HeadObject": "s3:GetObject (and s3:ListBucket, to learn what is absent)",
-    "GetObject": "s3:GetObject",
-    "DeleteObject": "s3:DeleteObject",
-    "CopyObject": "s3:PutObject (and s3:GetObject on the source)",
-    "UploadPartCopy": "s3:PutObject (and s3:GetObject on the source)",
-    "AbortMultipartUpload": "s3:AbortMultipartUpload",
-}
 _AGAIN = "Run the same command again; what is done stays done."
 _REACH = "Check AWS_ENDPOINT_URL_S3 and the network, then run the same command again."
 _LOGIN = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws sso login'."
-# codes, message and hint
-_REFUSALS: tuple[tuple[Container[str], str, str], ...] = (
-    (
-        {"NoSuchBucket"},
-        "There is no bucket {bucket!r} ({where}).",
-        "Check --store and AWS_ENDPOINT_URL_S3, or create the bucket.",
-    ),
-    (
-        {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"},
-        "{where}: the AWS credentials have expired{whose}.",
-        f"Get new ones. {_LOGIN}",
-    ),
-    (
-        {"InvalidAccessKeyId", "InvalidToken", "InvalidSecurity"},
-        "{where}: the AWS credentials were refused{whose}: unknown access key.",
-        _LOGIN,
-    ),
-    (
-        {"SignatureDoesNotMatch"},
-        "{where}: the AWS credentials were refused{whose}: their secret is wrong.",
-        _LOGIN,
-    ),
-    ({"RequestTimeTooSkewed"}, "{where}: this machine's clock is wrong.", "Set the clock."),
-    (_CHANGED | {"InvalidDigest"}, "{where}: the bytes were damaged on their way to the server.", _AGAIN),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,13 +364,14 @@ def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalE
     where, bucket = f"{url}/{key}" if key else url, url.removeprefix("s3://").partition("/")[0]
     if code in ABSENT:
         return absent_error(key, url)
-    for codes, words, hint in _REFUSALS:
-        if code in codes:
+    data = tomllib.loads((pkgutil.get_data(__name__, "s3_refusals.toml") or b"").decode())
+    for one in data["refusals"]:
+        if code in one["codes"]:
             whose = f" ({identity})" if identity else ""
-            return StoreError(words.format(where=where, bucket=bucket, whose=whose), hint=hint)
+            return StoreError(one["words"].format(where=where, bucket=bucket, whose=whose), hint=one["hint"])
     if code in _DENIED:
         found = re.search(r"not authorized to perform: (s3:\w+)", said)
-        permission = found[1] if found else _PERMISSIONS.get(problem.operation_name, "s3:PutObject")
+        permission = found[1] if found else data["permissions"].get(problem.operation_name, "s3:PutObject")
         user = re.search(r"User: (arn:\S+)", said)
         who = f" for {user[1] if user else identity}" if user or identity else ", without credentials"
         return StoreError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from core.binaries import elf
 from pytorch_build.check import DeviceFacts
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles
+from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
@@ -34,18 +35,6 @@ _KPACK = ".rocm_kpack_ref"
 _PE_FATBIN, _PE_WRAPPERS, _PE_KPACK = ".hip_fat", ".hipFatB", ".kpackrf"
 # A code object's metadata note names its target in full (AMDGPU backend guide, code object V3 and up).
 _NOTE_TARGET = re.compile(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+(?::[a-z]+[+-])*)")
-# One code object for several processors (AMDGPU backend guide, generic processors).
-GENERIC = {
-    "gfx9-generic": ("gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"),
-    "gfx9-4-generic": ("gfx940", "gfx941", "gfx942", "gfx950"),
-    "gfx10-1-generic": ("gfx1010", "gfx1011", "gfx1012", "gfx1013"),
-    "gfx10-3-generic": ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"),
-    "gfx11-generic": (
-        *("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
-        *("gfx1150", "gfx1151", "gfx1152", "gfx1153"),
-    ),
-    "gfx12-generic": ("gfx1200", "gfx1201"),
-}
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 # SPIR-V, compiled for whatever GPU it meets.
 PORTABLE = "amdgcnspirv"
@@ -201,7 +190,10 @@ def is_covered(target: str, found: Iterable[str]) -> bool:
     """
     if PORTABLE in found:
         return True
-    names = {processor(target), *(name for name, members in GENERIC.items() if processor(target) in members)}
+    names = {
+        processor(target),
+        *(name for name, members in load_policy().generic.items() if processor(target) in members),
+    }
     wanted = features(target)
     fitting = [features(one) for one in found if processor(one) in names]
     # Features that the target itself names are settled; code for the other mode does not count.
@@ -210,10 +202,8 @@ def is_covered(target: str, found: Iterable[str]) -> bool:
 
 
 def _covers_all_modes(variants: list[frozenset[str]]) -> bool:
-    if not variants:
-        return False
-    if frozenset() in variants:
-        return True
+    if not variants or frozenset() in variants:
+        return bool(variants)
     name = min(feature[:-1] for variant in variants for feature in variant)
     return all(
         _covers_all_modes([one - {name + sign} for one in variants if _opposite(name + sign) not in one])
@@ -229,7 +219,7 @@ def is_asked_for(found: str, wanted: Iterable[str]) -> bool:
     """Return whether code for `found` is of use where `wanted` is wanted."""
     if found == PORTABLE:
         return True
-    names = {processor(found), *GENERIC.get(processor(found), ())}
+    names = {processor(found), *load_policy().generic.get(processor(found), ())}
     return any(
         processor(one) in names and not {_opposite(feature) for feature in features(one)} & features(found)
         for one in wanted

@@ -83,7 +83,7 @@ def _needed(
             reasons[_problem(policy, libraries, member, name)].append(name)
         reasons.pop("", None)
         for reason, found in sorted(reasons.items()):
-            severity, message = _message(reason, some(found), view)
+            severity, message = _message(policy, reason, some(found), view)
             if late and severity == "error":
                 severity, message = "warning", f"{message} It is loaded when it is first called."
             yield view.finding(severity, CHECK, message, member.name)
@@ -104,22 +104,11 @@ def _problem(policy: Policy, libraries: _Libraries, member: WheelMember, name: s
     return found or (f"undeclared {provider}" if provider else "nowhere")
 
 
-def _message(reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
+def _message(policy: Policy, reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
     kind, _, provider = reason.partition(" ")
-    match kind:
-        case "undeclared":
-            return "error", f"It needs {names} of {provider}, but METADATA does not require {provider}."
-        case "python":
-            tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
-            return "error", f"It needs {names}, which is not of the Python that the wheel is for ({tags})."
-        case "debug":
-            return "error", f"It needs {names} of the debug run-time, which only Visual Studio has."
-        case "redistributable":
-            return "note", f"It needs {names} of Visual C++'s redistributable: the machine must have it."
-        case "elsewhere":
-            message = f"It needs {names}, which the wheel has in a folder that nothing adds to the search."
-            return "warning", message
-    return "error", f"It needs {names}: unresolved dependency."
+    tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
+    message = policy.messages[kind]
+    return message.severity, message.words.format(names=names, provider=provider, tags=tags)
 
 
 def _folder(member: WheelMember) -> str:

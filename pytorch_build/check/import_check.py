@@ -15,7 +15,11 @@ import os
 import re
 import sys
 import traceback
-from typing import TextIO
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def main() -> int:
@@ -61,20 +65,18 @@ def normal(version: str) -> str:
     return public + ("+" + re.sub(r"[-_.]+", ".", local) if local else "")
 
 
-class _own_output:  # noqa: N801 - used as a function
+@contextmanager
+def _own_output() -> Iterator[TextIO]:
     """Keep standard output for the report: modules, and libraries below Python, write elsewhere."""
-
-    def __enter__(self) -> TextIO:
-        sys.stdout.flush()
-        self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
         os.dup2(2, 1)
-        return self._stream
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
-        self._stream.flush()
-        os.dup2(self._stream.fileno(), 1)
-        self._stream.close()
+        try:
+            yield stream
+        finally:
+            sys.stdout.flush()
+            stream.flush()
+            os.dup2(stream.fileno(), 1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re  # noqa: TC003 - pydantic reads it
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
-from core.data import Model, load_toml
+from core.data import Model, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,6 +71,13 @@ class Windows(Model):
     folders: tuple[str, ...] = ()
 
 
+class Message(Model):
+    """What is said of a DLL, with {names}, {provider} and {tags}."""
+
+    severity: Literal["error", "warning", "note"]
+    words: str
+
+
 class Policy(Model):
     """What the checks allow."""
 
@@ -85,6 +91,8 @@ class Policy(Model):
     compiled: tuple[Compiled, ...] = ()
     forbidden: tuple[Forbidden, ...] = ()
     providers: dict[str, Provider] = Field(default_factory=dict)
+    generic: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    messages: dict[str, Message] = Field(default_factory=dict)
 
     @field_validator("providers")
     @classmethod
@@ -100,10 +108,7 @@ class Policy(Model):
         return next((one for one in self.compiled if one.pattern.search(name)), None)
 
 
-@cache
-def load_policy(path: Path = _FILE) -> Policy:
-    """Read the policy."""
-    return load_toml(path, Policy)
+load_policy = data_file(_FILE, Policy)
 
 
 class Providers:

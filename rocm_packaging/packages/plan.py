@@ -26,11 +26,11 @@ from rocm_packaging.packages.payload import licenses_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from core.run import Platform
     from rocm_packaging.artifacts import Artifact
     from rocm_packaging.packages.layouts import RuntimePackage
     from rocm_packaging.packages.payload import Licenses, Payload
 
-Platform = Literal["linux", "windows"]
 Kind = Literal["core", "libraries", "device", "profiler"]
 _Targets = dict[str, tuple[str, ...]]  # GPU family, or gfx target of a split build -> its gfx targets
 

@@ -8,10 +8,11 @@ import pytest
 
 from core.stores import location
 from tests.integration.ceph_server import ceph, ceph_server
+from tests.integration.recorded_runs import setuptools_wheel
 from tests.integration.rocm_environments import setuptools
 from tests.integration.s3_servers import rclone, rclone_server
 
-__all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools"]
+__all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

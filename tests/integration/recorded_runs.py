@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ci.verbs import index
+from core import process
 from core.run import records
 from core.run.records import Record
 from core.wheel import distributions
@@ -45,3 +49,12 @@ def rocm_sdist(folder: Path, version: str, setup: str) -> Path:
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
     return path
+
+
+@pytest.fixture(scope="session")
+def setuptools_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of setuptools, from the public index: what the sdist builds with."""
+    folder = tmp_path_factory.mktemp("setuptools")
+    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
+    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
+    return next(folder.glob("*.whl"))

@@ -84,19 +84,9 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return asked
 
 
-@pytest.fixture(name="setuptools", scope="session")
-def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of setuptools, from the public index: what the sdist builds with."""
-    folder = tmp_path_factory.mktemp("setuptools")
-    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
-    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
 @pytest.fixture(name="public", autouse=True)
 def public_fixture(
-    tmp_path: Path, make_wheel: MakeWheel, setuptools: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_wheel: MakeWheel, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """The person's public index: others' packages, and placeholders of our names by others."""
     dist = tmp_path / "dist-public"
@@ -112,7 +102,7 @@ def public_fixture(
         make_wheel(dist, "rocm", ROCM, content="PLACEHOLDER = True"),
         make_wheel(dist, "triton", "99.0"),
         make_wheel(dist, "rocm-sdk-core", ROCM, content="PLACEHOLDER = True"),
-        setuptools,
+        setuptools_wheel,
     ]
     store = DirectoryStore(tmp_path / "public")
     indexed(store, outputs, "public", *wheels)
@@ -325,20 +315,9 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
     env = process.inherited(
         PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
     )
-    installer.uv_program()
-    installers: dict[str, list[str | Path]] = {
-        "pip": [python, "-m", "pip", "--isolated", "install", "--pre"],
-        "uv": [
-            installer.uv_program(),
-            "pip",
-            "install",
-            "--no-config",
-            "--python",
-            python,
-            "--prerelease=allow",
-        ],
-    }
-    argv = installers[backend]
+    uv: list[str | Path] = [installer.uv_program(), "pip", "install", "--no-config", "--python", python]
+    pip: list[str | Path] = [python, "-m", "pip", "--isolated", "install", "--pre"]
+    argv = [*uv, "--prerelease=allow"] if backend == "uv" else pip
     asked.requests.clear()
     with served_store(run.store) as url:
         indexes = ["--index-url", f"{url}/python-deps/simple/"]

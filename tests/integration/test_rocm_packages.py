@@ -6,17 +6,16 @@ import ctypes
 import os
 import re
 import shutil
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from elftools.elf.elffile import ELFFile
 
 from core import process
 from core.errors import ProcessError
 from core.files import sha256
 from core.wheel.record import require_sound
+from pytorch_build.check.device_code import file_facts
 from pytorch_build.check.run import check_wheels
 from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
@@ -283,18 +282,6 @@ def test_concurrent_first_uses_agree(installed: Environment) -> None:
     assert len(rows) == len(set(rows))
 
 
-def test_the_devel_tree_shares_its_files(shared: Environment) -> None:
-    root = shared.devel_root()
-    core = shared.site / "_rocm_sdk_core"
-    libraries = shared.site / "_rocm_sdk_libraries_gfx94X_dcgpu"
-    assert (root / "lib/libamdhip64.so").samefile(core / "lib/libamdhip64.so.7")
-    assert (root / "lib/libhipblas.so").samefile(libraries / "lib/libhipblas.so.3")
-    assert (root / "llvm").is_symlink()
-    assert (root / "bin/offload-arch").is_symlink()
-    assert not (core / "bin/offload-arch").is_symlink()
-    assert process.capture([core / "bin/offload-arch"], check=False).returncode == 1
-
-
 def test_libraries_that_come_later_join_the_devel_tree(environment: Environment) -> None:
     environment.install(f"rocm[devel]=={ROCM_VERSION}")
     root = environment.devel_root()
@@ -372,28 +359,12 @@ def compiled(environment: Environment, folder: Path, *targets: str) -> Path:
     return folder / "k.so"
 
 
-def bundled_targets(library: Path) -> list[str]:
-    with library.open("rb") as stream:
-        section = ELFFile(stream).get_section_by_name(".hip_fatbin")
-        assert section is not None
-        data = section.data()
-    assert data.startswith(b"__CLANG_OFFLOAD_BUNDLE__")
-    (count,) = struct.unpack_from("<Q", data, 24)
-    position, found = 32, []
-    for _ in range(count):
-        offset, size, length = struct.unpack_from("<QQQ", data, position)
-        triple = data[position + 24 : position + 24 + length].decode()
-        position += 24 + length
-        if size:
-            assert struct.unpack_from("<H", data, offset + 18) == (224,)
-            found.append(triple.rpartition("-")[2])
-    return found
-
-
 def test_hipcc_compiles_for_every_target(shared: Environment, tmp_path: Path) -> None:
     targets = FAMILY_TARGETS["gfx110X-all"]
     library = compiled(shared, tmp_path, *targets)
-    assert bundled_targets(library) == list(targets)
+    facts = file_facts(library)
+    assert facts is not None
+    assert facts.targets == set(targets)
     assert "/hipcc-" not in (tmp_path / "k.d").read_text(encoding="utf-8")
     loaded = ctypes.CDLL(os.fspath(library))
     assert loaded.run() == 507

@@ -12,7 +12,7 @@ import pytest
 
 from core import files, process
 from core.cli.options import ROOT
-from core.errors import ConflictError, FatalError, ServiceError, StoreError
+from core.errors import FatalError, ServiceError, StoreError
 from core.parallel import each
 from core.stores import s3_transfer
 from core.stores.location import open_store
@@ -20,11 +20,15 @@ from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, connect
 from core.stores.s3_transfer import MIB
 from tests.integration.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
+from tests.unit.core.stores import test_contract as contract
+from tests.unit.core.stores.test_contract import put_fixture  # noqa: F401 - a fixture
 from tests.wheel_files import sha
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from core.stores import Store
     from tests.integration.s3_servers import S3Server
 
 
@@ -44,48 +48,33 @@ def open_through(proxy: Proxy, bucket: str) -> S3Store:
     return S3Store(connection=connect(endpoint=proxy.endpoint), bucket=bucket, prefix="run")
 
 
-def test_objects_of_every_size_come_and_go(server: S3Server, tmp_path: Path) -> None:
-    store = open_store(f"s3://{server.make_bucket()}/run", root=tmp_path)
-    objects = {f"python/g/{size}.whl": os.urandom(size) for size in (0, 1, 100_000, 16 << 20, (40 << 20) + 1)}
-    objects["python/g/odd a+b&c%2B=ä~'(1)!.whl"] = b"odd"
-    for key, data in objects.items():
-        source = tmp_path / "source"
-        source.write_bytes(data)
-        for outcome in ("written", "unchanged"):
-            assert store.put_file(key, source, sha256=sha(data), replace=False) == outcome
-        assert store.digest(key) == sha(data)
-        assert store.read(key) == data
-        assert store.fetch(key, tmp_path / "fetched").read_bytes() == data
-        assert store.copy(f"copies/{key}", store, key, sha256=sha(data)) == "written"
-        assert store.read(f"copies/{key}") == data
-        assert store.digest(f"copies/{key}") == sha(data)
-        found = store.find(key)
-        assert found in store.list("python")
-    assert [(one.key, one.size) for one in store.list("python/g", recursive=False)] == sorted(
-        (key, len(data)) for key, data in objects.items()
-    )
-    assert list(store.list("python", recursive=False)) == []
-    for key in objects:
-        store.delete(key)
-        store.delete(key)
-    assert list(store.list("python")) == []
+@pytest.fixture(name="store")
+def store_fixture(server: S3Server, tmp_path: Path) -> Store:
+    return open_store(f"s3://{server.make_bucket()}/run", root=tmp_path)
 
 
-def test_a_server_that_ignores_conditions_is_noticed(server: S3Server, tmp_path: Path) -> None:
-    bucket = server.make_bucket()
-    store = open_store(f"s3://{bucket}", root=tmp_path)
-    assert store.put_bytes("r/index.html", b"one", if_match="") == "written"
-    seen = store.find("r/index.html")
-    assert seen is not None
-    with pytest.raises(ConflictError):
-        store.put_bytes("r/index.html", b"two", if_match="")
-    assert store.put_bytes("r/index.html", b"two", if_match=seen.etag) == "written"
-    with pytest.raises(ConflictError):
-        store.put_bytes("r/index.html", b"three", if_match=seen.etag)
-    assert store.read("r/index.html") == b"two"
-    assert [one["Key"] for one in server.client().list_objects_v2(Bucket=bucket)["Contents"]] == [
-        "r/index.html"
-    ]
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        contract.test_what_is_put_is_listed_read_fetched_and_hashed,
+        contract.test_a_conditional_write_needs_the_object_that_was_seen,
+        contract.test_other_bytes_are_refused_where_nothing_is_replaced,
+        contract.test_of_racing_writers_exactly_one_wins,
+    ],
+)
+def test_a_real_server_is_a_store_like_any_other(
+    store: Store, put: Callable[..., str], tmp_path: Path, behaviour: Callable[..., None]
+) -> None:
+    given = {"store": store, "put": put, "tmp_path": tmp_path, "kind": "new page"}
+    behaviour(**{name: value for name, value in given.items() if name in behaviour.__annotations__})
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 << 20, (40 << 20) + 1])
+def test_objects_of_every_size_are_copied(store: Store, put: Callable[..., str], size: int) -> None:
+    data = os.urandom(size)
+    assert [put("g/a.whl", data), put("g/a.whl", data)] == ["written", "unchanged"]
+    assert store.copy("copies/a.whl", store, "g/a.whl", sha256=sha(data)) == "written"
+    assert (store.read("copies/a.whl"), store.digest("copies/a.whl")) == (data, sha(data))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -152,21 +141,6 @@ def test_each_answer_of_an_upload_may_be_lost(
             assert store.put_file(key, source, sha256=sha(data), replace=False) == "written"
             proxy.choose = lambda _request: None
             assert store.read(key) == data
-
-
-def test_of_racing_writers_one_wins_though_the_server_lets_all(server: S3Server, tmp_path: Path) -> None:
-    store = open_store(f"s3://{server.make_bucket()}", root=tmp_path)
-    pages = [f"page {number}".encode() for number in range(16)]
-
-    def put(page: bytes) -> str:
-        try:
-            return store.put_bytes("r/index.html", page, if_match="")
-        except ConflictError:
-            return "lost"
-
-    ends = each(put, pages)
-    assert sorted(ends) == [*["lost"] * 15, "written"]
-    assert store.read("r/index.html") == pages[ends.index("written")]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from core.env.installer import Install, Sources
 from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
-from tests.folders import Folder, served
+from tests.folders import served
 from tests.integration.recorded_runs import indexed
 
 if TYPE_CHECKING:
@@ -26,18 +26,6 @@ GROUP = "gfx110X-all"
 ROCM = "7.99.0+sample"
 TORCH = "2.10.0+devrocm7.99.0.sample"
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
-
-
-@pytest.fixture(name="asked")
-def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every path that an installer asks a server of ours for."""
-    asked: list[str] = []
-
-    def note(handler: Folder, *_code: object) -> None:
-        asked.append(handler.path)
-
-    monkeypatch.setattr(Folder, "log_request", note)
-    return asked
 
 
 @pytest.fixture(name="run")
@@ -67,13 +55,6 @@ def installed(target: Interpreter) -> set[str]:
     code = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
     names = process.capture([target.executable, "-I", "-c", code]).stdout.split()
     return set(names) - {"pip", "setuptools", "wheel"}
-
-
-def install(
-    tmp_path: Path, target: Interpreter, backend: Backend, *requirements: str, sources: Sources
-) -> None:
-    call = Install(requirements=requirements, sources=sources)
-    installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
 
 
 @BACKENDS
@@ -133,18 +114,6 @@ def placeholders_fixture(
         for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
             monkeypatch.setenv(name, flat)
         yield url
-
-
-@BACKENDS
-@pytest.mark.usefixtures("placeholders")
-def test_what_the_exact_sources_lack_is_not_taken_from_elsewhere(
-    tmp_path: Path, target: Interpreter, run: str, backend: Backend, asked: list[str]
-) -> None:
-    sources = Sources(find_links=(f"{run}/index.html",), no_index=True)
-    with pytest.raises(EnvironmentSetupError, match="rocm-sdk-core could not be installed"):
-        install(tmp_path, target, backend, "rocm-sdk-core", sources=sources)
-    assert installed(target) == set()
-    assert [path for path in asked if "placeholders" in path] == []
 
 
 @BACKENDS

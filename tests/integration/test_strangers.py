@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -51,17 +50,9 @@ def sdist(folder: Path, name: str, version: str, *requires: str, setup: str = ""
     return path
 
 
-@pytest.fixture(name="setuptools", scope="session")
-def setuptools_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("setuptools")
-    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
-    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
-    return next(folder.glob("*.whl"))
-
-
 @pytest.fixture(name="public", autouse=True)
 def public_fixture(
-    tmp_path: Path, make_wheel: MakeWheel, setuptools: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_wheel: MakeWheel, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
     """The folder of the person's public packages, which every setting of pip and uv leads to."""
     folder = tmp_path / "public"
@@ -70,7 +61,7 @@ def public_fixture(
             make_wheel(folder, name, version, content="STRANGER = True")
     sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
     make_wheel(folder, "tinydep", "1.0")
-    (folder / setuptools.name).write_bytes(setuptools.read_bytes())
+    (folder / setuptools_wheel.name).write_bytes(setuptools_wheel.read_bytes())
     configuration = tmp_path / "pip.conf"
     configuration.write_text(f"[install]\nfind-links = {folder}\n[global]\nno-index = true\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))

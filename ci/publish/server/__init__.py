@@ -33,6 +33,7 @@ FOLDERS_VARIABLE = "PAGES_FOLDERS"
 
 _RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)")
 _SQS = "aws:sqs"
+_SHOWN = 200
 # folders in parallel: each of them has many requests in parallel
 _FOLDERS = 4
 _log = logging.getLogger(__name__)
@@ -137,15 +138,10 @@ def title_of(prefix: str) -> str:
 def messages(event: Mapping[str, Any]) -> Sequence[Message]:
     """Read an event: each of a queue's messages by itself, so that a broken one spoils no other."""
     records = event.get("Records")
-    if isinstance(records, list) and any(_source(record) == _SQS for record in records):
-        return [_message(record) for record in records]
+    listed = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
+    if any(one.get("eventSource") == _SQS for one in listed):
+        return [_message(one) for one in listed]
     return [Message("", tuple(_changes(event)))]
-
-
-def _source(record: object) -> str:
-    if not isinstance(record, dict):
-        return ""
-    return str(record.get("eventSource") or record.get("EventSource") or "")
 
 
 def _message(record: Mapping[str, Any]) -> Message:
@@ -166,38 +162,18 @@ def _json(text: object) -> Mapping[str, Any]:
     return value
 
 
-def _changes(event: Mapping[str, Any]) -> Iterator[Change]:
+def _changes(event: object) -> Iterator[Change]:
     match event:
         case {"Event": "s3:TestEvent"}:
             return
-        case {"detail": detail}:
-            yield _change("The event of EventBridge", detail)
-        case {"Message": str(message)}:  # an SNS topic's, as a queue gets it
+        case {"detail": {"bucket": {"name": bucket}, "object": {"key": key}}}:  # EventBridge's
+            yield Change(str(bucket), str(key))
+        case {"s3": {"bucket": {"name": bucket}, "object": {"key": key}}}:
+            yield Change(str(bucket), unquote_plus(str(key)))
+        case {"Message": message} | {"Sns": {"Message": message}}:  # an SNS topic's, through a queue or not
             yield from _changes(_json(message))
         case {"Records": list(records)}:
             for record in records:
-                yield from _of_record(record)
+                yield from _changes(record)
         case _:
-            fields = ", ".join(sorted(event)) or "nothing"
-            raise EventError(f"The event names no object of a bucket; it has {fields}.")
-
-
-def _change(what: str, detail: object) -> Change:
-    match detail:
-        case {"bucket": {"name": bucket}, "object": {"key": key}}:
-            return Change(str(bucket), str(key))
-    raise EventError(f"{what} names no bucket or no object.")
-
-
-def _of_record(record: object) -> Iterator[Change]:
-    source = _source(record)
-    match source, record:
-        case "aws:sns", {"Sns": {"Message": message}}:
-            yield from _changes(_json(message))
-        case "aws:s3", {"s3": detail}:
-            found = _change("A record", detail)
-            yield found._replace(key=unquote_plus(found.key))
-        case (("aws:sns" | "aws:s3"), _):
-            raise EventError("A record names no bucket or no object.")
-        case _:
-            raise EventError(f"A record of {source or 'no source'} names no object of a bucket.")
+            raise EventError(f"It names no object of a bucket: {json.dumps(event)[:_SHOWN]}.")

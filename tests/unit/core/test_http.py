@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from http.client import IncompleteRead
+from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
@@ -11,11 +12,11 @@ from packaging.version import Version
 
 from ci.publish.index.pages import Entry, render
 from core.errors import MissingInputError, StoreError
-from core.http import Answer, Link, fetch, links, served_store
+from core.http import Answer, Link, answering, fetch, links, open_url, served_store
 from core.packages import Offer, sources
 from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
-from tests.folders import served
+from tests.folders import Quiet, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +113,34 @@ def test_addresses_that_do_not_answer_say_why(tmp_path: Path) -> None:
     assert gone.text is None
     assert "cannot be reached" in gone.problem
     assert "refused" in gone.problem
+
+
+def test_a_password_does_not_follow_a_redirect_to_another_server() -> None:
+    seen: list[str] = []
+
+    class Server(Quiet, BaseHTTPRequestHandler):
+        to = ""
+
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            moved = "" if self.path == "/there" else self.to + "/there"
+            self.send_response(302 if moved else 200)
+            self.send_header("Location", moved)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+    with answering(Server) as other, answering(Server) as here:
+        secret = here.replace("//", "//me:secret@")
+        for Server.to in ("", other, here.replace("127.0.0.1", "localhost")):
+            open_url(f"{secret}/here").close()
+        assert [bool(one) for one in seen] == [True, True, True, False, True, False]
+        # what has a body is never repeated
+        with pytest.raises(HTTPError, match="302") as caught:
+            open_url(f"{here}/here", data=b"body")
+        caught.value.close()
 
 
 def read(url: str) -> bytes:

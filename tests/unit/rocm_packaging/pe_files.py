@@ -48,20 +48,7 @@ def pe_file(
     contents = b""
     for index, (title, data) in enumerate(all_sections.items()):
         at = _OFFSET + len(contents)
-        head += struct.pack(
-            "<8sIIIIIIHHI",
-            *(
-                title.encode(),
-                len(data),
-                _ADDRESS * (1 + 0x1000 * index),
-                len(data),
-                at,
-                0,
-                0,
-                0,
-                0,
-                0x40000040,
-            ),
-        )
+        facts = (len(data), _ADDRESS * (1 + 0x1000 * index), len(data), at, 0, 0, 0, 0, 0x40000040)
+        head += struct.pack("<8sIIIIIIHHI", title.encode(), *facts)
         contents += data
     return head.ljust(_OFFSET, b"\0") + contents

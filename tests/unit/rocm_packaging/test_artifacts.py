@@ -7,6 +7,7 @@ import pytest
 
 from core.errors import ArtifactError, MissingInputError
 from rocm_packaging.artifacts import build_info, families_of, merged, scan
+from tests.unit.rocm_packaging.artifact_sets import write_base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,19 +122,6 @@ def test_links_out_of_the_tree_are_refused(tmp_path: Path, target: str) -> None:
         merged(scan(tmp_path))
 
 
-def base(root: Path, manifest: object, info: object) -> None:
-    prefix = "base/aux-overlay/stage"
-    artifact(
-        root,
-        "base_lib_generic",
-        {
-            f"{prefix}/share/therock/therock_manifest.json": json.dumps(manifest),
-            f"{prefix}/share/therock/dist_info.json": json.dumps(info),
-        },
-        prefix + "\n",
-    )
-
-
 def test_build_info_needs_the_base_artifact(tmp_path: Path) -> None:
     artifact(tmp_path, "blas_lib_generic", {})
     with pytest.raises(ArtifactError, match="base_lib_generic is missing"):
@@ -142,6 +130,8 @@ def test_build_info_needs_the_base_artifact(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("manifest", [{}, {"flags": {}}, {"flags": {"KPACK_SPLIT_ARTIFACTS": "ON"}}, []])
 def test_build_info_needs_the_split_flag(tmp_path: Path, manifest: object) -> None:
-    base(tmp_path, manifest, {"dist_amdgpu_targets": ""})
+    write_base(tmp_path, split=False)
+    (written,) = tmp_path.rglob("therock_manifest.json")
+    written.write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(ArtifactError, match=r"KPACK_SPLIT_ARTIFACTS|JSON object"):
         build_info(scan(tmp_path))

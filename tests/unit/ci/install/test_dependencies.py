@@ -11,6 +11,7 @@ from ci.install import dependencies
 from ci.install.dependencies import Cell, Mirror, Need, Source, batches, mirror, needs, publish, resolved
 from core import files, process
 from core.data import load_toml
+from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
 from core.packages import RunGroup, offered
 from core.packages.resolution import Resolved, ResolvedFile, others_of
@@ -134,11 +135,12 @@ def test_pip_is_asked_for_files_by_digest_for_another_python(
 ) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
+    monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
     dependencies.download(DATA, [source("numpy", "1", "3.12")], tmp_path)
     words = " ".join(asked[0])
     assert "--require-hashes --only-binary :all:" in words
     assert "--python-version 3.12 --implementation cp --abi cp312" in words
-    assert "--platform manylinux_2_28_x86_64" in words
+    assert "--platform manylinux_2_28_x86_64 --index-url https://mine" in words
     assert Path(asked[0][-1]).read_text() == f"numpy==1 --hash=sha256:{'a' * 64}\n"
 
 

@@ -235,7 +235,7 @@ def test_a_dry_run_prints_the_exact_commands(
     build = planned(*words)
     assert printed == [
         engines.build_command(named, build),
-        *engines.push_commands(named, build),
+        *((named, "push", reference) for reference in build.pushed),
         engines.save_command(named, build, tmp_path / "i.tar"),
     ]
     assert list(tmp_path.iterdir()) == []

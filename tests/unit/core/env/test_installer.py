@@ -283,19 +283,6 @@ def test_what_cannot_be_installed_is_named(called: Called, monkeypatch: pytest.M
     assert called.argv == []
 
 
-@pytest.mark.parametrize(
-    ("returncode", "missing"),
-    [(0, []), (1, ["The package `torch` requires `rocm==7.1`, but it's not installed"])],
-)
-def test_missing_dependencies_are_those_that_are_reported(
-    monkeypatch: pytest.MonkeyPatch, returncode: int, missing: list[str]
-) -> None:
-    said = "Checked 2 packages\nThe package `torch` requires `rocm==7.1`, but it's not installed\n"
-    answer = process.Completed(returncode=returncode, stdout="", stderr=said)
-    monkeypatch.setattr(process, "capture", lambda *_arguments, **_options: answer)
-    assert installer.missing_dependencies(TARGET) == missing
-
-
 @pytest.mark.processes
 def test_the_persons_configuration_is_asked_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://mine/simple\n")

@@ -7,7 +7,6 @@ from urllib.request import urlopen
 import pytest
 
 from core import files
-from core.errors import FatalError
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 from tests.wheel_files import sha
@@ -66,10 +65,10 @@ def test_a_store_that_can_only_be_read_is_hashed_without_a_memory(
 ) -> None:
     store.put_bytes("r/a.whl", b"a")
 
-    def refuse(_path: Path, _text: str) -> None:
-        raise FatalError("Read-only file system")
+    def refuse(_store: DirectoryStore, *_what: str) -> None:
+        raise OSError("Read-only file system")
 
-    monkeypatch.setattr(files, "write_text", refuse)
+    monkeypatch.setattr(DirectoryStore, "_remember", refuse)
     assert store.digest("r/a.whl") == sha(b"a")
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import zstandard
 
 from core.archive import Member
@@ -17,7 +16,7 @@ from core.wheel.writer import WheelSpec, metadata_text
 from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
@@ -153,11 +152,10 @@ def write_wheel(
 def make_view(
     filename: str = "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl",
     *,
-    files: Mapping[str, ElfFacts | DeviceFacts | int] | None = None,
+    files: Mapping[str, Any] | None = None,
     requires: Sequence[str] = (),
     size: int = 100_000_000,
     purelib: bool = False,
-    mentions: Sequence[tuple[str, str]] = (),
 ) -> WheelView:
     """Make a view: a number is a plain file's size, facts are those of a compiled one."""
     name = parse_wheel_name(filename)
@@ -192,30 +190,4 @@ def make_view(
         metadata=metadata,
         info=info,
         binaries=tuple(binaries),
-        mentions=tuple(mentions),
     )
-
-
-@pytest.fixture(scope="session")
-def plain() -> Callable[..., bytes]:
-    return plain_bundle
-
-
-@pytest.fixture(scope="session")
-def compressed() -> Callable[..., bytes]:
-    return compressed_bundle
-
-
-@pytest.fixture(scope="session")
-def elf_bytes() -> Callable[..., bytes]:
-    return elf_file
-
-
-@pytest.fixture(scope="session")
-def wheel() -> Callable[..., Path]:
-    return write_wheel
-
-
-@pytest.fixture(scope="session")
-def view() -> Callable[..., WheelView]:
-    return make_view

@@ -2,25 +2,20 @@ from __future__ import annotations
 
 import random
 import struct
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytorch_build.check.bundles import BundleError, parse_entry_id, read_bundles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Write = Callable[..., bytes]
+from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 
 ALL = [(version, method) for version in (1, 2, 3) for method in (0, 1)]
 NOISE = random.Random(7).randbytes(50_000)  # noqa: S311 - a fixture, not a secret
 
 
-def test_a_plain_bundle(plain: Write) -> None:
-    data = plain("gfx942:xnack+", "gfx1100")
+def test_a_plain_bundle() -> None:
+    data = plain_bundle("gfx942:xnack+", "gfx1100")
 
     (bundle,) = read_bundles(data)
 
@@ -33,16 +28,16 @@ def test_a_plain_bundle(plain: Write) -> None:
     ]
     assert len(data) - 4096 < bundle.size <= len(data)
     # an entry without bytes is no code, and padding holds no bundle
-    (bundle,) = read_bundles(plain("gfx900", code=b""))
+    (bundle,) = read_bundles(plain_bundle("gfx900", code=b""))
     assert [entry.target for entry in bundle.entries] == ["", "gfx900"]
     assert bundle.targets == frozenset()
     assert read_bundles(b"") == read_bundles(bytes(9000)) == ()
 
 
 @pytest.mark.parametrize(("version", "method"), ALL)
-def test_a_compressed_bundle(plain: Write, compressed: Write, version: int, method: int) -> None:
-    inner = plain("gfx90a:sramecc+:xnack-", "gfx9-4-generic", code=NOISE)
-    data = compressed(inner, version=version, method=method)
+def test_a_compressed_bundle(version: int, method: int) -> None:
+    inner = plain_bundle("gfx90a:sramecc+:xnack-", "gfx9-4-generic", code=NOISE)
+    data = compressed_bundle(inner, version=version, method=method)
 
     (bundle,) = read_bundles(data)
 
@@ -52,17 +47,19 @@ def test_a_compressed_bundle(plain: Write, compressed: Write, version: int, meth
     assert bundle.targets == {"gfx90a:sramecc+:xnack-", "gfx9-4-generic"}
 
 
-def test_the_magic_within_compressed_data_is_no_bundle(plain: Write, compressed: Write) -> None:
-    first = compressed(plain("gfx900", code=b"CCOB" + NOISE + b"CCOB\1\0\1\0" + NOISE), version=1)
+def test_the_magic_within_compressed_data_is_no_bundle() -> None:
+    first = compressed_bundle(
+        plain_bundle("gfx900", code=b"CCOB" + NOISE + b"CCOB\1\0\1\0" + NOISE), version=1
+    )
     assert first.count(b"CCOB") > 1
-    section = first + compressed(plain("gfx906"), version=3)
+    section = first + compressed_bundle(plain_bundle("gfx906"), version=3)
 
     assert [bundle.targets for bundle in read_bundles(section)] == [{"gfx900"}, {"gfx906"}]
 
 
-def test_only_the_table_is_inflated(plain: Write, compressed: Write) -> None:
+def test_only_the_table_is_inflated() -> None:
     code = random.Random(8).randbytes(3_000_000)  # noqa: S311 - a fixture, not a secret
-    data = compressed(plain("gfx900", code=code))
+    data = compressed_bundle(plain_bundle("gfx900", code=code))
 
     (bundle,) = read_bundles(data[:-1_000_000] + b"\xff" * 1_000_000)
 
@@ -90,8 +87,8 @@ def entry_count(data: bytes, count: int) -> bytes:
     return data[:24] + struct.pack("<Q", count) + data[32:]
 
 
-def test_damaged_bundles(plain: Write, compressed: Write) -> None:
-    good, whole = plain("gfx900"), compressed(plain("gfx900", code=NOISE))
+def test_damaged_bundles() -> None:
+    good, whole = plain_bundle("gfx900"), compressed_bundle(plain_bundle("gfx900", code=NOISE))
     cases = {
         b"garbage": "neither a bundle nor padding at offset 0",
         good + b"x": "neither a bundle nor padding",
@@ -99,16 +96,16 @@ def test_damaged_bundles(plain: Write, compressed: Write) -> None:
         good[:4100]: "cut off",
         entry_count(good, 1 << 40): "claims",
         entry_count(good, 3): "has an id of|ends within",
-        plain("g" * 2000): "id of",
+        plain_bundle("g" * 2000): "id of",
         whole[:-1]: "cut off",
         whole[:10]: "cut off",
         whole[:6]: "cut off",
         b"CCOB" + struct.pack("<HH", 9, 1) + bytes(24): "unknown version 9",
         whole[:6] + struct.pack("<H", 7) + whole[8:]: "unknown method 7",
         whole[:32] + b"\xff" * 60 + whole[92:]: "is damaged",
-        compressed(b"not a bundle at all" * 10): "is not a bundle",
-        compressed(good[:40]): "ends within its table",
-        compressed(good, method=0)[:32] + bytes(400): "is damaged",
+        compressed_bundle(b"not a bundle at all" * 10): "is not a bundle",
+        compressed_bundle(good[:40]): "ends within its table",
+        compressed_bundle(good, method=0)[:32] + bytes(400): "is damaged",
         whole[:16] + struct.pack("<Q", 50) + whole[24:]: "beyond its end",
     }
     for data, words in cases.items():
@@ -142,13 +139,13 @@ def test_hostile_bytes_give_bundles_or_a_bundle_error(data: bytes, prefix: bytes
     st.sampled_from([1, 8, 4096]),
 )
 def test_what_is_written_is_read(
-    plain: Write, compressed: Write, wanted: list[tuple[list[str], tuple[int, int] | None]], alignment: int
+    wanted: list[tuple[list[str], tuple[int, int] | None]], alignment: int
 ) -> None:
     section = b""
     for targets, form in wanted:
-        inner = plain(*targets)
+        inner = plain_bundle(*targets)
         section = section.ljust(-(-len(section) // alignment) * alignment, b"\0")
-        section += inner if form is None else compressed(inner, version=form[0], method=form[1])
+        section += inner if form is None else compressed_bundle(inner, version=form[0], method=form[1])
     found = read_bundles(section + bytes(10_000))
     assert [bundle.targets for bundle in found] == [set(targets) for targets, _ in wanted]
     assert [one.version for one in found] == [form[0] if form else 0 for _, form in wanted]

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import CheckError, DataError, MissingInputError
+from core.data import load_toml
+from core.errors import CheckError, DataError
 from pytorch_build.check import Finding, collapsed, findings_json, findings_table, ordered, require_no_errors
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check.policy import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,10 +65,5 @@ def test_mistakes_are_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
-        load_policy(path)
+        load_toml(path, Policy)
     assert str(path) in caught.value.message
-
-
-def test_a_policy_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError):
-        load_policy(tmp_path / "none.toml")

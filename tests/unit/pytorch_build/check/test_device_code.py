@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 
 from pytorch_build.check import DeviceFacts, Expectation, device_code
 from pytorch_build.check.bundles import BundleError
-from pytorch_build.check.device_code import GENERIC, PORTABLE, file_facts, is_asked_for, is_covered
-from pytorch_build.check.policy import Policy
+from pytorch_build.check.device_code import PORTABLE, file_facts, is_asked_for, is_covered
+from pytorch_build.check.policy import Policy, load_policy
+from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, make_view, plain_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pytorch_build.check import WheelView
 
-    Write = Callable[..., bytes]
 
 POLICY = Policy(device_code=("torch",))
 
@@ -32,10 +31,10 @@ def findings(view: WheelView, *targets: str) -> list[tuple[str, str, str]]:
     return [(one.severity, one.where, one.message) for one in device_code.check(view, expectation, POLICY)]
 
 
-def test_a_library_of_bundles(tmp_path: Path, elf_bytes: Write, plain: Write, compressed: Write) -> None:
-    section = compressed(plain("gfx942")).ljust(8192, b"\0") + plain("gfx1100")
+def test_a_library_of_bundles(tmp_path: Path) -> None:
+    section = compressed_bundle(plain_bundle("gfx942")).ljust(8192, b"\0") + plain_bundle("gfx1100")
     file = tmp_path / "lib.so"
-    file.write_bytes(elf_bytes(sections={".hip_fatbin": section, ".hipFatBinSegment": bytes(48)}))
+    file.write_bytes(elf_file(sections={".hip_fatbin": section, ".hipFatBinSegment": bytes(48)}))
 
     found = file_facts(file)
 
@@ -43,22 +42,20 @@ def test_a_library_of_bundles(tmp_path: Path, elf_bytes: Write, plain: Write, co
     assert len(found.bundles) == 2
     assert found.registered == 2
     assert found.targets == {"gfx942", "gfx1100"}
-    file.write_bytes(elf_bytes(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
+    file.write_bytes(elf_file(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
     assert file_facts(file) == DeviceFacts(split=True)
-    file.write_bytes(elf_bytes(sections={".hip_fatbin": plain("gfx900")[:300]}))
+    file.write_bytes(elf_file(sections={".hip_fatbin": plain_bundle("gfx900")[:300]}))
     with pytest.raises(BundleError, match="cut off"):
         file_facts(file)
 
 
-def test_bare_bundles_and_code_objects(
-    tmp_path: Path, elf_bytes: Write, plain: Write, compressed: Write
-) -> None:
+def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
     note = b"amdhsa.target\xd9\x28amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-\xb0amdhsa.version"
     cases = {
-        "plain.hipfb": (plain("gfx906"), {"gfx906"}),
-        "small.hipfb": (compressed(plain("gfx908")), {"gfx908"}),
-        "kernel.hsaco": (elf_bytes(machine=224, note=note), {"gfx90a:sramecc+:xnack-"}),
-        "host.so": (elf_bytes(), set()),
+        "plain.hipfb": (plain_bundle("gfx906"), {"gfx906"}),
+        "small.hipfb": (compressed_bundle(plain_bundle("gfx908")), {"gfx908"}),
+        "kernel.hsaco": (elf_file(machine=224, note=note), {"gfx90a:sramecc+:xnack-"}),
+        "host.so": (elf_file(), set()),
         "text.py": (b"CCO", set()),
         "empty": (b"", set()),
     }
@@ -122,7 +119,7 @@ def test_coverage_is_that_of_every_mode(found: set[str]) -> None:
 
 
 def test_generic_processors_do_not_overlap() -> None:
-    members = [member for group in GENERIC.values() for member in group]
+    members = [member for group in load_policy().generic.values() for member in group]
     assert len(members) == len(set(members))
 
 
@@ -157,17 +154,17 @@ def test_generic_processors_do_not_overlap() -> None:
     ],
 )
 def test_device_code_is_compared_with_what_was_requested(
-    view: Callable[..., WheelView], files: dict[str, Any], targets: tuple[str, ...], expected: list[Any]
+    files: dict[str, Any], targets: tuple[str, ...], expected: list[Any]
 ) -> None:
-    assert findings(view(files=files), *targets) == expected
-    audio = view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
+    assert findings(make_view(files=files), *targets) == expected
+    audio = make_view("torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl", files={"a.py": 1})
     assert findings(audio, "gfx942") == []
-    (found,) = device_code.check(view(files={"a.so": DeviceFacts(registered=2)}), None, POLICY)
+    (found,) = device_code.check(make_view(files={"a.so": DeviceFacts(registered=2)}), None, POLICY)
     assert (found.severity, found.message) == ("error", "2 bundles are registered, 0 are there.")
 
 
-def test_extras_of_a_split_wheel_lead_to_each_target(view: Callable[..., WheelView]) -> None:
-    wheel = view(files={"a.so": DeviceFacts(split=True)})
+def test_extras_of_a_split_wheel_lead_to_each_target() -> None:
+    wheel = make_view(files={"a.so": DeviceFacts(split=True)})
     assert [one[0] for one in findings(wheel)] == ["note"]
     assert [one[0] for one in findings(wheel, "gfx942")] == ["note", "error"]
     assert wheel.metadata is not None
@@ -175,20 +172,20 @@ def test_extras_of_a_split_wheel_lead_to_each_target(view: Callable[..., WheelVi
     assert [one[0] for one in findings(led, "gfx942")] == ["note"]
 
 
-def part(view: Callable[..., WheelView], gpu: str, files: dict[str, DeviceFacts]) -> list[tuple[str, str]]:
+def part(gpu: str, files: dict[str, DeviceFacts]) -> list[tuple[str, str]]:
     name = f"amd_torch_device_{gpu}-2.10.0-cp312-cp312-linux_x86_64.whl"
-    wheel = view(filename=name, files=files)
+    wheel = make_view(filename=name, files=files)
     return [(one.severity, one.message) for one in device_code.check(wheel, None, POLICY)]
 
 
-def test_a_wheel_of_device_code_holds_what_its_name_says(view: Callable[..., WheelView]) -> None:
+def test_a_wheel_of_device_code_holds_what_its_name_says() -> None:
     def archive(*targets: str) -> dict[str, DeviceFacts]:
         held = DeviceFacts(targets=frozenset(targets), archived=frozenset({"lib/x.so"}))
         return {"torch/.kpack/torch_gfx942.kpack": held}
 
-    assert part(view, "gfx942", archive("gfx942", "gfx942:xnack+")) == []
-    assert part(view, "gfx12_0", {}) == []
-    assert part(view, "gfx942", {}) == [("error", "It holds no kernels for gfx942.")]
-    assert part(view, "gfx942", archive("gfx942", "gfx950")) == [
+    assert part("gfx942", archive("gfx942", "gfx942:xnack+")) == []
+    assert part("gfx12_0", {}) == []
+    assert part("gfx942", {}) == [("error", "It holds no kernels for gfx942.")]
+    assert part("gfx942", archive("gfx942", "gfx950")) == [
         ("error", "It holds code for gfx950, not for gfx942.")
     ]

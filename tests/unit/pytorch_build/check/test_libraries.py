@@ -9,13 +9,11 @@ from core.binaries import elf
 from core.binaries.elf import ElfFacts
 from pytorch_build.check import libraries
 from pytorch_build.check.policy import Policy, Provider, load_policy
+from tests.unit.pytorch_build.check.conftest import elf_file, make_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytorch_build.check import WheelView
 
-    MakeView = Callable[..., WheelView]
 
 POLICY = Policy(
     system_libraries=("libc.so.6",),
@@ -50,9 +48,9 @@ def read(data: bytes) -> ElfFacts:
     return facts
 
 
-def test_headers_are_read(elf_bytes: Callable[..., bytes]) -> None:
+def test_headers_are_read() -> None:
     facts = read(
-        elf_bytes(
+        elf_file(
             needed=["libc10.so", "libc.so.6"],
             soname="libdemo.so.1",
             rpath="/ignored",
@@ -78,15 +76,8 @@ def test_headers_are_read(elf_bytes: Callable[..., bytes]) -> None:
     assert facts.sections[".text"][1] == 100
 
 
-def test_the_old_rpath_and_none(elf_bytes: Callable[..., bytes]) -> None:
-    assert read(elf_bytes(rpath="$ORIGIN")).rpath == ("$ORIGIN",)
-    assert read(elf_bytes()).rpath == ()
-    assert read(elf_bytes(stack=None)).stack == ""
-    assert read(elf_bytes(program=True)).program is True
-
-
-def test_a_sound_wheel(view: MakeView) -> None:
-    wheel = view(
+def test_a_sound_wheel() -> None:
+    wheel = make_view(
         files={
             "torch/_C.cpython-312-x86_64-linux-gnu.so": library("libtorch_x.so", rpath=("$ORIGIN/lib",)),
             "torch/lib/libtorch_x.so": library("libc.so.6", "libother.so", rpath=("${ORIGIN}",)),
@@ -207,34 +198,30 @@ DATA = {
     ],
 )
 def test_what_a_loader_would_stumble_over(
-    view: MakeView,
-    name: str,
-    files: dict[str, ElfFacts],
-    requires: list[str],
-    expected: list[tuple[str, str]],
+    name: str, files: dict[str, ElfFacts], requires: list[str], expected: list[tuple[str, str]]
 ) -> None:
-    seen = found(view(name, files=files, requires=requires))
+    seen = found(make_view(name, files=files, requires=requires))
     assert [severity for severity, _, _ in seen] == [severity for severity, _ in expected]
     assert all(said.startswith(words) for (_, _, said), (_, words) in zip(seen, expected, strict=True))
     assert {where for _, where, _ in seen} <= {next(iter(files))}
 
 
-def test_policy_may_assume_providers_and_preloaded_libraries(view: MakeView) -> None:
+def test_policy_may_assume_providers_and_preloaded_libraries() -> None:
     provider = POLICY.providers["torch"].model_copy(update={"assumed_by": ("torchaudio",)})
     policy = POLICY.model_copy(update={"providers": {**POLICY.providers, "torch": provider}})
-    assert found(view(AUDIO, files={"a.so": library("libc10.so")}), policy) == []
-    assert found(view(files=OFF), POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})) == []
+    assert found(make_view(AUDIO, files={"a.so": library("libc10.so")}), policy) == []
+    assert found(make_view(files=OFF), POLICY.model_copy(update={"preloaded": ("pkg/lib/*",)})) == []
 
 
 @pytest.mark.parametrize("libraries", ["_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"])
-def test_each_library_of_rocm_must_be_found_in_its_folder(view: MakeView, libraries: str) -> None:
+def test_each_library_of_rocm_must_be_found_in_its_folder(libraries: str) -> None:
     needed = ("libamdhip64.so.7", "librocm_sysdeps_liblzma.so.5", "libomp.so", "librccl.so.1")
     core = "$ORIGIN/../../_rocm_sdk_core/lib"
     every = (core, f"{core}/rocm_sysdeps/lib", f"{core}/llvm/lib", f"$ORIGIN/../../{libraries}/lib")
 
     def messages(*rpath: str) -> list[str]:
         files = {"torch/lib/libtorch_hip.so": library(*needed, rpath=rpath)}
-        seen = found(view(files=files, requires=["rocm[libraries]==7"]), load_policy())
+        seen = found(make_view(files=files, requires=["rocm[libraries]==7"]), load_policy())
         assert {severity for severity, _, _ in seen} <= {"error"}
         return [message.split(" ")[2] for _, _, message in seen]
 
@@ -256,23 +243,8 @@ def test_each_library_of_rocm_must_be_found_in_its_folder(view: MakeView, librar
         ("linux_x86_64", (2, 41), True),
     ],
 )
-def test_glibc_promises(view: MakeView, tag: str, glibc: tuple[int, int], fine: bool) -> None:  # noqa: FBT001 - a parameter
+def test_glibc_promises(tag: str, glibc: tuple[int, int], fine: bool) -> None:  # noqa: FBT001 - a parameter
     facts = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", glibc=glibc)
-    messages = [one[2] for one in found(view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": facts}))]
+    messages = [one[2] for one in found(make_view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": facts}))]
     assert (messages == []) is fine
     assert fine or f"needs glibc {glibc[0]}.{glibc[1]}" in messages[0]
-
-
-def test_the_data_knows_what_real_extensions_need(view: MakeView) -> None:
-    needed = (
-        "libtorch.so",
-        "libc10.so",
-        "libtorch_cpu.so",
-        "libtorch_python.so",
-        "libstdc++.so.6",
-        "libgcc_s.so.1",
-    )
-    wheel = view(
-        AUDIO, files={"torchaudio/lib/libtorchaudio.so": library(*needed)}, requires=["torch==2.13.0"]
-    )
-    assert found(wheel, load_policy()) == []

@@ -52,13 +52,6 @@ def test_dist_info_knows_its_package() -> None:
     assert loaded().THIS_PACKAGE_ENTRY is None
 
 
-def test_the_family_is_the_default_without_anything_else_and_that_is_said_aloud() -> None:
-    with pytest.warns(UserWarning, match="No GPU of this distribution was found .* taking gfx94X-dcgpu"):
-        assert loaded().determine_target_family() == "gfx94X-dcgpu"
-    one = Distribution(version="1.0.0", platform="linux", families={"gfx1100": ("gfx1100",)}, libraries=())
-    assert loaded(distribution=one).determine_target_family() == "gfx1100"
-
-
 def test_the_variable_then_what_is_installed_then_the_gpu_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -156,12 +156,8 @@ def take(store: Any, step: str, wheel: str) -> None:
     elif step == "replace":
         publish(store, wheel, content="again")
     elif step == "remove":
-        for one in (
-            f"{MANIFESTS}/{wheel}.json",
-            f"{MANIFESTS}/another of {wheel}.json",
-            f"{key}.metadata",
-            key,
-        ):
+        named = (f"{MANIFESTS}/{one}.json" for one in (wheel, f"another of {wheel}"))
+        for one in (*named, f"{key}.metadata", key):
             store.objects.pop(one, None)
     elif step == "promised" and key in store.objects:
         publish(store, wheel, record=f"another of {wheel}", requires_python=">=3.12")
@@ -241,13 +237,8 @@ def test_a_name_that_is_none_is_refused_with_nothing_written(memory: MemoryStore
 @pytest.mark.parametrize(
     "said",
     [
-        b"[]",
-        b"{",
-        b'{"torch==2.9.0": 1}',
-        b'{"torch==x": ""}',
-        b'{"x": ""}',
-        b"[" * 99999,
-        b'{"a==1": "\\ud800"}',
+        *(b"[]", b"{", b'{"torch==2.9.0": 1}', b'{"torch==x": ""}', b'{"x": ""}'),
+        *(b"[" * 99999, b'{"a==1": "\\ud800"}'),
     ],
 )
 def test_reasons_for_yanks_that_are_none_are_refused(memory: MemoryStore, said: bytes) -> None:

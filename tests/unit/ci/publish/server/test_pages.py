@@ -130,17 +130,6 @@ def test_the_pages_are_the_clients_byte_for_byte(
     assert title_of("me-TheRock/17-linux/python/g") == "g (me-TheRock/17-linux)"
 
 
-def test_a_name_that_is_none_is_left_out_and_fails_nobody(tmp_path: Path) -> None:
-    store, name = DirectoryStore(tmp_path), "torch-1.0-py3-none-any.whl"
-    keys = [
-        put(store, "torch-not.a.version.at.all-py3-none-any.whl"),
-        put(store, name),
-        put_sidecar(store, name),
-    ]
-    assert told(store, *keys) == []
-    assert b"torch-1.0-py3" in page_texts(store)[f"{PREFIX}/index.html"]
-
-
 class Broken(DirectoryStore):
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Any]:
         if "bad" in prefix:

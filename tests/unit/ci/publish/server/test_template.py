@@ -142,6 +142,7 @@ CACHES = [
 ]
 DEPENDENCY = "python-deps/numpy-2.1-py3-none-any.whl"
 INTENT, DECISION = (f"{one}/set/1.json" for one in (documents.INTENTS, documents.DECISIONS))
+RECORD, KEPT = RUN.record_key("g", "build_torch"), ("v2", "python-deps", "v2/x-linux")
 AREAS = [("Stage", "v2-staging"), ("Promote", "v2")]
 Rule = tuple[str, str, "dict[str, str]", bool, str, "list[str]"]
 
@@ -167,17 +168,10 @@ RULES: list[Rule] = [
     ("CiUpload", PUT, OVER, False, "A", DISTRIBUTIONS),
     ("CiUpload", PUT, PART, True, "A", DISTRIBUTIONS),
     ("CiUpload", PUT, OVER, True, "A", [PAGES[0], "test-durations/linux/g/default.json"]),
-    (
-        "CiUpload",
-        PUT,
-        ANY,
-        True,
-        "A",
-        [RUN.record_key("g", "build_torch"), f"{RUN.prefix}/core_lib_generic.tar.zst"],
-    ),
+    ("CiUpload", PUT, ANY, True, "A", [RECORD, f"{RUN.prefix}/core_lib_generic.tar.zst"]),
     ("CiUpload", PUT, FIRST, False, "A", ["index.html", *CACHES, "manifests/decisions/x-linux/1.json"]),
     ("CiUpload", DELETE, ANY, True, "A", [PAGES[1], RUN.record_key("g", "build_torch.failed")]),
-    ("CiUpload", DELETE, ANY, False, "A", [f"{GROUP}/{WHEEL}", RUN.record_key("g", "build_torch")]),
+    ("CiUpload", DELETE, ANY, False, "A", [f"{GROUP}/{WHEEL}", RECORD]),
     ("Read", GET, ANY, True, "A", DISTRIBUTIONS),
     ("Read", PUT, FIRST, False, "A", [*DISTRIBUTIONS, *PAGES]),
     # a cache is one release type's
@@ -201,14 +195,7 @@ RULES: list[Rule] = [
     ("Retention", DELETE, ANY, True, "A", [f"{GROUP}/{WHEEL}"]),
     ("Retention", DELETE, ANY, True, "E", ["me-TheRock/17-windows/logs/g/x.log"]),
     ("Retention", DELETE, ANY, True, "R", [f"v2-staging/g/{WHEEL}"]),
-    (
-        "Retention",
-        DELETE,
-        ANY,
-        False,
-        "AER",
-        [f"{one}/g/{WHEEL}" for one in ("v2", "python-deps", "v2/x-linux")],
-    ),
+    ("Retention", DELETE, ANY, False, "AER", [f"{one}/g/{WHEEL}" for one in KEPT]),
     ("Retention", DELETE, ANY, False, "R", ["manifests/v2/x.json"]),
     ("Retention", PUT, ANY, True, "R", ["v2-staging/g/simple/index.html"]),
     ("Retention", PUT, ANY, False, "AER", [f"v2-staging/g/{WHEEL}", "v2/g/index.html"]),
