@@ -179,8 +179,7 @@ class _Running:
         """Collect the file as it is, and choose the shard's tests; None for all, also where that fails."""
         plain = replace(self.setting, expression="", arguments=())
         sessions, _ = self._started("collect", None, ("--collect-only", "-q"), plain)
-        lines = [line for one in sessions for line in (one.end, *one.uncollected)]
-        if not sessions or any(line is None or line.outcome == "error" for line in lines):
+        if not sessions or not all(one.whole for one in sessions):
             return None
         found = dict.fromkeys(test for one in sessions for test in one.collected)
         self.whole, self.existing = len(found), frozenset(found)

@@ -97,6 +97,11 @@ class Session:
     end: Line | None = None
 
     @property
+    def whole(self) -> bool:
+        """Whether pytest came to its end, and every file was collected."""
+        return self.end is not None and all(one.outcome != "error" for one in self.uncollected)
+
+    @property
     def unfinished(self) -> tuple[str, ...]:
         """Tests that began and did not end: what ran when the interpreter died."""
         ended = {one.test for one in self.results if one.outcome != "rerun"}

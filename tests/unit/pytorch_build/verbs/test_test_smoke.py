@@ -196,6 +196,14 @@ def test_a_part_of_the_tests_is_one_whatever_chose_it(
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("target", "torch")
+def test_tests_of_a_file_that_cannot_be_collected_exist_too(run: Any, tests: Path) -> None:
+    tests.joinpath("test_torn.py").write_text(f"import nowhere\n{PASSES}")
+    smoke(run.context("cpu"), SmokeOptions(pytest_arguments=("--ignore-glob=*torn*",)))
+    assert "existing" not in totals(run)
+
+
+@pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch", "tests")
 def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
     run: Any, monkeypatch: pytest.MonkeyPatch
