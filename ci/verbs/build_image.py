@@ -121,12 +121,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tag", action="append", default=[], metavar="TAG", help="instead of nightly-YYYYMMDD and latest"
     )
-    parser.add_argument(
-        "--push",
-        default="",
-        metavar="REGISTRY/REPO",
-        help="push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in",
-    )
+    what = "push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in"
+    parser.add_argument("--push", default="", metavar="REGISTRY/REPO", help=what)
     parser.add_argument("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
     what = "push one that was saved there, as a job does that may push and runs nothing of the image"
     parser.add_argument("--archive", type=Path, metavar="FILE", help=what)

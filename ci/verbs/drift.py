@@ -77,13 +77,8 @@ def _among(values: Iterable[str], patterns: Sequence[str]) -> bool:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--therock",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="a checkout of ROCm/TheRock: its work tree, or a git directory",
-    )
+    what = "a checkout of ROCm/TheRock: its work tree, or a git directory"
+    parser.add_argument("--therock", type=Path, required=True, metavar="DIR", help=what)
     parser.add_argument(
         "--commit", default="", metavar="REV", help="what to read of a git directory (default: HEAD)"
     )

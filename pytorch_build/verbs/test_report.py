@@ -63,7 +63,8 @@ class Group:
     def __init__(self, common: Common, name: str) -> None:
         self.common, self.name = common, name
         store, outputs = common.open_for_reading(), common.outputs
-        self.reports, self.records = reports.in_store(store, outputs, name)
+        self.records = records.read_all(store, outputs, name)
+        self.reports = reports.reports_of(store, outputs, name, self.records)
         merged = results.merged(self.reports)
         self.tested = reports.checked(merged, self.records, store=store, outputs=outputs, artifact_group=name)
 

@@ -421,13 +421,6 @@ def test_a_programs_status_is_its_result(ended: Ended, output: str, outcome: str
     assert (case.test, case.file, case.outcome, case.line) == ("tools/x.py", "tools/x.py", outcome, line)
 
 
-def test_attempts_make_a_flaky_test() -> None:
-    heard = session(result("x", "rerun", "first"), result("x", attempt=2), result("z", "xpassed"))
-    found = put(0, [heard])
-    assert named(found) == {"x": "flaky", "z": "passed"}
-    assert (found[0].attempts, found[0].line) == (2, "first")
-
-
 @pytest.mark.parametrize(
     ("returncode", "facts", "outcome", "words"),
     [

@@ -95,14 +95,8 @@ def test_passing_tests_are_recorded_and_not_repeated(
     tests.joinpath("test_it.py").write_text(text)
     tests.joinpath("test_more.py").write_text(SKIPS)
     smoke(run.context("cpu"), SmokeOptions())
-    assert totals(run) == {
-        "tests": 2,
-        "existing": 2,
-        "failures": 0,
-        "errors": 0,
-        "skipped": 1,
-        "unexplained": 0,
-    }
+    clean = dict.fromkeys(("failures", "errors", "unexplained"), 0)
+    assert totals(run) == {**clean, "tests": 2, "existing": 2, "skipped": 1}
     record = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312")
     report = record.details["report"] if record else {}
     assert run.store.digest("local-linux/reports/cpu/smoke-sample-cp312.xml") == report["sha256"]
@@ -445,14 +439,11 @@ def test_sources_that_are_named_take_the_place_of_the_run(
 
 
 @pytest.mark.usefixtures("target")
-def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
     chosen = run.context("gfx110X-all", ref="nightly")
     with pytest.raises(CheckError, match="no GPU driver is loaded") as caught:
         smoke(chosen, SmokeOptions())
     assert "--allow-no-gpu" in caught.value.hint
-    monkeypatch.setattr(gpus, "this_machine", lambda: machine("gfx1201"))
-    with pytest.raises(CheckError, match=r"No visible GPU is of gfx110X-all .*: here is .*gfx1201"):
-        smoke(chosen, SmokeOptions())
     # allowed, the run's wheels are needed next
     run.put_lock(run.lock(torch_ref="nightly"))
     with pytest.raises(MissingInputError):

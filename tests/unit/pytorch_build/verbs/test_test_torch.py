@@ -12,7 +12,7 @@ from core import process
 from core.env import engines, installer
 from core.env.installer import Sources
 from core.packages import resolution, sources
-from pytorch_build.build.container import Job, inner_words
+from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
@@ -183,14 +183,14 @@ def test_a_container_runs_the_same_words(
     monkeypatch.setattr(process, "run", lambda argv, **_: ran.append(argv))
     monkeypatch.setattr(test_torch, "devices_here", lambda: ((Path("/dev/kfd"),), (992,)))
     words = ("--container", "--image", "mine:1", "--find-links", f"{wheels}", f"--python={sys.executable}")
-    answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "-x")
+    answer = front("test-torch", "--gpu-family", "gfx950-dcgpu", *words, "-k", "nn", "--", "--image", "-x")
     assert answer.code == 0, answer.said
     (argv,) = ran
     assert argv[0] == "docker"
     assert "mine:1" in argv
     assert {"--device=/dev/kfd", "--group-add=992"} <= set(argv)
     assert f"type=bind,source={wheels},target={wheels}" in argv
-    inside = f"--gpu-family gfx950-dcgpu --find-links {wheels} -k nn -- -x"
+    inside = f"--gpu-family gfx950-dcgpu --find-links {wheels} -k nn -- --image -x"
     assert argv[-1].endswith(f"nox -s test_torch -P 3.12 -- {inside}")
     assert done == []
     front("test-torch", "--gpu-family", "cpu", "--container")
@@ -287,10 +287,3 @@ def test_values_of_variables_stand_in_no_command_line() -> None:
         *("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID"),
         *("HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy"),
     ]
-
-
-def test_what_is_about_this_machine_does_not_go_inside() -> None:
-    words = ["--container", "--python=/x/bin/python", "--image", "mine", "-k", "nn", "--", "--image", "-x"]
-    kept = inner_words(words, **{"--container": {"action": "store_true"}, "--image": {}})
-    assert kept == ("-k", "nn", "--", "--image", "-x")
-    assert inner_words(["--python", "/x", "-v"]) == ("-v",)
