@@ -79,12 +79,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "a checkout of ROCm/TheRock: its work tree, or a git directory"
     parser.add_argument("--therock", type=Path, required=True, metavar="DIR", help=what)
-    parser.add_argument(
-        "--commit", default="", metavar="REV", help="what to read of a git directory (default: HEAD)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print differences as JSON, also those with a reason"
-    )
+    what = "what to read of a git directory (default: HEAD)"
+    parser.add_argument("--commit", default="", metavar="REV", help=what)
+    what = "print differences as JSON, also those with a reason"
+    parser.add_argument("--json", action="store_true", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -248,8 +248,7 @@ class _Running:
             only=only,
             rules=setting.rules,
         )
-        plugin.write_plan(path, plan)
-        argv, env = self._command([*plugin.arguments(path), *more], setting)
+        argv, env = self._command([*plugin.arguments(path, plan), *more], setting)
 
         def journals() -> list[Path]:
             return sorted(self.folder.glob(f"{name}.*journal.jsonl"))

@@ -31,9 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", action="append", default=[], metavar="NAME[=SHARDS]", help=what)
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
-    parser.add_argument(
-        "--record-durations", action="store_true", help="keep how long tests took, for later runs' shards"
-    )
+    what = "keep how long tests took, for later runs' shards"
+    parser.add_argument("--record-durations", action="store_true", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

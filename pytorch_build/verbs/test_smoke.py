@@ -196,9 +196,9 @@ def _session(
     """Run pytest on the smoke tests, and read its journal."""
     journal, ended = folder / "journal.jsonl", Ended(returncode=0)
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
-    plugin.write_plan(files.made(folder) / "plan.json", plan)
+    own = plugin.arguments(files.made(folder) / "plan.json", plan)
     argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
-    argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", *plugin.arguments(folder / "plan.json")]
+    argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", *own]
     try:
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:

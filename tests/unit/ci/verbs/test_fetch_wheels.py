@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -80,21 +81,11 @@ def test_a_strangers_file_of_the_same_version_is_not_left_beside_ours(
     assert fetch(group, [one], tmp_path / "wheels"), "other versions do no harm"
 
 
-class _Broken:
-    def __init__(self) -> None:
-        self.read_before = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read(self, _count: int) -> bytes:
-        if self.read_before:
+class _Broken(BytesIO):
+    def read(self, _count: int | None = -1, /) -> bytes:
+        if self.tell():
             raise StoreError("The connection is gone.")
-        self.read_before = True
-        return b"half"
+        return super().read()
 
 
 @pytest.mark.parametrize(("broken", "comes"), [(2, True), (99, False)])
@@ -107,7 +98,7 @@ def test_reading_that_breaks_off_begins_again(
     def open_store(self: DirectoryStore, key: str) -> Any:
         nonlocal tries
         tries += 1
-        return _Broken() if tries <= broken else opened(self, key)
+        return _Broken(b"half") if tries <= broken else opened(self, key)
 
     monkeypatch.setattr(DirectoryStore, "open", open_store)
     monkeypatch.setattr(time, "sleep", lambda _: None)

@@ -401,9 +401,7 @@ def named(found: Sequence[Case]) -> dict[str, str]:
 
 
 def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Case, ...]:
-    empty = facts.pop("may_be_empty", False)
-    ended = Ended(returncode=returncode, seconds=9.0, **facts)
-    return of_file(FILE, ended, sessions, "the end", may_be_empty=empty)
+    return of_file(FILE, Ended(returncode=returncode, seconds=9.0, **facts), sessions, "the end")
 
 
 @pytest.mark.parametrize(
@@ -467,10 +465,6 @@ def test_a_file_that_failed_as_a_whole(
     assert words in whole.line
 
 
-def test_an_empty_part_of_a_file_is_right_and_one_that_cannot_be_collected_is_not() -> None:
-    assert put(5, [session(exit_status=5)], may_be_empty=True) == ()
-    broken = Line(kind="collect", file=FILE, outcome="error", message="ImportError: x")
-    found = put(2, [session(exit_status=2, uncollected=(broken,))])
-    assert [(one.test, one.outcome, one.line) for one in found] == [(FILE, "error", "ImportError: x")]
+def test_a_file_that_skips_itself_is_skipped_as_a_whole() -> None:
     skipped = Line(kind="collect", file=FILE, outcome="skipped", message="no GPU")
     assert named(put(5, [session(exit_status=5, uncollected=(skipped,))])) == {FILE: "skipped"}

@@ -29,7 +29,7 @@ def journal(path: Path, *lines: Mapping[str, object], cut: str = "") -> Path:
 
 def test_the_plan_is_written_as_the_plugin_reads_it(tmp_path: Path) -> None:
     rule = PlannedRule(name="a.b", action="skip", reason="It fails.", patterns=("x",))
-    plugin.write_plan(tmp_path / "plan.json", Plan(root="/up", journal="j", only=("a.py::b",), rules=(rule,)))
+    plugin.arguments(tmp_path / "plan.json", Plan(root="/up", journal="j", only=("a.py::b",), rules=(rule,)))
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert (plan["schema"], plan["root"], plan["mode"], plan["only"]) == (1, "/up", "apply", ["a.py::b"])
     assert plan["rules"][0]["patterns"] == ["x"]
