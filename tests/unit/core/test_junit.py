@@ -23,7 +23,6 @@ from core.junit import (
     node_id,
     read,
     read_file,
-    worst,
 )
 from pytorch_build.test.results import last_attempt
 
@@ -74,11 +73,6 @@ def test_every_outcome_is_written_and_read_again() -> None:
 )
 def test_the_line_that_matters(message: str, text: str, line: str) -> None:
     assert first_line(message, text) == line
-
-
-def test_a_failed_call_says_more_than_its_clean_up() -> None:
-    both = worst([case("failed", line="assert 0", text="a", seconds=1), case("error", text="b", seconds=2)])
-    assert (both.outcome, both.line, both.text, both.seconds) == ("failed", "assert 0", "a\nb", 3)
 
 
 @pytest.mark.parametrize(

@@ -197,20 +197,12 @@ def test_the_command_pins_what_a_person_asks_for() -> None:
 
 def test_the_command_names_device_packages_too() -> None:
     folder, start = Path("wheels"), "pip install --no-index --find-links wheels"
-    offers = [
-        Offer(name=f"{name}.whl", distribution=name, version=version)
-        for name, version in (
-            ("rocm", "7.1"),
-            ("rocm-sdk-libraries", "7.1"),
-            ("rocm-sdk-device-gfx942", "7.1"),
-            ("torch", "2"),
-            ("amd-torch-device-gfx942", "2"),
-        )
-    ]
-    devices = "amd-torch-device-gfx942==2 rocm-sdk-device-gfx942==7.1"
-    assert command(folder, offers, ["torch==2"]) == f"{start} torch==2 {devices}"
-    all_of_it = "rocm==7.1 rocm-sdk-device-gfx942==7.1 torch==2 amd-torch-device-gfx942==2"
-    assert command(folder, offers) == f"{start} {all_of_it}"
+    versions = dict.fromkeys(("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"), "7.1")
+    versions |= dict.fromkeys(("torch", "amd-torch-device-gfx942"), "2")
+    offers = [Offer(name=f"{name}.whl", distribution=name, version=of) for name, of in versions.items()]
+    torch, rocm = "amd-torch-device-gfx942==2", "rocm-sdk-device-gfx942==7.1"
+    assert command(folder, offers, ["torch==2"]) == f"{start} torch==2 {torch} {rocm}"
+    assert command(folder, offers) == f"{start} rocm==7.1 {rocm} torch==2 {torch}"
 
 
 def test_device_packages_of_the_targets_come_with_what_is_named(group: RunGroup) -> None:
