@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, NoReturn, get_a
 from xml.parsers import expat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 Outcome = Literal["passed", "skipped", "xfailed", "flaky", "error", "failed", "timeout", "crashed"]
@@ -74,25 +74,16 @@ _RAISED = re.compile(r"^E {2,}(\S.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """The result of one test.
+    """The result of one test."""
 
-    Attributes:
-        test: Its node id (``test_nn.py::TestNN::test_relu``); the file where the whole file failed.
-        outcome: ``flaky`` is failed and then passed; ``crashed`` is a dead interpreter.
-        line: The first line that matters of why it did not pass.
-        text: All output about it, cut to `TEXT_LIMIT` characters.
-        file: The test file; "" if unknown.
-        rule: The rule by which it was retried, and its reason; "" for none.
-    """
-
-    test: str
-    outcome: Outcome
+    test: str  # its node id (``test_nn.py::TestNN::test_relu``); the file where the whole file failed
+    outcome: Outcome  # ``flaky`` is failed and then passed; ``crashed`` is a dead interpreter
     seconds: float = 0.0
-    line: str = ""
-    text: str = ""
+    line: str = ""  # the first that matters of why it did not pass
+    text: str = ""  # all output about it, cut to `TEXT_LIMIT` characters
     file: str = ""
     attempts: int = 1
-    rule: str = ""
+    rule: str = ""  # why it may be skipped or tried again
 
     @property
     def failing(self) -> bool:
@@ -136,6 +127,17 @@ def counts(cases: Iterable[Case]) -> dict[str, int]:
     for case in cases:
         found[case.outcome] += 1
     return found
+
+
+def totals(cases: Collection[Case]) -> dict[str, int]:
+    """Count results as JUnit reports do."""
+    found = counts(cases)
+    return {
+        "tests": len(cases),
+        "failures": found["failed"],
+        "errors": found["error"] + found["crashed"] + found["timeout"],
+        "skipped": found["skipped"] + found["xfailed"],
+    }
 
 
 def first_line(message: str, text: str) -> str:
@@ -183,17 +185,9 @@ def write(document: Document) -> bytes:
         by_file.setdefault(case.file, []).append(case)
     for name, cases in by_file.items():
         suite = document.suites.get(name) or Suite(seconds=sum(case.seconds for case in cases))
-        total = counts(cases)
-        element = ET.SubElement(
-            root,
-            "testsuite",
-            name=clean(name),
-            tests=str(len(cases)),
-            failures=str(total["failed"]),
-            errors=str(total["error"] + total["crashed"] + total["timeout"]),
-            skipped=str(total["skipped"] + total["xfailed"]),
-            time=f"{suite.seconds:.3f}",
-        )
+        counted = {attribute: str(count) for attribute, count in totals(cases).items()}
+        time = {"time": f"{suite.seconds:.3f}"}
+        element = ET.SubElement(root, "testsuite", {"name": clean(name), **counted, **time})
         if document.timestamp:
             element.set("timestamp", document.timestamp)
         _properties(element, suite.properties.items())

@@ -321,9 +321,8 @@ def load(own: Path | None = None) -> Data:
 
 def add_config(parser: argparse._ActionsContainer) -> None:
     """Declare the option ``--config``."""
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"data of your own over CI's (default: {CONFIG}'s)"
-    )
+    what = f"data of your own over CI's (default: {CONFIG}'s)"
+    parser.add_argument("--config", type=Path, metavar="FILE", help=what)
 
 
 def load_own(arguments: argparse.Namespace, root: Path, env: Mapping[str, str]) -> Data:

@@ -145,7 +145,6 @@ class Rewritten:
 
     plan: Renamed
     file: WrittenFile
-    changed: tuple[str, ...] = ()
 
 
 def rewrite_set(
@@ -203,7 +202,7 @@ def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> R
     edits.require_done(edited.members)
     if edited.file.path.name != plan.target:
         raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")
-    return Rewritten(plan=plan, file=edited.file, changed=edited.changed)
+    return Rewritten(plan=plan, file=edited.file)
 
 
 def _check(one: Rewritten, change: RocmChange, expectation: Expectation | None) -> None:

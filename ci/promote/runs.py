@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -20,7 +20,7 @@ from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.test.reports import incomplete
+from pytorch_build.test.reports import changed_report, incomplete
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
@@ -164,24 +164,18 @@ def _outcome(record: Record, group: RunGroup) -> tuple[str, str]:
     """Return whether a test passed, failed, or counts for nothing, and why."""
     if record.status != "ok":
         return "failed", record.error or "no error message"
-    totals = _totals(record.details)
-    if totals is None:
-        return "void", "its record holds no totals"
-    passed, failed = totals
+    match record.details:
+        case {"tests": dict(tests)}:
+            failed = int(tests.get("failures", 0)) + int(tests.get("errors", 0))
+            passed = int(tests.get("tests", 0)) - int(tests.get("skipped", 0)) - failed
+        case {"checks": dict(checks)}:  # of `rocm-sdk test`
+            passed, failed = int(checks.get("passed", 0)), int(checks.get("failed", 0))
+        case _:
+            return "void", "its record holds no totals"
     if failed:
         return "failed", f"{failed} tests failed"
     void = _void(record, group) or ("" if passed else "no test passed")
     return ("void", void) if void else ("passed", "")
-
-
-def _totals(details: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Count what passed and what failed, of a report of pytest or of `rocm-sdk test`."""
-    if isinstance(tests := details.get("tests"), dict):
-        failed = int(tests.get("failures", 0)) + int(tests.get("errors", 0))
-        return int(tests.get("tests", 0)) - int(tests.get("skipped", 0)) - failed, failed
-    if isinstance(checks := details.get("checks"), dict):
-        return int(checks.get("passed", 0)), int(checks.get("failed", 0))
-    return None
 
 
 def _void(record: Record, group: RunGroup) -> str:
@@ -194,22 +188,14 @@ def _void(record: Record, group: RunGroup) -> str:
         return why
     if "gpu" in record.inputs and not record.inputs["gpu"] and group.artifact_group != CPU:
         return "it ran on a machine without a GPU"
-    report = _report(record)
-    if report is None:
-        return "its record names no report"
-    # by its name, as a run that was uploaded may lie under another prefix than where it was tested
-    name = report.key.rpartition("/")[2]
-    found = next((one for one in group.reports if one.key.rpartition("/")[2] == name), None)
-    if found is None:
-        return f"its report {name} is gone"
-    return "" if found.sha256 == report.sha256 else f"its report {name} was replaced"
+    return changed_report(record, {one.key.rpartition("/")[2]: one.sha256 for one in group.reports}.get)
 
 
 def _report(record: Record) -> Document | None:
-    said = record.details.get("report")
-    if not isinstance(said, dict) or not {"key", "sha256"} <= said.keys():
-        return None
-    return Document(key=str(said["key"]), sha256=str(said["sha256"]))
+    match record.details.get("report"):
+        case {"key": str(key), "sha256": str(sha256)}:
+            return Document(key=key, sha256=sha256)
+    return None
 
 
 def is_sample(version: str) -> bool:

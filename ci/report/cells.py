@@ -74,7 +74,10 @@ def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
     for (name, _), run in found.items():
         by_cell[name].append(run)
-    return {name: tuple(sorted(runs, key=_order)) for name, runs in by_cell.items()}
+    at = {stage: place for place, stage in enumerate(NEEDS)}
+    for runs in by_cell.values():
+        runs.sort(key=lambda run: (not run.started, run.started, at.get(run.stage, 0), run.stage))
+    return {name: tuple(runs) for name, runs in by_cell.items()}
 
 
 def missing_tests(group: GroupFacts) -> Mapping[tuple[CellName, str], str]:
@@ -98,11 +101,6 @@ def _run(key: str, record: Record, missing: str) -> StageRun:
         error=missing or record.error,
         key=key,
     )
-
-
-def _order(run: StageRun) -> tuple[bool, str, int, str]:
-    names = list(NEEDS)
-    return (not run.started, run.started, names.index(run.stage) if run.stage in names else 0, run.stage)
 
 
 def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:

@@ -111,22 +111,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options, one for each build argument among them."""
     known = images()
     parser.add_argument("--image", default="", metavar="NAME", help=f"which one: {', '.join(known)}")
-    parser.add_argument(
-        "--name", default="", metavar="NAME", help="its name here (default: its own, with the GPU family)"
-    )
+    what = "its name here (default: its own, with the GPU family)"
+    parser.add_argument("--name", default="", metavar="NAME", help=what)
     parser.add_argument("--engine", choices=ENGINES, help="what builds (default: the first that works)")
-    parser.add_argument(
-        "--date", default="", metavar="YYYYMMDD", help="the nightly's day (default: today, UTC)"
-    )
-    parser.add_argument(
-        "--tag", action="append", default=[], metavar="TAG", help="instead of nightly-YYYYMMDD and latest"
-    )
-    parser.add_argument(
-        "--push",
-        default="",
-        metavar="REGISTRY/REPO",
-        help="push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in",
-    )
+    what = "the nightly's day (default: today, UTC)"
+    parser.add_argument("--date", default="", metavar="YYYYMMDD", help=what)
+    what = "instead of nightly-YYYYMMDD and latest"
+    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=what)
+    what = "push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in"
+    parser.add_argument("--push", default="", metavar="REGISTRY/REPO", help=what)
     parser.add_argument("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
     what = "push one that was saved there, as a job does that may push and runs nothing of the image"
     parser.add_argument("--archive", type=Path, metavar="FILE", help=what)

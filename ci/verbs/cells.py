@@ -58,10 +58,8 @@ class Expanded:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "matrix",
-        help="ci, release, a plan that `configure` wrote, or a TOML file with a table of the same shape",
-    )
+    what = "ci, release, a plan that `configure` wrote, or a TOML file with a table of the same shape"
+    parser.add_argument("matrix", help=what)
     parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
 
 

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--write", action="store_true", help="write these pages again, as after a yank or a removal"
-    )
+    what = "write these pages again, as after a yank or a removal"
+    parser.add_argument("--write", action="store_true", help=what)
     parser.epilog = "Without --write nothing is written: pages that would change are named."
 
 

@@ -48,20 +48,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(option, action="append", default=[], metavar=metavar, help=about)
     group.add_argument("--base", default="", metavar="REF", help="the commit that changes are counted from")
-    group.add_argument(
-        "--branch", default="main", metavar="BRANCH", help="pushed or merged into (default: main)"
-    )
+    what = "pushed or merged into (default: main)"
+    group.add_argument("--branch", default="main", metavar="BRANCH", help=what)
     group.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
     group.add_argument("--fork", action="store_true", help="a pull request from a fork")
-    group.add_argument(
-        "--date", type=_date, metavar="YYYY-MM-DD", help="the day to plan for (default: today)"
-    )
+    what = "the day to plan for (default: today)"
+    group.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help=what)
     group = parser.add_argument_group("the plan")
     data.add_config(group)
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
-    group.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE and resolve"
-    )
+    what = "write the plan, for MATRIX=FILE and resolve"
+    group.add_argument("--output", type=Path, metavar="FILE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -77,19 +77,12 @@ def _among(values: Iterable[str], patterns: Sequence[str]) -> bool:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--therock",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="a checkout of ROCm/TheRock: its work tree, or a git directory",
-    )
-    parser.add_argument(
-        "--commit", default="", metavar="REV", help="what to read of a git directory (default: HEAD)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print differences as JSON, also those with a reason"
-    )
+    what = "a checkout of ROCm/TheRock: its work tree, or a git directory"
+    parser.add_argument("--therock", type=Path, required=True, metavar="DIR", help=what)
+    what = "what to read of a git directory (default: HEAD)"
+    parser.add_argument("--commit", default="", metavar="REV", help=what)
+    what = "print differences as JSON, also those with a reason"
+    parser.add_argument("--json", action="store_true", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--output-dir", type=Path, metavar="DIR", help="artifact directory (default: where build_rocm looks)"
-    )
+    what = "artifact directory (default: where build_rocm looks)"
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", help=what)
     for names, metavar, about in (
         (
             ("--artifact-run-id",),

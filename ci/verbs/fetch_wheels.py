@@ -54,21 +54,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
     add_platform(parser)
-    parser.add_argument(
-        "--output-dir", type=Path, metavar="DIR", help="where they go (default: .cache/wheels/RUN/GROUP)"
-    )
-    parser.add_argument(
-        "--packages",
-        action="append",
-        default=[],
-        metavar="NAMES",
-        help="these, and what they require of the run, instead of all",
-    )
-    parser.add_argument(
-        "--with-dependencies",
-        action="store_true",
-        help="also what they require of others, from the store's index of dependencies (mirror_deps)",
-    )
+    what = "where they go (default: .cache/wheels/RUN/GROUP)"
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", help=what)
+    what = "these, and what they require of the run, instead of all"
+    parser.add_argument("--packages", action="append", default=[], metavar="NAMES", help=what)
+    what = "also what they require of others, from the store's index of dependencies (mirror_deps)"
+    parser.add_argument("--with-dependencies", action="store_true", help=what)
     parser.add_argument("--jobs", type=int, default=8, metavar="N", help="files at once (default: 8)")
     parser.epilog = "With --python (a version, such as 3.12, or a path), only what is for that Python."
 
@@ -98,14 +89,11 @@ def run(arguments: argparse.Namespace) -> None:
         console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
         return
     done = fetch(group, wanted, folder, jobs=arguments.jobs)
+    done = sorted(done, key=lambda one: one.offer.name)
+    took = [f"{one.seconds:.1f}" if one.fresh else "kept" for one in done]
     rows = [
-        (
-            one.offer.name,
-            console.size(one.offer.size),
-            f"{one.seconds:.1f}" if one.fresh else "kept",
-            one.offer.sha256[:12],
-        )
-        for one in sorted(done, key=lambda one: one.offer.name)
+        (one.offer.name, console.size(one.offer.size), seconds, one.offer.sha256[:12])
+        for one, seconds in zip(done, took, strict=True)
     ]
     console.table(("file", "size", "seconds", "sha256"), rows)
     fresh = sum(one.fresh for one in done)

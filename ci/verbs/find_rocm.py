@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--plan",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="a plan that `configure` wrote; it is completed",
-    )
+    what = "a plan that `configure` wrote; it is completed"
+    parser.add_argument("--plan", type=Path, required=True, metavar="FILE", help=what)
     data.add_config(parser)
 
 

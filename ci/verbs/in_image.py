@@ -40,9 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", required=True, metavar="NAME", help="the image, as its engine knows it")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="load it from there first")
     parser.add_argument("--sessions", required=True, metavar="A B", help="what runs inside")
-    parser.add_argument(
-        "--session-python", default="", metavar="V", help="Python of the sessions, such as 3.11"
-    )
+    what = "Python of the sessions, such as 3.11"
+    parser.add_argument("--session-python", default="", metavar="V", help=what)
     parser.add_argument("--gpu", action="store_true", help="with this machine's GPUs")
     parser.add_argument("--engine", choices=engines.RUNNERS, help="default: the first that works")
     parser.epilog = "Options that are not known here go to the sessions."

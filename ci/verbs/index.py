@@ -27,9 +27,8 @@ _HALF_PUBLISHED = 3600
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--directory", type=Path, metavar="DIR", help="any directory of wheels and sdists, instead of a run"
-    )
+    what = "any directory of wheels and sdists, instead of a run"
+    parser.add_argument("--directory", type=Path, metavar="DIR", help=what)
     add_group(parser, default="the GPU family, else every one")
     add_platform(parser)
 

@@ -46,9 +46,8 @@ class Bundle:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help=f"where to write the zip (default: {OUTPUT.as_posix()})"
-    )
+    what = f"where to write the zip (default: {OUTPUT.as_posix()})"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -29,12 +29,8 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--from-run-id",
-        default="",
-        metavar="ID",
-        help="a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows",
-    )
+    what = "a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows"
+    parser.add_argument("--from-run-id", default="", metavar="ID", help=what)
     add_group(parser, default="every one")
 
 

@@ -85,9 +85,8 @@ class Places:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "--require-success", action="store_true", help="fail if anything failed, after reporting it"
-    )
+    what = "fail if anything failed, after reporting it"
+    parser.add_argument("--require-success", action="store_true", help=what)
     parser.add_argument("--always", action="store_true", help="send, whatever the event and the result")
     parser.epilog = "NEEDS holds toJSON(needs), the results of the workflow's jobs."
 
@@ -139,25 +138,19 @@ def _recorded(common: Common) -> Sequence[Failure]:
         try:
             store, outputs = there.open_for_reading(), there.outputs
             # a group all of whose builds failed has records and no wheels
-            keys = [one.key for one in store.list(outputs.manifests_prefix(""))]
-            names = [key.removeprefix(outputs.manifests_prefix("")).lstrip("/") for key in keys]
+            prefix = outputs.manifests_prefix("")
+            names = [one.key.removeprefix(prefix) for one in store.list(prefix)]
             for group in sorted({name.partition("/")[0] for name in names if "/" in name}):
-                found += of_records(records.read_all(store, outputs, group))
+                every = records.read_all(store, outputs, group)
+                found += [_failure(one) for one in every if one.status == "failed"]
         except FatalError as problem:
             console.warn(f"Could not read the run's records: {problem.message}", title="notify")
     return found
 
 
-def of_records(found: Sequence[Record]) -> Sequence[Failure]:
-    """Return the stages that failed, by the run's records."""
-    failed = [(one, one.cell) for one in found if one.status == "failed"]
-    return [
-        Failure(
-            name=" ".join(filter(None, (one.stage, cell.gpu_family, cell.torch_ref, cell.python))),
-            error=first_line(one.error or ""),
-        )
-        for one, cell in failed
-    ]
+def _failure(record: Record) -> Failure:
+    parts = (record.stage, record.cell.gpu_family, record.cell.torch_ref, record.cell.python)
+    return Failure(name=" ".join(filter(None, parts)), error=first_line(record.error))
 
 
 def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], url: str = "") -> RunResult:

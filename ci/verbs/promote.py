@@ -56,11 +56,7 @@ _OPTIONS = {
         ("--from-version", "V", "ROCm's version of it, like 7.10.0rc2"),
         ("--version", "V", "ROCm's version of the release, like 7.10.0"),
         ("--from-release-type", "TYPE", "whose bucket has it staged (default: prerelease)"),
-        (
-            "--gpu-targets",
-            "A,B",
-            "gfx targets that the release has device code for (default: the candidate's)",
-        ),
+        ("--gpu-targets", "A,B", "gfx targets that it has device code for (default: the candidate's)"),
         ("--from-store", "STORE", "the store that has it staged"),
     ),
 }

@@ -31,13 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--text", action="store_true", help="only print the summary, write no page")
     form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
     add_platform(parser)
-    parser.add_argument(
-        "--against",
-        default="",
-        metavar="RUN",
-        help="another run of the store: which sources differ, which wheels grew; previous: the last one "
-        "before this that built the same cells (default: for runs of CI); none",
-    )
+    what = "another run of the store: which sources differ, which wheels grew; previous: the last one before "
+    what += "this that built the same cells (default: for runs of CI); none"
+    parser.add_argument("--against", default="", metavar="RUN", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -28,12 +28,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_store_names(parser)
     parser.add_argument("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
-    parser.add_argument(
-        "--policy", default="", metavar="NAME", help="policy of ci/retention.toml (default: the release type)"
-    )
-    parser.add_argument(
-        "--at-most", type=int, metavar="PERCENT", help="the largest part of what is there that may go"
-    )
+    what = "policy of ci/retention.toml (default: the release type)"
+    parser.add_argument("--policy", default="", metavar="NAME", help=what)
+    what = "the largest part of what is there that may go"
+    parser.add_argument("--at-most", type=int, metavar="PERCENT", help=what)
     parser.add_argument(
         "--distribution-store",
         action="append",
@@ -42,9 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="where releases come to from here: what they and their staging need stays"
         " (default: of a bucket of the data, that of its release type; repeatable)",
     )
-    parser.add_argument(
-        "--today", type=_day, metavar="DATE", help="plan as on this day, with --dry-run (YYYY-MM-DD)"
-    )
+    what = "plan as on this day, with --dry-run (YYYY-MM-DD)"
+    parser.add_argument("--today", type=_day, metavar="DATE", help=what)
 
 
 def _day(text: str) -> datetime:

@@ -40,46 +40,26 @@ WAIT = 600.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument("venv", type=Path, metavar="VENV", help="the environment's folder")
-    parser.add_argument(
-        "--packages",
-        action="append",
-        required=True,
-        metavar="NAMES",
-        help="requirements, separated by spaces; of a run's distributions a name alone means its version",
-    )
-    parser.add_argument(
-        "--from-run-id", default="", metavar="ID", help="a run, or 'local' for what was built"
-    )
+    add = parser.add_argument
+    add("venv", type=Path, metavar="VENV", help="the environment's folder")
+    what = "requirements, separated by spaces; of a run's distributions a name alone means its version"
+    add("--packages", action="append", required=True, metavar="NAMES", help=what)
+    add("--from-run-id", default="", metavar="ID", help="a run, or 'local' for what was built")
     group = add_package_source(parser, "where our packages come from, unless from a run", "")
     group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
     add_group(parser)
     add_platform(parser)
-    parser.add_argument(
-        "--deps-index-url",
-        default="",
-        metavar="URL",
-        help="index of what our packages require (default: the store's python-deps, else your own indexes)",
-    )
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=WAIT,
-        metavar="SECONDS",
-        help=f"how long to wait for an index that lags behind (default: {WAIT:.0f})",
-    )
-    parser.add_argument("--pre", action="store_true", help="allow pre-releases that nothing names")
-    parser.add_argument("--clean", action="store_true", help="make the environment anew")
-    parser.add_argument(
-        "--activate-in-future-github-actions-steps",
-        dest="activate",
-        action="store_true",
-        help="let the job's later steps run in the environment",
-    )
-    parser.add_argument(
-        "--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)"
-    )
-    parser.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+    what = "index of what our packages require (default: the store's python-deps, else your own indexes)"
+    add("--deps-index-url", default="", metavar="URL", help=what)
+    what = f"how long to wait for an index that lags behind (default: {WAIT:.0f})"
+    add("--wait", type=float, default=WAIT, metavar="SECONDS", help=what)
+    add("--pre", action="store_true", help="allow pre-releases that nothing names")
+    add("--clean", action="store_true", help="make the environment anew")
+    what = "let the job's later steps run in the environment"
+    add("--activate-in-future-github-actions-steps", dest="activate", action="store_true", help=what)
+    what = "what installs (default: uv)"
+    add("--backend", "--installer", choices=("uv", "pip"), default="uv", help=what)
+    add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
     parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
 
 

@@ -30,35 +30,21 @@ JOBS = 32
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_distribution_store(parser)
-    parser.add_argument(
-        "--distributions",
-        choices=("all", "rocm", "pytorch"),
-        default="all",
-        help="ROCm's own packages, PyTorch's wheels, or all (default)",
-    )
-    parser.add_argument(
-        "--packages", default="", metavar="A,B", help="only these distributions (default: every one)"
-    )
+    what = "ROCm's own packages, PyTorch's wheels, or all (default)"
+    parser.add_argument("--distributions", choices=("all", "rocm", "pytorch"), default="all", help=what)
+    what = "only these distributions (default: every one)"
+    parser.add_argument("--packages", default="", metavar="A,B", help=what)
     add_group(parser, default="the GPU family, else every one")
 
 
 def add_distribution_store(parser: argparse.ArgumentParser) -> None:
     """Declare what staging and promotion share: where wheels are handed out from, and for which platform."""
-    parser.add_argument(
-        "--distribution-store",
-        default="",
-        metavar="STORE",
-        help="where wheels are handed out from: a folder or s3://bucket (default: the release type's bucket)",
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=JOBS, metavar="N", help="objects at a time (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--platform",
-        choices=("linux", "windows"),
-        default="",
-        help="the wheels' platform (default of stage: this machine's; of promote: every one)",
-    )
+    what = "where wheels are handed out from: a folder or s3://bucket (default: the release type's bucket)"
+    parser.add_argument("--distribution-store", default="", metavar="STORE", help=what)
+    what = "objects at a time (default: %(default)s)"
+    parser.add_argument("--jobs", type=int, default=JOBS, metavar="N", help=what)
+    what = "the wheels' platform (default of stage: this machine's; of promote: every one)"
+    parser.add_argument("--platform", choices=("linux", "windows"), default="", help=what)
 
 
 def distribution_store_of(arguments: argparse.Namespace, common: Common, *, dry_run: bool) -> Store:

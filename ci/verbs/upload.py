@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci.publish.folders import Digests
 from core import console, files
@@ -54,36 +54,21 @@ class Folders:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_store_names(parser)
-    parser.add_argument(
-        "--input-dir",
-        "--packages-dir",
-        "--input-packages-dir",
-        type=Path,
-        metavar="DIR",
-        help="wheels and sdists, in DIR/dist where there is one (default: the run in ./out)",
-    )
-    for option, what in (("logs", "logs"), ("reports", "reports")):
-        parser.add_argument(
-            f"--{option}-dir", type=Path, metavar="DIR", help=f"{what}, at every depth of DIR"
-        )
-    parser.add_argument("--artifacts-dir", type=Path, metavar="DIR", help="archives of artifacts")
-    parser.add_argument("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
-    parser.add_argument(
-        "--build-dir",
-        type=Path,
-        metavar="DIR",
-        help="a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are",
-    )
+    add, folder = parser.add_argument, dict[str, Any](type=Path, metavar="DIR")
+    what = "wheels and sdists, in DIR/dist where there is one (default: the run in ./out)"
+    add("--input-dir", "--packages-dir", "--input-packages-dir", **folder, help=what)
+    add("--logs-dir", **folder, help="logs, at every depth of DIR")
+    add("--reports-dir", **folder, help="reports, at every depth of DIR")
+    add("--artifacts-dir", **folder, help="archives of artifacts")
+    add("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
+    what = "a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are"
+    add("--build-dir", **folder, help=what)
     add_group(parser)
     add_platform(parser)
-    parser.add_argument(
-        "--what",
-        default="",
-        metavar="KIND,…",
-        help=f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})",
-    )
+    what = f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})"
+    add("--what", default="", metavar="KIND,…", help=what)
     what = "a store whose run is copied in the place of the one in ./out"
-    parser.add_argument("--from", dest="source", default=DEFAULT_STORE, metavar="STORE", help=what)
+    add("--from", dest="source", default=DEFAULT_STORE, metavar="STORE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -230,32 +215,22 @@ def summarize(
     from core.run import job_files
 
     page = outputs.python_find_links_url(artifact_group)
+    links = [(job_files.link(one.name, outputs.url_of(one.key)), one) for one in put[:_ROWS]]
     rows = [
-        (
-            job_files.link(one.name, outputs.url_of(one.key)),
-            job_files.text(one.version),
-            console.size(one.size),
-            f"`{one.sha256[:12]}`",
-        )
-        for one in put[:_ROWS]
+        (link, job_files.text(one.version), console.size(one.size), f"`{one.sha256[:12]}`")
+        for link, one in links
     ]
     named = {"page for --find-links": page}
     if index:
         named["index"] = outputs.python_index_url(artifact_group)
-    lines = [
+    blocks = [
         f"### {job_files.text(f'Wheels of run {outputs.run_id}, {artifact_group}')}",
-        "",
         ", ".join(job_files.link(text, url) for text, url in named.items()),
-        "",
-        "```",
-        f"pip install '{_pinned(put)}' --find-links '{page}'",
-        "```",
-        "",
+        f"```\npip install '{_pinned(put)}' --find-links '{page}'\n```",
         job_files.table(("wheel", "version", "size", "sha256"), rows),
-        "",
-        *([f"and {len(put) - _ROWS} more"] if len(put) > _ROWS else []),
+        f"and {len(put) - _ROWS} more" if len(put) > _ROWS else "",
     ]
-    console.summary("\n".join(lines))
+    console.summary("\n\n".join(filter(None, blocks)))
 
 
 def _pinned(put: Sequence[FileRecord]) -> str:

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="WHEEL",
-        help="a wheel or sdist: a path, or an http(s), s3 or file address",
-    )
+    what = "a wheel or sdist: a path, or an http(s), s3 or file address"
+    parser.add_argument("files", nargs="+", metavar="WHEEL", help=what)
     add_platform(parser)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON, a list")
     parser.epilog = (

@@ -159,16 +159,14 @@ def add_store_names(parser: ArgumentParser) -> None:
 
 def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
     """Declare ``--artifact-group``: which folder of a run's wheels."""
-    parser.add_argument(
-        "--artifact-group", default="", metavar="GROUP", help=f"the run's group (default: {default})"
-    )
+    what = f"the run's group (default: {default})"
+    parser.add_argument("--artifact-group", default="", metavar="GROUP", help=what)
 
 
 def add_platform(parser: argparse._ActionsContainer) -> None:
     """Declare ``--platform``: whose part of a run."""
-    parser.add_argument(
-        "--platform", choices=get_args(Platform), help="whose part of the run it is (default: this machine's)"
-    )
+    what = "whose part of the run it is (default: this machine's)"
+    parser.add_argument("--platform", choices=get_args(Platform), help=what)
 
 
 def add_common(parser: ArgumentParser) -> None:

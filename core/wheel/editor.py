@@ -67,7 +67,6 @@ class EditedFile:
 
     file: WrittenFile
     members: tuple[str, ...]
-    changed: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +112,8 @@ def edit_wheel(
         first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
         last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
     file = _write(target, first, added.members, last, info=info, epoch=epoch)
-    changed = {step.name for step in (*first, *last) if step.content is not None}
     return EditedFile(
-        file=file,
-        members=(*(step.name for step in first), *new, *(step.name for step in last)),
-        changed=tuple(sorted(changed.union(new))),
+        file=file, members=(*(step.name for step in first), *new, *(step.name for step in last))
     )
 
 
@@ -154,8 +150,7 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> Edite
     except UnicodeDecodeError as problem:
         raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
     file = write_sdist(folder, name.distribution, version, members, metadata=metadata)
-    changed = tuple(sorted(path for path in old if new[path] != old[path][0]))
-    return EditedFile(file=file, members=tuple(old), changed=changed)
+    return EditedFile(file=file, members=tuple(old))
 
 
 def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]) -> tuple[list[_Step], str]:

@@ -179,8 +179,7 @@ class _Running:
         """Collect the file as it is, and choose the shard's tests; None for all, also where that fails."""
         plain = replace(self.setting, expression="", arguments=())
         sessions, _ = self._started("collect", None, ("--collect-only", "-q"), plain)
-        lines = [line for one in sessions for line in (one.end, *one.uncollected)]
-        if not sessions or any(line is None or line.outcome == "error" for line in lines):
+        if not sessions or not all(one.whole for one in sessions):
             return None
         found = dict.fromkeys(test for one in sessions for test in one.collected)
         self.whole, self.existing = len(found), frozenset(found)
@@ -249,8 +248,7 @@ class _Running:
             only=only,
             rules=setting.rules,
         )
-        plugin.write_plan(path, plan)
-        argv, env = self._command([*plugin.arguments(path), *more], setting)
+        argv, env = self._command([*plugin.arguments(path, plan), *more], setting)
 
         def journals() -> list[Path]:
             return sorted(self.folder.glob(f"{name}.*journal.jsonl"))

@@ -289,9 +289,6 @@ def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
     """Require device packages for whatever is installed without device code of its own.
 
     Such a torch imports, and fails at its first kernel.
-
-    Raises:
-        CheckError: A device package is missing, or of another version.
     """
     if not targets:
         return

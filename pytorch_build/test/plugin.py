@@ -1,8 +1,8 @@
 """The tool's side of the pytest plugin: its plan, its arguments, and the journal that it keeps.
 
 `pytorch_build.test.target.wheel_test_plugin` describes the formats, and runs inside the target environment.
-What runs upstream's tests writes a plan, puts `TARGET` on the process's PYTHONPATH, adds `arguments` to
-pytest's (or to ``PYTEST_ADDOPTS``, where a program starts pytest), and reads the journal afterwards.
+What runs tests puts `TARGET` on the process's PYTHONPATH, adds `arguments` to pytest's (or to
+``PYTEST_ADDOPTS``, where a program starts pytest), and reads the journal afterwards.
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ class Session:
     end: Line | None = None
 
     @property
+    def whole(self) -> bool:
+        """Whether pytest came to its end, and every file was collected."""
+        return self.end is not None and all(one.outcome != "error" for one in self.uncollected)
+
+    @property
     def unfinished(self) -> tuple[str, ...]:
         """Tests that began and did not end: what ran when the interpreter died."""
         ended = {one.test for one in self.results if one.outcome != "rerun"}
@@ -109,14 +114,10 @@ class Session:
         return tuple(test for test in self.collected if test not in begun)
 
 
-def write_plan(path: Path, plan: Plan) -> None:
-    """Write the plan for the plugin."""
+def arguments(path: Path, plan: Plan) -> Sequence[str]:
+    """Write the plan for the plugin, and return pytest's arguments for it."""
     files.write_text(path, plan.model_dump_json(by_alias=True, indent=1) + "\n")
-
-
-def arguments(plan: Path) -> Sequence[str]:
-    """Return pytest's arguments for the plugin; `TARGET` must be on the process's PYTHONPATH."""
-    return ("-p", PLUGIN, "--wheel-test-plan", str(plan))
+    return ("-p", PLUGIN, "--wheel-test-plan", str(path))
 
 
 def read_journal(path: Path) -> Sequence[Session]:

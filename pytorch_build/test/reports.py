@@ -42,7 +42,7 @@ from pytorch_build.test.shards import Shard
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from core.cli.options import Common
@@ -102,13 +102,7 @@ def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, rep
 def totals(report: Report) -> Mapping[str, Any]:
     """Count results as a promotion reads them, and by outcome; a shard cannot say how many exist."""
     document, cases = report.document, report.document.cases
-    found = junit.counts(cases)
-    tests = {
-        "tests": len(cases),
-        "failures": found["failed"],
-        "errors": found["error"] + found["crashed"] + found["timeout"],
-        "skipped": found["skipped"] + found["xfailed"],
-    }
+    found, tests = junit.counts(cases), junit.totals(cases)
     known = [suite.properties.get(EXISTING) for suite in document.suites.values()]
     if report.shard is None and known and None not in known:
         files_as_a_whole = sum(case.test == case.file for case in cases)
@@ -293,14 +287,6 @@ def groups_of(common: Common) -> Sequence[str]:
     return sorted(found)
 
 
-def in_store(
-    store: Store, outputs: RunOutputs, artifact_group: str
-) -> tuple[Sequence[Report], Sequence[Record]]:
-    """Read the reports of a group of a run, and its records."""
-    every = records.read_all(store, outputs, artifact_group)
-    return reports_of(store, outputs, artifact_group, every), every
-
-
 def _tests_of(every: Iterable[Record]) -> Sequence[Record]:
     """Choose the records of tests; what was made of shards adds nothing to them."""
     return [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
@@ -340,7 +326,11 @@ def checked(
     artifact_group: str,
 ) -> tuple[Tested, ...]:
     """Add what records know and reports do not: failures without a report, changed reports, other bytes."""
-    by_origin = {one.origin: one for one in tested}
+    by_origin, prefix = {one.origin: one for one in tested}, outputs.reports_prefix(artifact_group)
+
+    def digest(name: str) -> str | None:
+        return store.digest(f"{prefix}/{name}") if store.find(f"{prefix}/{name}") else None
+
     found = [(record, _origin(record, artifact_group, outputs)) for record in _tests_of(every)]
     added: dict[Origin, list[str]] = defaultdict(list)
     for origin in by_origin.keys() - {origin for _, origin in found}:
@@ -351,8 +341,8 @@ def checked(
             # the results show failures already
             if known.passed or not known.cases:
                 added[origin].append(f"{record.stage} failed: {record.error or 'no error message'}")
-        elif change := _changed(record, store, outputs.reports_prefix(artifact_group)):
-            added[origin].append(change)
+        elif change := changed_report(record, digest):
+            added[origin].append(f"{record.stage}: {change}")
         elif why := out_of_date(record, every):
             added[origin].append(why)
     return tuple(
@@ -361,22 +351,21 @@ def checked(
     )
 
 
-def _changed(record: Record, store: Store, prefix: str) -> str:
-    report = record.details.get("report")
-    if not isinstance(report, dict) or not {"key", "sha256"} <= report.keys():
-        return f"the record of {record.stage} names no report"
-    # a run that was uploaded lies under another prefix than where it was tested
-    name = _report_name(record)
-    if store.find(f"{prefix}/{name}") is None:
-        return f"the report {name} of {record.stage} is gone"
-    same = store.digest(f"{prefix}/{name}") == report["sha256"]
-    return "" if same else f"the report {name} of {record.stage} was replaced"
+def changed_report(record: Record, digest: Callable[[str], str | None]) -> str:
+    """Explain what became of the report that a record names, by the digest of each name; "" for nothing."""
+    match record.details.get("report"):
+        case {"key": str(), "sha256": sha256}:
+            # by its name: a run that was uploaded lies under another prefix than where it was tested
+            name = _report_name(record)
+            found = digest(name)
+            return "" if found == sha256 else f"its report {name} {'was replaced' if found else 'is gone'}"
+    return "its record names no report"
 
 
 def _report_name(record: Record) -> str:
-    report = record.details.get("report")
-    if isinstance(report, dict) and "key" in report:
-        return str(report["key"]).rpartition("/")[2]
+    match record.details.get("report"):
+        case {"key": str(key)}:
+            return key.rpartition("/")[2]
     return f"{records.record_name(record.stage.removeprefix(_STAGE), record.cell)}.xml"
 
 

@@ -291,14 +291,10 @@ def latest_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
     return f"{outputs.external_repo}test-durations/{outputs.platform}/{artifact_group}/{config}.json"
 
 
-def run_key(outputs: RunOutputs, artifact_group: str, config: str) -> str:
-    """Key of the durations that all shards of a run are planned by."""
-    return f"{outputs.reports_prefix(artifact_group)}/durations-{config}.json"
-
-
 def for_run(store: Store, outputs: RunOutputs, artifact_group: str, config: str) -> Durations:
     """Return the durations that plan a run: its own, which its first shard takes from the last run."""
-    own, latest = (key(outputs, artifact_group, config) for key in (run_key, latest_key))
+    own = f"{outputs.reports_prefix(artifact_group)}/durations-{config}.json"
+    latest = latest_key(outputs, artifact_group, config)
     if not outputs.immutable:
         # the local run is planned anew each time, and its report shows if its shards disagree
         return _read(store, latest)

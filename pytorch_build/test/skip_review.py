@@ -211,7 +211,11 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
     wanted = _less(parse_toml(text, where=where), rules, tests)
     if not wanted.get("rules"):
         return ""
-    if _parsed(result) != wanted:
+    try:
+        same = tomllib.loads(result) == wanted
+    except tomllib.TOMLDecodeError:
+        same = False
+    if not same:
         gone = ", ".join((*sorted(rules), *(one for listed in tests.values() for one in listed)))
         raise DataError(
             f"{where} is laid out so that it cannot be pruned line by line.",
@@ -222,10 +226,7 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
 
 
 def _with_comment(lines: Sequence[str], number: int) -> int:
-    """Return the line where a table begins, with the comment directly above it.
-
-    A comment at the top of a file is the file's, when the blank line after it says so.
-    """
+    """Return the line where a table begins, with the comment directly above it; one apart is the file's."""
     while number > 0 and lines[number - 1].lstrip().startswith("#"):
         number -= 1
     return number
@@ -246,13 +247,6 @@ def _less(
         for key in {"tests", "patterns"} & table.keys():
             table[key] = [one for one in table[key] if one not in tests.get(name, ())]
     return {**data, "rules": left}
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None
 
 
 def diff(before: str, after: str, name: str) -> str:

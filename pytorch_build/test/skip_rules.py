@@ -145,13 +145,7 @@ class Rule:
 
 
 def load(more: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
-    """Read the rules: the project's own, then TOML files of the user's, or folders of them.
-
-    Raises:
-        MissingInputError: A file or folder does not exist, or a folder holds no TOML file.
-        DataError: A file breaks the schema; the message holds every problem with its key path.
-        UsageError: Two files give rules of the same name.
-    """
+    """Read the rules: the project's own, then TOML files of the user's, or folders of them."""
     found: dict[str, Rule] = {}
     for path in (folder, *more):
         files = sorted(path.glob("*.toml")) if path.is_dir() else [path]

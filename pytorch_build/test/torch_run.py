@@ -123,11 +123,9 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
     context, tests, common = bench.context, bench.tests, bench.context.common
     cell = context.cell(bench.target.tag)
     origin = Origin.of("test_torch", cell, config=request.config, run_id=common.outputs.run_id)
-    chosen, every = (
-        _files(bench, request),
-        _files(bench, replace(request, include=(), exclude=(), expression="")),
-    )
-    left_out = f"{len(every.keys() - chosen)} of {len(every)} test files did not run"
+    chosen = _files(bench, request)
+    every = _files(bench, replace(request, include=(), exclude=(), expression=""))
+    absent = len(every.keys() - chosen)
     known = (
         shards.read_durations(request.durations)
         if request.durations
@@ -143,7 +141,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         applied=_applied(bench, request, rules),
         files=chosen,
         plan=shards.plan(chosen, known, request.shard.count),
-        left_out=left_out if every.keys() - chosen else "",
+        left_out=f"{absent} of {len(every)} test files did not run" if absent else "",
     )
     found = {
         **inputs,

@@ -13,7 +13,7 @@ from packaging.version import Version
 from pydantic import Field, model_validator
 
 from core import console, process
-from core.data import Model, load_toml, read_text
+from core.data import Model, data_file, read_text
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from pytorch_build.lock import pins
 from pytorch_build.sources import checkout as sources
@@ -235,9 +235,7 @@ class TestFile:
         return module(self.file)
 
 
-def load() -> ConfigurationsFile:
-    """Read the data."""
-    return load_toml(DATA, ConfigurationsFile)
+load = data_file(DATA, ConfigurationsFile)
 
 
 def configuration(name: str) -> Configuration:

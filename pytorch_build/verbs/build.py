@@ -47,13 +47,8 @@ _AS_GIVEN = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument("project", help=f"what to build: {', '.join(PROJECTS)}")
-    parser.add_argument(
-        "--container",
-        nargs="?",
-        const="any",
-        choices=("any", *engines.RUNNERS),
-        help="run in the manylinux image, by docker or podman (default: whichever is there)",
-    )
+    what = "run in the manylinux image, by docker or podman (default: whichever is there)"
+    parser.add_argument("--container", nargs="?", const="any", choices=("any", *engines.RUNNERS), help=what)
     trees = parser.add_argument_group("a developer's own trees, built as they are and never changed")
     for project, option in _OWN_TREES.items():
         trees.add_argument(option, type=Path, metavar="DIR", dest=f"own_{project}", help=f"tree of {project}")

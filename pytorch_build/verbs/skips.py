@@ -245,7 +245,6 @@ class Trial:
     tree: Path
     rules: tuple[PlannedRule, ...]
     gpu: bool = False
-    seconds: float = SECONDS
 
 
 def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Trial:
@@ -307,17 +306,11 @@ def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, file in enumerate(named):
-            plan, journal = folder / f"{number}.json", folder / f"{number}.jsonl"
-            plugin.write_plan(
-                plan,
-                plugin.Plan(
-                    root=str(trial.tree),
-                    journal=str(journal),
-                    mode="apply" if mode == "collect" else "try",
-                    rules=trial.rules,
-                ),
-            )
-            argv: list[str | Path] = [trial.python, "-m", "pytest", *plugin.arguments(plan)]
+            journal = folder / f"{number}.jsonl"
+            facts = {"root": str(trial.tree), "journal": str(journal), "rules": trial.rules}
+            plan = plugin.Plan(**facts, mode="apply" if mode == "collect" else "try")
+            own = plugin.arguments(journal.with_suffix(".json"), plan)
+            argv: list[str | Path] = [trial.python, "-m", "pytest", *own]
             argv += ["-p", "no:cacheprovider", "-q", "--rootdir", trial.tree]
             argv += ["--collect-only"] if mode == "collect" else []
             console.say(f"{mode}: {file}")
@@ -331,8 +324,7 @@ def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path)
         PYTHONDONTWRITEBYTECODE="1",
         PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
     )
-    limits = Limits(seconds=trial.seconds)
-    ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, limits=limits)
+    ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, limits=Limits(seconds=SECONDS))
     if ended.stopped:
         console.warn(f"{file} {ended.stopped}.")
     if not journal.is_file():

@@ -31,9 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", action="append", default=[], metavar="NAME[=SHARDS]", help=what)
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
-    parser.add_argument(
-        "--record-durations", action="store_true", help="keep how long tests took, for later runs' shards"
-    )
+    what = "keep how long tests took, for later runs' shards"
+    parser.add_argument("--record-durations", action="store_true", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -63,7 +62,8 @@ class Group:
     def __init__(self, common: Common, name: str) -> None:
         self.common, self.name = common, name
         store, outputs = common.open_for_reading(), common.outputs
-        self.reports, self.records = reports.in_store(store, outputs, name)
+        self.records = records.read_all(store, outputs, name)
+        self.reports = reports.reports_of(store, outputs, name, self.records)
         merged = results.merged(self.reports)
         self.tested = reports.checked(merged, self.records, store=store, outputs=outputs, artifact_group=name)
 

@@ -165,15 +165,16 @@ def _pytest(
     # what somebody else's files add is not among the tests that a release rests on
     existing = frozenset(every.collected)
     ours = tuple(one for one in cases if one.test in existing or one.failing)
-    seconds = {name: sum(one.seconds for one in ours if one.file == name) for name in map(_file, existing)}
-    there = Counter(map(_file, existing))
     suites = {
-        name: Suite(seconds=spent, properties={EXISTING: str(there[name])}) for name, spent in seconds.items()
+        name: Suite(
+            seconds=sum(one.seconds for one in ours if one.file == name),
+            # a file that cannot be collected has tests, too
+            properties={EXISTING: str(count)} if every.whole else {},
+        )
+        for name, count in Counter(map(_file, existing)).items()
     }
-    report = Report(
-        origin=_origin(context, target),
-        document=Document(cases=ours, suites=suites, properties={MAY_SKIP: "0"}),
-    )
+    document = Document(cases=ours, suites=suites, properties={MAY_SKIP: "0"})
+    report = Report(origin=_origin(context, target), document=document)
     store, outputs = context.common.open_store(), context.common.outputs
     details = reports.put_report(store, outputs, context.artifact_group, report)
     again = f"nox -s test_smoke -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR"
@@ -195,9 +196,9 @@ def _session(
     """Run pytest on the smoke tests, and read its journal."""
     journal, ended = folder / "journal.jsonl", Ended(returncode=0)
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
-    plugin.write_plan(files.made(folder) / "plan.json", plan)
+    own = plugin.arguments(files.made(folder) / "plan.json", plan)
     argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
-    argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", *plugin.arguments(folder / "plan.json")]
+    argv += ["--rootdir", SMOKE_TESTS, "-p", "no:cacheprovider", *own]
     try:
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:

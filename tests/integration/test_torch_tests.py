@@ -9,11 +9,10 @@ import subprocess  # noqa: TID251 - a run is interrupted here, which the door fo
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from core import junit
 from tests.integration.clones import TAG, Clone, said
 
 if TYPE_CHECKING:
@@ -22,20 +21,6 @@ if TYPE_CHECKING:
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 
 # beside the sample's own files, in the user's tree
-BAD = """
-import os, signal, time
-import torch
-
-def test_one(): assert torch.ones(2).sum().item() == 2.0
-def test_dies(): os._exit(0)
-def test_hangs():
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-    time.sleep(600)
-def test_floods():
-    for _ in range(1600):
-        os.write(1, b"x" * 65536)
-def test_last(): pass
-"""
 LONG = """
 import os, pathlib, subprocess, sys, time
 
@@ -66,7 +51,6 @@ def tree(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run_tests(clone).returncode == 0
     made = tmp_path_factory.mktemp("mine") / "pytorch"
     shutil.copytree(source, made, symlinks=True)
-    (made / "test" / "test_bad.py").write_text(BAD)
     (made / "test" / "test_long.py").write_text(LONG)
     return made
 
@@ -81,42 +65,6 @@ def test_the_samples_own_tests_pass_on_its_wheel(clone: Clone) -> None:
     assert record["details"]["tests"]["failures"] == record["details"]["tests"]["errors"] == 0
     assert record["inputs"]["tests"]["commit"] == clone.lock()["torch"]["commit"]
     assert "test_torch: unchanged, nothing to do" in said(run_tests(clone))
-
-
-def test_shards_together_are_the_whole(clone: Clone) -> None:
-    whole = {case.test for case in reports(clone, f"torch-sample-{TAG}.xml")}
-    for shard in ("1/2", "2/2"):
-        done = run_tests(clone, "--shard", shard)
-        assert done.returncode == 0, said(done)[-4000:]
-    parts = [{case.test for case in reports(clone, f"torch-sample-{TAG}-{at}-of-2.xml")} for at in (1, 2)]
-    assert parts[0] | parts[1] == whole
-    assert not parts[0] & parts[1]
-
-
-def reports(clone: Clone, name: str) -> Any:
-    return junit.read_file(clone.path / "out/local-linux/reports" / "cpu" / name).cases
-
-
-def test_bad_files_cost_their_tests_and_no_more(clone: Clone, tree: Path) -> None:
-    words = ("--pytorch-dir", tree, "--include", "test_bad", "--include", "test_nn", "--test-timeout", "10")
-    done = run_tests(clone, *words)
-    assert done.returncode == 1
-    assert "failed with exit code 9" in said(done)
-    # a flood stays out of what people read
-    assert len(said(done)) < 200_000
-    found = {case.test: case.outcome for case in reports(clone, f"torch-sample-{TAG}.xml")}
-    bad = {test.partition("::")[2]: outcome for test, outcome in found.items() if "test_bad" in test}
-    assert bad == {
-        "test_one": "passed",
-        "test_dies": "crashed",
-        "test_hangs": "timeout",
-        "test_floods": "passed",
-        "test_last": "passed",
-    }
-    assert [outcome for test, outcome in found.items() if "test_nn" in test] == ["passed"] * 2
-    failed = clone.record(f"test_torch-sample-{TAG}.failed", "cpu")
-    assert failed["exit_code"] == 9
-    assert "test_bad.py::test_dies crashed" in failed["error"]
 
 
 def alive(pid: int) -> bool:

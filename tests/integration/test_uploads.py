@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.verbs.upload import KINDS, upload_from, write_pages
 from core import files, process
-from core.cli.options import ROOT, Common
-from core.errors import MachineError, MissingInputError, StoreError
-from core.run import stage
-from core.run.records import Cell
+from core.cli.options import ROOT
+from core.errors import MachineError, MissingInputError
 from core.stores.directory import DirectoryStore
 from core.stores.s3_client import PROBE
 from tests.integration.s3_proxy import proxied
@@ -143,35 +139,14 @@ def test_what_a_machine_refuses_is_an_ordinary_error(tmp_path: Path, name: str) 
     assert "internal error" not in done.stderr
 
 
-def test_a_job_that_runs_again_builds_and_uploads_nothing(
-    rclone: S3Server, tmp_path: Path, make_wheel: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    bucket, built = rclone.make_bucket(), []
-
-    def attempt(number: int, *, readable: bool = True, commit: str = "abc") -> None:
-        """Build and upload on a machine of its own; builds never make the same bytes twice."""
-        there = f"s3://{bucket}"
-        common = Common(root=tmp_path / str(number), run_id="123", read_store=there if readable else "")
-
-        def work() -> stage.Made:
-            built.append(number)
-            return stage.Made(files=(make_wheel(common.root / "dist", content=f"X = {number}\n"),))
-
-        cell = Cell(python="cp312", torch_ref="nightly")
-        one = stage.Stage(name="build_torch", common=common, artifact_group=GROUP, cell=cell)
-        stage.perform(one, {"commit": commit}, work)
-        target = replace(common, store=there, read_store="")
-        write_pages(target, upload_from(target, KINDS, GROUP))
-
-    attempt(1)
-    before = state(rclone, bucket)
-    assert f"{PREFIX}/python/{GROUP}/index.html" in before
-    attempt(2)
-    assert f"unchanged, taken from s3://{bucket}" in capsys.readouterr().err
-    # the machine cannot read the bucket, and makes other bytes from the same inputs
-    attempt(3, readable=False)
-    assert "the run has it, made from the same inputs" in capsys.readouterr().err
-    assert (built, state(rclone, bucket)) == ([1, 3], before)
-    with pytest.raises(StoreError, match="with other bytes"):
-        attempt(4, commit="def")
-    assert state(rclone, bucket) == before
+def test_nothing_is_lost_over_a_network_that_fails(rclone: S3Server, folder: Path) -> None:
+    whole = rclone.make_bucket()
+    upload(folder, whole, process.inherited(**rclone.variables))
+    bucket = rclone.make_bucket()
+    with proxied(rclone.endpoint, rate=0.3, seed=7) as proxy:
+        upload(folder, bucket, process.inherited(**rclone.at(proxy.endpoint).variables))
+        assert any(one.fault for one in proxy.requests)
+    assert state(rclone, bucket).keys() == state(rclone, whole).keys()
+    for key, size in state(rclone, whole).items():
+        changing = "/manifests/" in key or key.endswith("/index-state.txt")
+        assert changing or state(rclone, bucket)[key] == size

@@ -8,20 +8,8 @@ It runs inside the target environment, so it is one file that needs the standard
 `pytorch_build.test.plugin` writes the plan and reads the journal. Test ids are pytest's node ids with the
 path relative to the plan's ``root``, however pytest was started: ``test/test_nn.py::TestNN::test_x[a/b 1]``.
 
-The plan is JSON, and every rule in it applies: conditions were decided before::
-
-    {"schema": 1,
-     "root": "/path/of/the/checkout",
-     "journal": "/path/of/the/journal", # "{pid}" in it becomes the process's id
-     "mode": "apply",                   # or "try": run only what skip and xfail rules take, unmarked
-     "runner": false,                   # or true: started by upstream's run_test.py, see below
-     "only": null,                      # or exact ids: every other test is deselected
-     "rules": [{"name": "cuda.mempool",         # file and table of the rule
-                "action": "skip",               # or "xfail" (strict), or "retry"
-                "reason": "…",                  # goes into the report of each test
-                "retries": 0,                   # of "retry": how often again after a failure
-                "tests": ["…"],                 # exact ids
-                "patterns": ["…"]}]}            # regular expressions, matched against whole ids
+The plan is JSON, `plugin.Plan`, and every rule in it applies: conditions were decided before. ``mode`` "try"
+runs only what skip and xfail rules take, unmarked; ``only`` are exact ids: other tests are deselected.
 
 A test that a rule skips is marked, not dropped: it stands in the journal with the rule's name and reason. Of
 several rules that take a test, skip wins over xfail, xfail over retry, and among equals the first.
@@ -31,20 +19,16 @@ again, so a failure could pass for a success. With ``runner`` every test runs on
 failures, and the runner gets status 0 as long as pytest itself worked.
 
 The journal is JSON lines, each flushed when it happens, so that it holds what was known when an interpreter
-died. One file may hold several sessions, one after another. In the order of a session::
+died. One file may hold several sessions, one after another. Kinds of lines, in the order of a session, with
+the fields of `plugin.Line`::
 
-    {"kind": "session", "schema": 1, "time": 1790000000.0, "python": "3.11.7",
-     "torch": "2.13.0+cpu"}            # torch: "" where it is not installed
-    {"kind": "collect", "file": "test/test_x.py", "outcome": "error", "message": "…", "text": "…"}
-                                       # a file that could not be collected; or "skipped" as a whole
-    {"kind": "collected", "tests": ["…"], "deselected": 12}    # ids about to run
-    {"kind": "rule", "rule": "cuda.mempool", "tests": ["…"]}
-                                       # each rule once, with every collected test that it matches,
-                                       # also those that another rule took or -k deselected
-    {"kind": "start", "test": "…"}
-    {"kind": "test", "test": "…", "outcome": "passed", "seconds": 0.0123, "attempt": 1,
-     "rule": "", "message": "", "text": ""}    # text: the traceback of a failure
-    {"kind": "end", "exit": 0}
+    session    python, torch ("" where it is not installed)
+    collect    a file that could not be collected, or "skipped" as a whole
+    collected  ids about to run
+    rule       each rule once, with every collected test that it matches, also those that another took
+    start      a test
+    test       its outcome; text: the traceback of a failure
+    end        pytest's exit status
 
 Outcomes: ``passed``, ``failed``, ``error`` (in setup or teardown), ``skipped``, ``xfailed``, ``xpassed``
 (not strict), ``rerun`` (failed, and tried again: another "test" line with the next attempt follows),

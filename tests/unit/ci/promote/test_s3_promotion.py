@@ -16,16 +16,16 @@ from tests.unit.ci.promote.conftest import VERBS, decision_in
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-FAMILIES = ("gfx94X-dcgpu",)
-
 
 @pytest.fixture
-def buckets(s3: S3Client, runs: Any) -> Any:
-    """Leave a tested run in one bucket, for another one to hand out."""
-    s3.create_bucket(Bucket="therock-nightly-python")
-    runs.store = open_store("s3://bucket", root=ROOT)
-    for family in FAMILIES:
-        runs.whole(family)
+def buckets(s3: S3Client, runs: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Leave a tested run of CI in its bucket, for another one to hand out."""
+    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("therock-nightly-artifacts", "therock-nightly-python"):
+        s3.create_bucket(Bucket=name)
+    runs.run_id, runs.store = "17123441166", open_store("s3://therock-nightly-artifacts", root=ROOT)
+    runs.whole("gfx94X-dcgpu")
     return runs
 
 
@@ -37,14 +37,14 @@ def test_staging_and_promotion_copy_on_the_server(
 
     monkeypatch.setattr(S3Store, "fetch", no_download)
     nightly = ["--release-type", "nightly"]
-    assert main("ci", "", VERBS, ["stage", "--run-id", "17", "--store", "s3://bucket", *nightly]) == 0
+    assert main("ci", "", VERBS, ["stage", "--run-id", buckets.run_id, *nightly]) == 0
     assert main("ci", "", VERBS, ["promote", *nightly, "--by", "one"]) == 0
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
     decision = decision_in(bucket)
     assert len(decision.files) == 4
     for file in decision.files:
         assert bucket.digest(file.key) == file.sha256 == buckets.store.digest(file.staged_key.replace(
-            "v2-staging", "17-linux/python"
+            "v2-staging", "17123441166-linux/python"
         ))  # fmt: skip
         head = s3.head_object(Bucket="therock-nightly-python", Key=file.key)
         assert head["CacheControl"] == "public, max-age=31536000, immutable"
@@ -57,23 +57,7 @@ def test_staging_and_promotion_copy_on_the_server(
 
 def test_a_missing_bucket_is_one_clear_error(buckets: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert buckets.made
-    words = ["--run-id", "17", "--store", "s3://bucket", "--distribution-store", "s3://nowhere-to-be-found"]
-    assert main("ci", "", VERBS, ["stage", *words]) == 11
-    assert "nowhere-to-be-found" in capsys.readouterr().err
-    assert main("ci", "", VERBS, ["promote", *words[4:]]) == 11
-    assert "nowhere-to-be-found" in capsys.readouterr().err
-
-
-def test_a_run_of_ci_is_staged_from_its_bucket(
-    runs: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("therock-nightly-artifacts", "therock-nightly-python"):
-        s3.create_bucket(Bucket=name)
-    runs.run_id, runs.store = "17123441166", open_store("s3://therock-nightly-artifacts", root=ROOT)
-    runs.whole(FAMILIES[0])
-    assert main("ci", "", VERBS, ["stage", "--run-id", runs.run_id, "--release-type", "nightly"]) == 0
-    key = f"manifests/v2-staging/{FAMILIES[0]}/17123441166-linux.json"
-    assert s3.head_object(Bucket="therock-nightly-python", Key=key)
-    assert main("ci", "", VERBS, ["promote", "--release-type", "nightly"]) == 0
+    where = ["--distribution-store", "s3://nowhere-to-be-found", "--release-type", "nightly"]
+    for words in (["stage", "--run-id", buckets.run_id], ["promote"]):
+        assert main("ci", "", VERBS, [*words, *where]) == 11
+        assert "nowhere-to-be-found" in capsys.readouterr().err

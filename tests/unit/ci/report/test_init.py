@@ -174,12 +174,6 @@ def test_builds_say_what_their_records_say_and_nonsense_is_a_problem() -> None:
     assert torch.graphs[0].mean == pytest.approx(14.2)
     assert torch.memory is not None
     assert torch.memory.peak == 96 << 30
-    assert torch.cache is not None
-    assert (torch.cache.storage, torch.cache.access, torch.cache.lost) == (
-        "s3://runs/compiler-cache/ci/sccache",
-        "read-write",
-        "",
-    )
     odd = samples.build("torch", GROUP, REF, PYTHON).model_copy(update={"details": {"ninja": "many"}})
     page = page_of(facts(odd))
     assert page.builds[0].graphs == ()

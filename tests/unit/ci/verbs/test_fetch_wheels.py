@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -80,21 +81,11 @@ def test_a_strangers_file_of_the_same_version_is_not_left_beside_ours(
     assert fetch(group, [one], tmp_path / "wheels"), "other versions do no harm"
 
 
-class _Broken:
-    def __init__(self) -> None:
-        self.read_before = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read(self, _count: int) -> bytes:
-        if self.read_before:
+class _Broken(BytesIO):
+    def read(self, _count: int | None = -1, /) -> bytes:
+        if self.tell():
             raise StoreError("The connection is gone.")
-        self.read_before = True
-        return b"half"
+        return super().read()
 
 
 @pytest.mark.parametrize(("broken", "comes"), [(2, True), (99, False)])
@@ -107,7 +98,7 @@ def test_reading_that_breaks_off_begins_again(
     def open_store(self: DirectoryStore, key: str) -> Any:
         nonlocal tries
         tries += 1
-        return _Broken() if tries <= broken else opened(self, key)
+        return _Broken(b"half") if tries <= broken else opened(self, key)
 
     monkeypatch.setattr(DirectoryStore, "open", open_store)
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -206,20 +197,12 @@ def test_the_command_pins_what_a_person_asks_for() -> None:
 
 def test_the_command_names_device_packages_too() -> None:
     folder, start = Path("wheels"), "pip install --no-index --find-links wheels"
-    offers = [
-        Offer(name=f"{name}.whl", distribution=name, version=version)
-        for name, version in (
-            ("rocm", "7.1"),
-            ("rocm-sdk-libraries", "7.1"),
-            ("rocm-sdk-device-gfx942", "7.1"),
-            ("torch", "2"),
-            ("amd-torch-device-gfx942", "2"),
-        )
-    ]
-    devices = "amd-torch-device-gfx942==2 rocm-sdk-device-gfx942==7.1"
-    assert command(folder, offers, ["torch==2"]) == f"{start} torch==2 {devices}"
-    all_of_it = "rocm==7.1 rocm-sdk-device-gfx942==7.1 torch==2 amd-torch-device-gfx942==2"
-    assert command(folder, offers) == f"{start} {all_of_it}"
+    versions = dict.fromkeys(("rocm", "rocm-sdk-libraries", "rocm-sdk-device-gfx942"), "7.1")
+    versions |= dict.fromkeys(("torch", "amd-torch-device-gfx942"), "2")
+    offers = [Offer(name=f"{name}.whl", distribution=name, version=of) for name, of in versions.items()]
+    torch, rocm = "amd-torch-device-gfx942==2", "rocm-sdk-device-gfx942==7.1"
+    assert command(folder, offers, ["torch==2"]) == f"{start} torch==2 {torch} {rocm}"
+    assert command(folder, offers) == f"{start} rocm==7.1 {rocm} torch==2 {torch}"
 
 
 def test_device_packages_of_the_targets_come_with_what_is_named(group: RunGroup) -> None:

@@ -36,11 +36,6 @@ LISTED = RunResult(
 )
 
 
-def test_needs_are_jobs_to_results() -> None:
-    written = '{"setup": {"result": "success", "outputs": null}, "linux": {"result": "failure"}}'
-    assert notify.read_needs(written) == {"setup": "success", "linux": "failure"}
-
-
 @pytest.mark.parametrize("written", ["", "[]", "{}", "nonsense", '{"setup": {}}', '{"setup": "success"}'])
 def test_what_names_no_results_is_refused(written: str) -> None:
     with pytest.raises(errors.DataError):
@@ -138,11 +133,6 @@ def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixtur
 )
 def test_failing_nightlies_are_told(event: str, result: RunResult, told: bool) -> None:  # noqa: FBT001 - a row
     assert notify.is_sent(Policy(events=("schedule",)), {"GITHUB_EVENT_NAME": event}, result) is told
-
-
-def test_addresses_are_read_from_the_environment() -> None:
-    found = notify.places({"NOTIFY_EMAIL": "a@example.com, b@example.com,", "NOTIFY_SMTP_URL": "smtps://x"})
-    assert found == Places(smtp="smtps://x", email=("a@example.com", "b@example.com"))
 
 
 def test_a_mail_server_that_is_none_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

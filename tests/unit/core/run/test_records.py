@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import ValidationError
 
 from core.errors import DataError
 from core.run import RunOutputs, records
@@ -71,9 +70,3 @@ def test_all_records_of_a_group_are_read_by_name(store: DirectoryStore) -> None:
 def test_what_is_no_record_is_named(text: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
         records.parse(text, where="build.json")
-
-
-@pytest.mark.parametrize("facts", [{"size": -1}, {"sha256": "abc"}, {"sha256": "A" * 64}])
-def test_a_file_has_a_size_and_a_digest(facts: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FileRecord(**{"name": "a.whl", "size": 1, "sha256": "0" * 64, **facts})

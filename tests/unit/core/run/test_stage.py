@@ -156,24 +156,14 @@ def test_a_failure_is_recorded_beside_the_last_success_until_the_next(
     assert (failed.status, failed.exit_code, failed.error, failed.files) == ("failed", code, error, ())
     assert failed.inputs == other
     assert read(one) == good
-    again = Work(wheel)
-    perform(one, other, again)
-    assert again.done == 1
-    assert read(one, f"{NAME}.failed") is None
-
-
-def test_a_failure_is_over_when_its_stage_succeeds_or_older_inputs_hold_again(
-    tmp_path: Path, wheel: Path
-) -> None:
-    one, work, failing = stage(tmp_path), Work(wheel), Work(problem=BuildError("No wheel."))
-    with pytest.raises(BuildError):
-        perform(one, INPUTS, failing)
-    good = perform(one, INPUTS, work)
-    with pytest.raises(BuildError):
-        perform(one, {"commit": "def"}, failing)
-    assert perform(one, INPUTS, work) == good
-    assert (work.done, failing.done) == (1, 2)
-    assert read(one, f"{NAME}.failed") is None
+    # older inputs that hold again end it, as a success does
+    for inputs, done in ((INPUTS, 0), (other, 1)):
+        again = Work(wheel)
+        perform(one, inputs, again)
+        assert again.done == done
+        assert read(one, f"{NAME}.failed") is None
+        with pytest.raises(type(problem)):
+            perform(one, {"commit": "worse"}, Work(problem=problem))
 
 
 def test_the_local_run_withdraws_what_its_cell_had_made_before_and_others_keep_what_they_have(

@@ -81,7 +81,6 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
     assert done.file.path == tmp_path / "new" / f"{NEW}-py3-none-any.whl"
     assert done.file.sha256 == hashlib.sha256(done.file.path.read_bytes()).hexdigest()
     assert done.file.size == done.file.path.stat().st_size
-    assert done.changed == (f"{NEW}.dist-info/METADATA", "demo/__init__.py", "demo/tool.sh")
     assert verify_record(done.file.path) == ()
     found = contents(done.file.path)
     record = found.pop(f"{NEW}.dist-info/RECORD")
@@ -278,7 +277,6 @@ def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: P
         assert not any(".dist-info/" in name for name in names[:-5])
         assert names[-1] == f"{NEW}.dist-info/RECORD"
     assert set(made.members) == set(names) - {f"{NEW}.dist-info/RECORD"}
-    assert "demo/data.bin" in made.changed
 
 
 @pytest.mark.parametrize(
@@ -341,7 +339,6 @@ def tar(folder: Path, *entries: tarfile.TarInfo | tuple[str, bytes]) -> Path:
 def test_an_sdist_changes_its_version_and_nothing_else(tmp_path: Path) -> None:
     done = edit_sdist(written(tmp_path), tmp_path / "new", version="1.0", edit=finalize)
     assert done.file.path == tmp_path / "new" / "demo-1.0.tar.gz"
-    assert done.changed == ("PKG-INFO", "src/demo.py")
     with tarfile.open(done.file.path) as archive:
         found = {one.name: (archive.extractfile(one), one.mode) for one in archive}
         contents = {name: (stream.read(), mode) for name, (stream, mode) in found.items() if stream}

@@ -401,9 +401,7 @@ def named(found: Sequence[Case]) -> dict[str, str]:
 
 
 def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Case, ...]:
-    empty = facts.pop("may_be_empty", False)
-    ended = Ended(returncode=returncode, seconds=9.0, **facts)
-    return of_file(FILE, ended, sessions, "the end", may_be_empty=empty)
+    return of_file(FILE, Ended(returncode=returncode, seconds=9.0, **facts), sessions, "the end")
 
 
 @pytest.mark.parametrize(
@@ -419,13 +417,6 @@ def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Cas
 def test_a_programs_status_is_its_result(ended: Ended, output: str, outcome: str, line: str) -> None:
     case = of_script("tools/x.py", ended, output)
     assert (case.test, case.file, case.outcome, case.line) == ("tools/x.py", "tools/x.py", outcome, line)
-
-
-def test_attempts_make_a_flaky_test() -> None:
-    heard = session(result("x", "rerun", "first"), result("x", attempt=2), result("z", "xpassed"))
-    found = put(0, [heard])
-    assert named(found) == {"x": "flaky", "z": "passed"}
-    assert (found[0].attempts, found[0].line) == (2, "first")
 
 
 @pytest.mark.parametrize(
@@ -474,10 +465,6 @@ def test_a_file_that_failed_as_a_whole(
     assert words in whole.line
 
 
-def test_an_empty_part_of_a_file_is_right_and_one_that_cannot_be_collected_is_not() -> None:
-    assert put(5, [session(exit_status=5)], may_be_empty=True) == ()
-    broken = Line(kind="collect", file=FILE, outcome="error", message="ImportError: x")
-    found = put(2, [session(exit_status=2, uncollected=(broken,))])
-    assert [(one.test, one.outcome, one.line) for one in found] == [(FILE, "error", "ImportError: x")]
+def test_a_file_that_skips_itself_is_skipped_as_a_whole() -> None:
     skipped = Line(kind="collect", file=FILE, outcome="skipped", message="no GPU")
     assert named(put(5, [session(exit_status=5, uncollected=(skipped,))])) == {FILE: "skipped"}

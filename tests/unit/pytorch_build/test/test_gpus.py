@@ -28,7 +28,6 @@ from pytorch_build.test.gpus import (
     visible,
     without_gpu,
 )
-from pytorch_build.test.upstream_tests import configuration
 
 CPU_NODE = "cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0\nunique_id 0\ndrm_render_minor 0\n"
 MI300X = (
@@ -330,13 +329,3 @@ def test_a_family_without_a_gpu_fails_unless_that_is_allowed(
     # no GPU runs the sample's device code
     assert [one.target for one in assignments(run.context("gfx950-dcgpu"), {})] == [""]
     assert [one.target for one in assignments(run.context("cpu", ref="nightly"), {})] == [""]
-
-
-def test_a_process_gets_as_many_gpus_as_the_policy_says(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = Machine(gpus=(Gpu(target="gfx942"), Gpu(target="gfx942")), vendor="amd")
-    monkeypatch.setattr(gpus, "this_machine", lambda: twice)
-    words = {"unique": "0", "all": "0,1"}
-    for name, policy in {"default": "unique", "distributed": "all"}.items():
-        assert configuration(name).gpus == policy
-        (one,) = assignments(run.context("gfx94X-dcgpu"), {}, policy=configuration(name).gpus)
-        assert one.env["HIP_VISIBLE_DEVICES"] == words[policy]

@@ -7,8 +7,6 @@ import pytest
 
 from core.errors import DataError, MissingInputError
 from pytorch_build.test import plugin
-from pytorch_build.test.plugin import Plan, PlannedRule
-from pytorch_build.test.target import wheel_test_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,17 +23,6 @@ def result(test: str, outcome: str, attempt: int = 1) -> dict[str, object]:
 def journal(path: Path, *lines: Mapping[str, object], cut: str = "") -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
     return path
-
-
-def test_the_plan_is_written_as_the_plugin_reads_it(tmp_path: Path) -> None:
-    rule = PlannedRule(name="a.b", action="skip", reason="It fails.", patterns=("x",))
-    plugin.write_plan(tmp_path / "plan.json", Plan(root="/up", journal="j", only=("a.py::b",), rules=(rule,)))
-    plan = json.loads((tmp_path / "plan.json").read_text())
-    assert (plan["schema"], plan["root"], plan["mode"], plan["only"]) == (1, "/up", "apply", ["a.py::b"])
-    assert plan["rules"][0]["patterns"] == ["x"]
-    # both sides mean the same formats
-    assert plan["schema"] == wheel_test_plugin.SCHEMA
-    assert (plugin.TARGET / f"{plugin.PLUGIN}.py").is_file()
 
 
 def test_a_journal_becomes_its_sessions(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from pytorch_build.test.reports import (
     MERGED,
     checked,
     in_folder,
-    in_store,
     of_shards,
     out_of_date,
     parse_expected,
@@ -215,7 +214,8 @@ def write(run: Any, stage: str, status: str = "ok", **facts: Any) -> None:
 
 def gathered(run: Any) -> Sequence[Tested]:
     outputs = run.common().outputs
-    mine, found = in_store(run.store, outputs, GROUP)
+    found = records.read_all(run.store, outputs, GROUP)
+    mine = reports.reports_of(run.store, outputs, GROUP, found)
     return checked(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
 
 
@@ -246,7 +246,7 @@ def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: Any) -
     (tested,) = gathered(run)
     assert tested.origin == replace(SAMPLE, stage="test_smoke")
     # and it is not the one that the record names
-    assert tested.problems == ("the report smoke-sample-cp312.xml of test_smoke was replaced",)
+    assert tested.problems == ("test_smoke: its report smoke-sample-cp312.xml was replaced",)
 
 
 def test_what_records_know_and_reports_do_not_is_a_problem(run: Any) -> None:
@@ -257,7 +257,7 @@ def test_what_records_know_and_reports_do_not_is_a_problem(run: Any) -> None:
     assert smoke.problems == ("test_smoke failed: no GPU.",)
     assert (torch.problems, torch.passed) == (("test_torch failed: no wheel.",), False)
     run.store.delete(key)
-    assert "the report smoke-sample-cp312.xml of test_smoke is gone" in gathered(run)[0].problems
+    assert "test_smoke: its report smoke-sample-cp312.xml is gone" in gathered(run)[0].problems
 
 
 def test_failures_that_the_results_show_are_told_once(run: Any) -> None:

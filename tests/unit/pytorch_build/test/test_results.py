@@ -80,45 +80,28 @@ def test_shards_are_merged() -> None:
     assert [(one.origin, one.passed) for one in cells] == [(other, True), (TORCH, False)]
 
 
+A, B = case("a.py::x"), case("b.py::x")
+SKIPPED = [case(f"t.py::{at}", "skipped") for at in range(90)]
+TWO = {"t.py": Suite(properties={EXISTING: "2"})}
+
+
 @pytest.mark.parametrize(
     ("reports", "problem"),
     [
-        ([report(case(), shard="1/2")], "no report of shard 2/2"),
-        ([report(case(), shard="3/9")], "no report of shard 1/9, 2/9, 4/9, 5/9, 6/9 and 3 more"),
-        (
-            [report(case("a.py::x"), shard="1/1"), report(case("b.py::x"), shard="1/1")],
-            "shard 1/1 reported 2 times",
-        ),
-        (
-            [report(case("a.py::x"), shard="1/1"), report(case("b.py::x"), shard="1/2")],
-            "shards of 1 and of 2",
-        ),
-        ([report(case(), shard="1/2"), report(case(), shard="2/2")], "t.py::A::x ran in more than one shard"),
-        ([report(case("a.py::x"), shard="1/1"), report(case(), where="odd.xml")], "odd.xml names no shard"),
-        (
-            [report(case("a.py::x"), shard="1/2", plan="p"), report(case("b.py::x"), shard="2/2", plan="q")],
-            "planned from different durations",
-        ),
-        ([report(case(), properties={LEFT_OUT: "2 of 3 test files did not run"})], "2 of 3 test files"),
-        (
-            [report(case(), case("t.py::y", "flaky"), properties={MAY_SKIP: "0"})],
-            "1 tests were skipped or tried",
-        ),
-        (
-            [
-                report(
-                    case(), *(case(f"t.py::{at}", "skipped") for at in range(90)), properties={MAY_SKIP: "50"}
-                )
-            ],
-            "90 tests were skipped or tried again by no rule",
-        ),
-        ([report(case(), problems=("cut off",), where="a.xml")], "a.xml: cut off"),
+        ([report(A, shard="1/2")], "no report of shard 2/2"),
+        ([report(A, shard="3/9")], "no report of shard 1/9, 2/9, 4/9, 5/9, 6/9 and 3 more"),
+        ([report(A, shard="1/1"), report(B, shard="1/1")], "shard 1/1 reported 2 times"),
+        ([report(A, shard="1/1"), report(B, shard="1/2")], "shards of 1 and of 2"),
+        ([report(A, shard="1/2"), report(A, shard="2/2")], "a.py::x ran in more than one shard"),
+        ([report(A, shard="1/1"), report(B, where="odd.xml")], "odd.xml names no shard"),
+        ([report(A, shard="1/2", plan="p"), report(B, shard="2/2", plan="q")], "from different durations"),
+        ([report(A, properties={LEFT_OUT: "2 of 3 test files did not run"})], "2 of 3 test files"),
+        ([report(A, case("t.py::y", "flaky"), properties={MAY_SKIP: "0"})], "1 tests were skipped or tried"),
+        ([report(A, *SKIPPED, properties={MAY_SKIP: "50"})], "90 tests were skipped or tried again by no"),
+        ([report(A, problems=("cut off",), where="a.xml")], "a.xml: cut off"),
         ([report()], "no test ran"),
         ([report(case(outcome="skipped"), case("t.py::A::y", "xfailed"))], "all 2 tests were skipped"),
-        (
-            [report(case(), suites={"t.py": Suite(properties={EXISTING: "2"})}, shard="1/1")],
-            "t.py has 2 tests, and 1 are reported",
-        ),
+        ([report(case(), suites=TWO, shard="1/1")], "t.py has 2 tests, and 1 are reported"),
     ],
 )
 def test_what_is_no_pass_is_told(reports: Sequence[Report], problem: str) -> None:

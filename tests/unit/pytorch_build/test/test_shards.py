@@ -134,41 +134,27 @@ def test_longer_names_count_before_shorter_ones() -> None:
 
 
 NAMES = st.integers(0, 7).map(lambda at: f"test_{at}.py")
+PARTS = st.tuples(
+    st.sampled_from(["TestA", "TestB", "TestC"]), st.sampled_from(["", "::test_x", "::test_y", "::test_z"])
+).map("".join)
+Known = dict[str, tuple[dict[str, float], float]]
 KNOWN = st.dictionaries(
-    NAMES,
-    st.builds(
-        lambda classes, starting: (classes, starting),
-        st.dictionaries(
-            st.sampled_from(["TestA", "TestB", "TestC"]),
-            st.dictionaries(st.sampled_from(["test_x", "test_y", "test_z"]), SECONDS, max_size=3),
-            max_size=3,
-        ),
-        st.floats(0, 20),
-    ),
-    max_size=8,
+    NAMES, st.tuples(st.dictionaries(PARTS, SECONDS, max_size=9), st.floats(0, 20)), max_size=8
 )
 
 
-def recorded(known: Mapping[str, tuple[Mapping[str, Mapping[str, float]], float]]) -> Durations:
+def recorded(known: Known) -> Durations:
     made = {}
-    for file, (classes, starting) in known.items():
-        parts = {f"{file}::{name}": sum(tests.values()) for name, tests in classes.items()}
-        parts |= {
-            f"{file}::{name}::{test}": seconds
-            for name, tests in classes.items()
-            for test, seconds in tests.items()
-        }
-        total = sum(sum(tests.values()) for tests in classes.values())
+    for file, (below, starting) in known.items():
+        total = sum(seconds for name, seconds in below.items() if "::" not in name)
+        parts = {f"{file}::{name}": seconds for name, seconds in below.items()}
         made[file] = FileDuration(seconds=total, starting=starting, parts=parts)
     return Durations(files=made)
 
 
 @given(known=KNOWN, unknown=st.sets(NAMES, max_size=4), count=st.integers(1, 7), seed=st.integers())
 def test_every_test_is_in_exactly_one_shard_on_every_machine(
-    known: Mapping[str, tuple[Mapping[str, Mapping[str, float]], float]],
-    unknown: set[str],
-    count: int,
-    seed: int,
+    known: Known, unknown: set[str], count: int, seed: int
 ) -> None:
     durations = recorded(known)
     named = sorted({*known, *unknown, "test_always.py"})
@@ -293,7 +279,7 @@ def test_all_shards_of_a_run_read_the_same(store: DirectoryStore) -> None:
 
 def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     record(store, run(), "cpu", "default", table(a=1))
-    key = shards.run_key(run(), "cpu", "default")
+    key = "17-linux/reports/cpu/durations-default.json"
     found = DirectoryStore.find
     looked: list[str] = []
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci.promote import runs
-from core import junit, process
+from core import junit
 from core.cli import main
 from core.junit import Case, Document, Suite
 from core.run import records
@@ -20,50 +19,39 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GROUP = "cpu"
-MIXED = """
-import os, pytest, time
-def test_ok(): pass
-def test_wrong(): assert 1 == 2
-@pytest.fixture
-def boom(): raise RuntimeError("set-up")
-def test_broken(boom): pass
-@pytest.mark.skip(reason="no GPU")
-def test_skipped(): pass
-@pytest.mark.xfail(strict=True, reason="known")
-def test_known(): assert 0
-def test_flaky():
-    assert os.path.exists("second")
-"""
+MIX = {
+    "ok": ("passed", ""),
+    "wrong": ("failed", "assert 1 == 2"),
+    "broken": ("error", "RuntimeError: set-up"),
+    "skipped": ("skipped", "no GPU"),
+    "known": ("xfailed", "known"),
+    "flaky": ("failed", "assert False"),
+}
 
 
 def door(*words: object) -> int:
     return main("pytorch_build", "", VERBS, [str(word) for word in ("test-report", *words)])
 
 
-def pytest_in(folder: Path, name: str, *options: str) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={name}", *options]
-    process.capture(argv, cwd=folder, env=process.inherited(PYTHONDONTWRITEBYTECODE="1"), check=False)
+def case(name: str, outcome: Any, line: str = "") -> Case:
+    return Case(test=f"test_mix.py::test_{name}", outcome=outcome, line=line, file="test_mix.py")
 
 
-@pytest.mark.processes
-def test_a_mix_of_real_reports_against_the_truth(
+def test_a_mix_of_reports_against_the_truth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tests, reports = tmp_path / "tests", tmp_path / "reports"
-    (tests / "out").mkdir(parents=True)
-    (tests / "test_mix.py").write_text(MIXED)
-    pytest_in(tests, "out/1.xml", "test_mix.py")
-    (tests / "second").touch()
-    pytest_in(tests, "out/2.xml", "test_mix.py", "-k", "flaky")
-    for folder in ("mix", "torn", "empty", "crashed"):
-        (reports / folder).mkdir(parents=True)
-    for name in ("1.xml", "2.xml"):
-        (reports / "mix" / name).write_bytes((tests / "out" / name).read_bytes())
-    (reports / "torn" / "1.xml").write_bytes((tests / "out" / "1.xml").read_bytes()[:-40])
-    (reports / "empty" / "1.xml").write_bytes(b"")
-    dead = Case(test="a.py::dies", outcome="crashed", line="the interpreter died of SIGSEGV", file="a.py")
-    hung = Case(test="a.py::hangs", outcome="timeout", line="killed after 600 s", file="a.py")
-    (reports / "crashed" / "1.xml").write_bytes(junit.write(Document(cases=(dead, hung))))
+    reports = tmp_path / "reports"
+    first = junit.write(Document(cases=tuple(case(name, *facts) for name, facts in MIX.items())))
+    written = {
+        "mix/1.xml": first,
+        "mix/2.xml": junit.write(Document(cases=(case("flaky", "passed"),))),
+        "torn/1.xml": first[:-40],
+        "empty/1.xml": b"",
+        "crashed/1.xml": junit.write(Document(cases=(case("dies", "crashed"), case("hangs", "timeout")))),
+    }
+    for name, content in written.items():
+        (reports / name).parent.mkdir(parents=True, exist_ok=True)
+        (reports / name).write_bytes(content)
     step = tmp_path / "step.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
     options = ("--summary", tmp_path / "s.md", "--json", tmp_path / "s.json")
@@ -71,14 +59,10 @@ def test_a_mix_of_real_reports_against_the_truth(
     data = json.loads((tmp_path / "s.json").read_text())
     assert not data["passed"]
     found = {one["stage"]: one for one in data["tests"]}
-    assert {name: number for name, number in found["mix"]["totals"].items() if number} == {
-        "passed": 1,
-        "failed": 1,
-        "error": 1,
-        "skipped": 1,
-        "xfailed": 1,
-        "flaky": 1,
-    }
+    outcomes = ("passed", "failed", "error", "skipped", "xfailed", "flaky")
+    assert {name: count for name, count in found["mix"]["totals"].items() if count} == dict.fromkeys(
+        outcomes, 1
+    )
     assert found["mix"]["problems"] == []
     assert {one["test"]: one["line"] for one in found["mix"]["failures"]} == {
         "test_mix.py::test_wrong": "assert 1 == 2",

@@ -103,8 +103,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         journal = tmp_path / "journal.jsonl"
         facts = {"root": str(tmp_path / "up"), "journal": str(journal)}
         plan = Plan.model_validate({**facts, "mode": mode, "only": only, "rules": rules})
-        plugin.write_plan(tmp_path / "plan.json", plan)
-        argv = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "plan.json")]
+        argv = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "plan.json", plan)]
         argv += ["-p", "no:cacheprovider", *(arguments or ["test_foo.py"])]
         environment = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None, **env)
         done = process.capture(argv, cwd=folder, env=environment, check=False)
@@ -239,7 +238,7 @@ def test_files_without_tests_are_told(run: Callable[..., Ran], text: str, outcom
 @pytest.mark.parametrize("text", ["{}", "{", '{"schema": 2}'])
 def test_a_plan_that_is_invalid_stops_pytest(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
-    argv = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "bad.json")]
+    argv = [sys.executable, "-m", "pytest", "-p", plugin.PLUGIN, "--wheel-test-plan", "bad.json"]
     env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
     done = process.capture(argv, cwd=tmp_path, env=env, check=False)
     assert done.returncode == 4
