@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.archive import Member
-from core.errors import ProcessError
-from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.build.rpaths import search_paths
 from pytorch_build.standalone.libraries import read_members
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
     from rocm_packaging.packages.layouts import Layout
 
-ROCM = "7.99.0.dev0+sample"
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
 SAMPLE = ("--torch-ref", "sample")
 CPU = ("--torch-ref=sample", "--gpu-family=cpu")
@@ -124,30 +120,6 @@ def test_family_cpu_through_nox_alone(built: Clone) -> None:
     assert torch["files"][0]["version"] == audio["files"][0]["version"] == "2.10.0a0+cpu.sample"
     assert torch["inputs"]["rocm"] is None
     assert audio["inputs"]["dependencies"] == {"torch": {"digest": torch["files"][0]["sha256"]}}
-
-
-@pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_placeholders_of_a_persons_index_are_never_installed(
-    built: Clone, tmp_path: Path, installer: str
-) -> None:
-    names = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries")
-    for name in names:
-        spec = WheelSpec(
-            distribution=name,
-            version="99.0",
-            tag="py3-none-any",
-            metadata=metadata_text((("Name", name), ("Version", "99.0"))),
-        )
-        write_wheel(tmp_path / name, spec, [Member(name=f"placeholder_{name}.py", source=b"")])
-        page = "".join(f'<a href="{path.name}">{path.name}</a>' for path in (tmp_path / name).iterdir())
-        (tmp_path / name / "index.html").write_text(page)
-    env = {"PIP_EXTRA_INDEX_URL": tmp_path.as_uri(), "PIP_FIND_LINKS": str(tmp_path / "rocm")}
-    words = ("--force", f"--installer={installer}")
-    built.passes("nox", "-s", "install_rocm", "--", *SAMPLE, *words, **env)
-    frozen = built.passes("uv", "pip", "freeze", "--python", built.path / ".nox" / "install_rocm")
-    for name in names:
-        assert re.search(rf"^{name}(==| @ ).*{re.escape(ROCM)}", frozen, re.MULTILINE), frozen
-    assert "99.0\n" not in frozen
 
 
 def test_cells_are_named_by_what_they_build(checkout: Clone) -> None:
@@ -307,17 +279,3 @@ def test_code_of_sources_sees_no_right_of_the_job(
     built.passes("nox", "-s", stage, "--", *SAMPLE, "--force", *words, tree, **told)
     assert "PATH" in seen.read_text(encoding="utf-8")
     assert "of-the-job" not in seen.read_text(encoding="utf-8")
-
-
-def test_a_failing_build_is_recorded_with_the_front_doors_code(built: Clone, own_audio: Path) -> None:
-    built.passes("nox", "-s", "build_torch", "--", *CPU)
-    setup = own_audio / "setup.py"
-    setup.write_text("raise SystemExit(7)\n" + setup.read_text())
-    done = built.nox("-s", "build_audio", "--", *CPU, f"--pytorch-audio-dir={own_audio}")
-    assert done.returncode == 1, said(done)[-4000:]
-    assert "status 7" in said(done)
-    assert "Traceback" not in said(done).partition("error:")[2]
-    failed = built.record(f"build_audio-sample-{TAG}.failed", "cpu")
-    assert (failed["status"], failed["exit_code"]) == ("failed", ProcessError.exit_code)
-    built.passes("nox", "-s", "build_audio", "--", *CPU)
-    assert not built.manifest(f"build_audio-sample-{TAG}.failed", "cpu").exists()

@@ -113,24 +113,6 @@ def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
     require_released(bucket, runs)
 
 
-def test_pip_installs_from_the_release_index(runs: Runs, tmp_path: Path) -> None:
-    bucket = DirectoryStore(tmp_path / "bucket")
-    call("stage", runs, bucket.url)
-    call("promote", runs, bucket.url)
-    with served(bucket.root) as url:
-        report = process.capture(
-            [
-                *(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", tmp_path / "got"),
-                *("--index-url", f"{url}/v2/gfx1151/simple/", "--python-version", "3.12"),
-                *("--platform", "linux_x86_64", "--only-binary", ":all:"),
-                *(f"torch=={runs.torch}", f"rocm-sdk-core=={runs.rocm}"),
-            ]
-        )
-    assert "Successfully downloaded" in report.stdout
-    wheels = {path.name for path in (tmp_path / "got").iterdir()}
-    assert len(wheels) == 2
-
-
 def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,36 +93,22 @@ def released(
     return rewrite_set([*rocm_packages, *torch_wheels], folder, final_of(CANDIDATE), expected=PROMISED)
 
 
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("split", "some"), [(False, False), (True, False), (True, True)])
 def test_rocms_packages_hold_what_a_build_of_the_release_holds(
-    tmp_path: Path,
-    split: bool,  # noqa: FBT001 - a parameter
+    tmp_path: Path, *, split: bool, some: bool
 ) -> None:
+    """The same goes for the packages of some targets and a build for these."""
     candidate = rocm_set(tmp_path / "candidate", CANDIDATE, split=split)
-    built = {path.name: path for path in rocm_set(tmp_path / "final", FINAL, split=split)}
-    done = rewrite_set(candidate, tmp_path / "released", final_of(CANDIDATE))
+    built = {path.name: path for path in rocm_set(tmp_path / "final", FINAL, split=split, one=some)}
+    change = final_of(CANDIDATE, ["gfx942"] if some else ())
+    taken = [one for one in candidate if change.keeps_package(canonicalize_name(one.name.partition("-")[0]))]
+    assert (len(taken) < len(candidate)) is some
+    done = rewrite_set(taken, tmp_path / "released", change)
     assert {one.plan.target for one in done} == set(built)
     assert any(".devel_links/" in member for one in done for member in one.changed) is split
     for one in done:
         if one.file.path.suffix == ".whl":
             require_sound(one.file.path)
-            assert contents(one.file.path) == contents(built[one.plan.target])
-        else:
-            assert one.file.path.read_bytes() == built[one.plan.target].read_bytes()
-
-
-def test_rocms_packages_for_some_targets_hold_what_a_build_for_these_holds(tmp_path: Path) -> None:
-    candidate = rocm_set(tmp_path / "candidate", CANDIDATE, split=True)
-    built = {path.name: path for path in rocm_set(tmp_path / "final", FINAL, split=True, one=True)}
-    change = final_of(CANDIDATE, ["gfx942"])
-    taken = [
-        path for path in candidate if change.keeps_package(canonicalize_name(path.name.partition("-")[0]))
-    ]
-    assert len(taken) < len(candidate)
-    done = rewrite_set(taken, tmp_path / "released", change)
-    assert {one.plan.target for one in done} == set(built)
-    for one in done:
-        if one.file.path.suffix == ".whl":
             assert contents(one.file.path) == contents(built[one.plan.target])
         else:
             assert one.file.path.read_bytes() == built[one.plan.target].read_bytes()

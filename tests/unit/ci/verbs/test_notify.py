@@ -36,11 +36,6 @@ LISTED = RunResult(
 )
 
 
-def test_needs_are_jobs_to_results() -> None:
-    written = '{"setup": {"result": "success", "outputs": null}, "linux": {"result": "failure"}}'
-    assert notify.read_needs(written) == {"setup": "success", "linux": "failure"}
-
-
 @pytest.mark.parametrize("written", ["", "[]", "{}", "nonsense", '{"setup": {}}', '{"setup": "success"}'])
 def test_what_names_no_results_is_refused(written: str) -> None:
     with pytest.raises(errors.DataError):

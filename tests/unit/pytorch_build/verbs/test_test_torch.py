@@ -12,7 +12,7 @@ from core import process
 from core.env import engines, installer
 from core.env.installer import Sources
 from core.packages import resolution, sources
-from pytorch_build.build.container import Job, inner_words
+from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
 from pytorch_build.test.upstream_tests import Tests, Torch
@@ -287,10 +287,3 @@ def test_values_of_variables_stand_in_no_command_line() -> None:
         *("AWS_SECRET_ACCESS_KEY", "GITHUB_RUN_ID"),
         *("HIP_VISIBLE_DEVICES", "PIP_INDEX_URL", "https_proxy"),
     ]
-
-
-def test_what_is_about_this_machine_does_not_go_inside() -> None:
-    words = ["--container", "--python=/x/bin/python", "--image", "mine", "-k", "nn", "--", "--image", "-x"]
-    kept = inner_words(words, **{"--container": {"action": "store_true"}, "--image": {}})
-    assert kept == ("-k", "nn", "--", "--image", "-x")
-    assert inner_words(["--python", "/x", "-v"]) == ("-v",)
