@@ -19,7 +19,7 @@ from pytorch_build.sample.repositories import ensure_repositories
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.integration.clones import SERIES
-from tests.integration.workflow_engine import ACT, Engine
+from tests.integration.workflow_engine import Engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,12 +30,6 @@ FAMILIES = ("gfx94X-dcgpu", "gfx110X-all")
 REFS = {"nightly": "2.14.0a0", "release/2.10": "2.10.0"}
 GIT = ("git", "-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "commit.gpgsign=false")
 RUN = "17"
-INPUTS = {
-    "linux_amdgpu_families": ";".join(FAMILIES),
-    "pytorch_git_refs": " ".join(REFS),
-    "pytorch_python_versions": SERIES,
-    "artifact_run_id": RUN,
-}
 DATA = """
 [upload]
 store = "s3://{bucket}"
@@ -154,17 +148,3 @@ def test_a_release_from_a_laptop(site: tuple[Engine, Path], tmp_path: Path) -> N
     assert read_locks(engine.folder / "clone/out/local-linux/manifests") == LOCKED
     assert len(re.findall(r"test_rocm.* ok ", log)) == 2
     assert compiled_and_refused(log) == 4
-
-
-@ACT
-def test_the_same_release_by_the_workflow(site: tuple[Engine, Path]) -> None:
-    engine, folder = site
-    inputs = {**INPUTS, "windows_amdgpu_families": "none", "build_pytorch": "true"}
-    payload = {"inputs": {**inputs, "artifact_store": f"s3://{folder.name}"}, "ref": "refs/heads/main"}
-    ran = engine.run("workflow_dispatch", "3001", payload)
-    assert ran.code != 0
-    assert read_locks(folder / "3001-linux/manifests") == LOCKED
-    for family in FAMILIES:
-        record = folder / f"3001-linux/manifests/{family}/build_rocm.json"
-        assert json.loads(record.read_text(encoding="utf-8"))["status"] == "ok"
-    assert compiled_and_refused(ran.log) == 4

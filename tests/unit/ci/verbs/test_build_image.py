@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from core.env.engines import Build, Engine
+    from core.env.engines import Build
 
 VERB = Verb("build-image", "ci.verbs.build_image", "x")
 DAY = "20251121"
@@ -214,22 +213,6 @@ def test_a_failed_save_leaves_the_archive_that_was_there(
     assert archive.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [archive]
     assert "The disk is full" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("named", ["docker", "podman", "buildah"])
-def test_a_dry_run_prints_the_exact_commands(
-    named: Engine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (f"--engine={named}", "--push=r.invalid/o/ci", f"--output={tmp_path / 'i.tar'}", f"--date={DAY}")
-    assert door("--dry-run", *words) == 0
-    printed = [tuple(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
-    build = planned(*words)
-    assert printed == [
-        engines.build_command(named, build),
-        *engines.push_commands(named, build),
-        engines.save_command(named, build, tmp_path / "i.tar"),
-    ]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_needs_no_engine(
