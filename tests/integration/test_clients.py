@@ -338,7 +338,7 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
         indexes = ["--index-url", f"{url}/python-deps/simple/"]
         indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
         process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
-    assert set(installed(tmp_path / "venv/bin/python")) == {
+    assert set(installed(python)) == {
         "torch",
         "triton",
         "rocm-sdk-core",
