@@ -112,7 +112,7 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def upstream(session: nox.Session) -> None:
-    """Run the tests on real sources and a real ROCm: -- --sources|--rocm|--rocm7|--root|--therock DIR."""
+    """Run the tests on real sources and a real ROCm: -- --sources|--rocm7|--root|--therock DIR."""
     tool(session, "requirements/test.txt", "pytest", "tests/upstream", *session.posargs)
 
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from core import process
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def installed(python: Path) -> dict[str, str]:
+    """List the distributions of an environment with their versions, but for what environments come with."""
+    code = "import importlib.metadata as m; print(*(d.name + '=' + d.version for d in m.distributions()))"
+    found = dict(one.split("=") for one in process.capture([python, "-I", "-c", code]).stdout.split())
+    return {name: version for name, version in found.items() if name not in {"pip", "setuptools", "wheel"}}
 
 
 @dataclass(frozen=True, kw_only=True)

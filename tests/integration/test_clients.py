@@ -22,6 +22,7 @@ from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
+from tests.venvs import installed
 
 if TYPE_CHECKING:
     from core.stores import Store
@@ -174,20 +175,13 @@ def set_up(tmp_path: Path, run: Run, backend: str, *words: str, packages: str = 
     )
 
 
-def installed(venv: Path) -> dict[str, str]:
-    code = "import importlib.metadata as m; print(*(d.name + '=' + d.version for d in m.distributions()))"
-    said = process.capture([venv / "bin" / "python", "-I", "-c", code]).stdout.split()
-    found = dict(one.split("=") for one in said)
-    return {name: version for name, version in found.items() if name not in {"pip", "setuptools", "wheel"}}
-
-
 @BACKENDS
 @STORES
 def test_a_runs_packages_are_installed_beside_the_persons_own_index(
     tmp_path: Path, run: Run, backend: str, asked: Asked
 ) -> None:
     assert set_up(tmp_path, run, backend) == 0
-    assert installed(tmp_path / "venv") == {
+    assert installed(tmp_path / "venv/bin/python") == {
         "torch": TORCH,
         "triton": "3.6.0.dev1",
         "rocm-sdk-core": ROCM,
@@ -238,7 +232,7 @@ def test_with_a_mirror_nothing_is_asked_of_the_public_index(
     assert simple == {"setuptools", "tinydep", "tinier"}
     asked.requests.clear()
     assert set_up(tmp_path, run, backend, packages="torch rocm[libraries]") == 0
-    found = installed(tmp_path / "venv")
+    found = installed(tmp_path / "venv/bin/python")
     assert (found["torch"], found["tinydep"], found["rocm"]) == (TORCH, "1.0", ROCM)
     assert found["rocm-sdk-libraries-gfx94x-dcgpu"] == ROCM
     public_path = public.split("/", 3)[3]
@@ -259,7 +253,7 @@ def test_an_sdist_of_ours_is_built_for_the_family_whatever_a_cache_holds(
     for family, other in (("gfx94X-dcgpu", "gfx110X-all"), ("gfx110X-all", "gfx94X-dcgpu")):
         words = ("--clean", "--gpu-family", family)
         assert set_up(tmp_path, run, backend, *words, packages="rocm[libraries]") == 0
-        found = installed(tmp_path / "venv")
+        found = installed(tmp_path / "venv/bin/python")
         assert f"rocm-sdk-libraries-{family.lower()}" in found
         assert f"rocm-sdk-libraries-{other.lower()}" not in found
 
@@ -281,7 +275,7 @@ def test_a_page_that_lags_behind_is_waited_for(
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=bring_back)
     monkeypatch.setattr("core.packages.sources.time", clock)
     assert set_up(tmp_path, run, "uv", "--wait", "30") == 0
-    assert installed(tmp_path / "venv")["torch"] == TORCH
+    assert installed(tmp_path / "venv/bin/python")["torch"] == TORCH
     said = capfd.readouterr().err
     assert "Waiting, 30 s at most" in said
     assert "triton-3.6.0.dev1" in said
@@ -323,7 +317,13 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
         indexes = ["--index-url", f"{url}/python-deps/simple/"]
         indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
         process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
-    assert set(installed(tmp_path / "venv")) == {"torch", "triton", "rocm-sdk-core", "tinydep", "tinier"}
+    assert set(installed(python)) == {
+        "torch",
+        "triton",
+        "rocm-sdk-core",
+        "tinydep",
+        "tinier",
+    }
     assert asked.fetched() == FETCHED
 
 
@@ -341,4 +341,4 @@ def test_fetched_wheels_install_without_any_index(
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     pip: list[str | Path] = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
     process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
-    assert installed(tmp_path / "venv")["tinier"] == "1.5"
+    assert installed(tmp_path / "venv/bin/python")["tinier"] == "1.5"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.installation import require_device_code
 from tests.integration.recorded_runs import indexed, rocm_sdist
+from tests.venvs import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,13 +103,7 @@ def install(
         installation.planned(chosen, target, what, tools=tools) as (calls, _),
         installer.prepared(target, calls, digest="x", backend=backend, force=True),
     ):
-        return installed(target.executable)
-
-
-def installed(python: Path) -> set[str]:
-    code = "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
-    said = json.loads(process.capture([python, "-I", "-c", code]).stdout)
-    return {name for name in said if name not in {"pip", "setuptools", "wheel"}}
+        return {*installed(target.executable)}
 
 
 def device_names(*kinds: str) -> set[str]:

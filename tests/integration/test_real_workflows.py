@@ -191,6 +191,8 @@ def test_a_run_that_is_run_again_builds_nothing_again(site: Site, built: Ran) ->
     assert again.log.count("unchanged") >= 5
 
 
+TESTED = {"amdgpu_family": FAMILY, "test_runs_on": "our-mi300", "python_version": SERIES}
+KEPT = {"upload": "true", "aws_role": "run-outputs"}
 PLACES = pytest.mark.parametrize(
     ("setting", "page"),
     [("package_find_links_url", "index.html"), ("package_index_url", "simple/")],
@@ -208,16 +210,11 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
         ran = site.dispatch(
             run_id,
             "test_pytorch_wheels.yml",
-            amdgpu_family=FAMILY,
-            test_runs_on="our-mi300",
-            python_version=SERIES,
             pytorch_git_ref="mini",
             torch_version=version,
             source_lock=lock_of(site, built, "mini"),
-            upload="true",
-            aws_role="run-outputs",
             store=f"s3://{site.bucket}",
-            **{setting: f"{base}/{page}"},
+            **{**TESTED, **KEPT, setting: f"{base}/{page}"},
         )
     assert ran.code == 0, ran.said()
     record = ran.record(f"test_smoke-mini-{TAG}")
@@ -234,13 +231,8 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
         ran = site.dispatch(
             f"22{len(page):02}",
             "test_rocm_wheels.yml",
-            amdgpu_family=FAMILY,
-            test_runs_on="our-mi300",
-            python_version=SERIES,
-            upload="true",
-            aws_role="run-outputs",
             store=f"s3://{site.bucket}",
-            **{setting: f"{base}/{page}"},
+            **{**TESTED, **KEPT, setting: f"{base}/{page}"},
         )
     assert ran.code == 0, ran.said()
     assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
@@ -249,14 +241,7 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
 def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_and_no_store(
     site: Site, built: Ran
 ) -> None:
-    ran = site.dispatch(
-        built.run_id,
-        "test_rocm_wheels.yml",
-        amdgpu_family=FAMILY,
-        test_runs_on="our-mi300",
-        python_version=SERIES,
-        store=f"s3://{site.bucket}",
-    )
+    ran = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TESTED)
     assert ran.code == 0, ran.said()
 
 

@@ -97,6 +97,7 @@ def released(
 def test_rocms_packages_hold_what_a_build_of_the_release_for_these_targets_holds(
     tmp_path: Path, targets: Sequence[str], *, split: bool
 ) -> None:
+    """The same goes for the packages of some targets and a build for these."""
     candidate = rocm_set(tmp_path / "candidate", CANDIDATE, split=split)
     final = rocm_set(tmp_path / "final", FINAL, split=split, one=bool(targets))
     built, change = {path.name: path for path in final}, final_of(CANDIDATE, targets)

@@ -193,12 +193,6 @@ def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order:
     assert installed.left() == []
 
 
-def test_the_profiler_runs(environment: Environment) -> None:
-    environment.install(f"rocm[profiler]=={ROCM_VERSION}")
-    said = process.capture([environment.root / "bin" / "rocprof-sys-run", "a", "b"]).stdout
-    assert said.strip() == f"rocprof-sys-run: profiling with {environment.site / '_rocm_sdk_core'}: a b"
-
-
 def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: Path) -> None:
     words = ["--artifact-dir", str(artifacts), "--gpu-family", "gfx942", "--dry-run", "--store"]
     command = [sys.executable, "-m", "rocm_packaging", "build", *words, str(tmp_path / "out")]

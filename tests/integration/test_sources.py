@@ -76,15 +76,6 @@ def finished(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> Source
     return sample.checkout("torch", tmp_path_factory.mktemp("finished") / "torch")
 
 
-def test_the_samples_torch_is_hipified_with_its_submodules(finished: SourceTree, git: Git) -> None:
-    tree = finished.path
-    assert git(tree, "log", "-1", "--format=%s") == "DO NOT SUBMIT: HIPIFY"
-    assert git(tree / "third_party/miniblas", "log", "-1", "--format=%s") == "DO NOT SUBMIT: HIPIFY"
-    nested = tree / "third_party/miniblas/third_party/minivec"
-    assert git(nested, "tag").split() == ["THEROCK_UPSTREAM_DIFFBASE"]
-    assert git(tree, "status", "--porcelain", "--ignored", "--ignore-submodules=none") == ""
-
-
 @pytest.mark.parametrize("at", [2, 7, 12, 15, 17, 20, 24, 29, 33, 38, 44, 50])
 def test_a_killed_checkout_ends_in_the_same_state(
     sample: Sample, finished: SourceTree, tmp_path: Path, git: Git, at: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.clones import FAMILY, SERIES, TAG
+from tests.integration.clones import FAMILY, TAG
 from tests.integration.workflow_engine import ACT, PYTORCH, ROCM, TRITON, Engine, Ran, pull_request
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def test_a_pull_request_with_the_label_builds_and_tests_pytorch_on_its_own_rocm(
     assert labelled.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
     assert labelled.record(f"test_rocm-{TAG}")["status"] == "ok"
     assert {"python/gfx94X-dcgpu/index.html", f"reports/{FAMILY}/findings.json"} <= labelled.files()
+    assert labelled.log.count("source lock of sample: resolved") == 1
 
 
 def test_upstreams_tests_run_in_parts_on_the_wheels_that_were_built_and_are_put_together(
@@ -58,15 +59,6 @@ def test_upstreams_tests_run_in_parts_on_the_wheels_that_were_built_and_are_put_
     assert counted[0] + counted[1] == counted[2]
     reports = {f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" for part in ("-1-of-2", "-2-of-2", "")}
     assert reports <= labelled.files()
-
-
-def test_every_job_gets_the_lock_that_was_resolved_once(labelled: Ran) -> None:
-    digests = {
-        labelled.record(f"build_{name}-sample-{TAG}")["inputs"].get("source", {}).get("commit")
-        for name in ("torch", "audio")
-    }
-    assert None not in digests
-    assert labelled.log.count("source lock of sample: resolved") == 1
 
 
 def test_what_needs_github_is_left_out_and_nothing_else(labelled: Ran) -> None:
@@ -125,19 +117,6 @@ def test_after_a_merge_and_at_night_pytorch_is_always_built(
     assert why in ran.log
     assert ran.distributions() == {"triton", *ROCM}
     assert ran.record(f"test_smoke-sample-{TAG}")["status"] == "ok"
-
-
-def test_a_dispatch_chooses_what_is_built(engine: Engine) -> None:
-    inputs = {
-        "linux_amdgpu_families": FAMILY,
-        "pytorch_git_refs": "sample",
-        "pytorch_python_versions": SERIES,
-        "pytorch_components": "triton",
-        "release_type": "dev",
-    }
-    ran = engine.run("workflow_dispatch", "1008", {"inputs": inputs, "ref": "refs/heads/main"})
-    assert ran.code == 0, ran.said()
-    assert ran.distributions() == {"triton", *ROCM}
 
 
 def test_a_release_builds_tests_and_promotes_nothing_of_the_sample(engine: Engine) -> None:

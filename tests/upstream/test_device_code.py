@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -51,9 +50,7 @@ def test_every_bundle_of_a_real_library_is_read(jax_wheel: Path, tmp_path: Path)
     with zipfile.ZipFile(jax_wheel) as archive:
         library = Path(archive.extract(MEMBER, tmp_path))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
     facts = file_facts(library)
-    seconds = time.perf_counter() - start
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     assert facts is not None
@@ -62,8 +59,7 @@ def test_every_bundle_of_a_real_library_is_read(jax_wheel: Path, tmp_path: Path)
     assert sum(one.size for one in facts.bundles) == 29_400_285
     assert all(one.targets == TARGETS for one in facts.bundles)
     assert facts.targets == TARGETS
-    # Inflating all of it takes seconds and gigabytes; the tables alone take neither.
-    assert seconds < 2
+    # Inflating all of it takes gigabytes; the tables alone do not.
     assert grown < 300 * 1024
 
 
@@ -84,9 +80,3 @@ def test_a_real_wheel_is_checked_in_one_pass(jax_wheel: Path) -> None:
         ("warning", "tags"),
         ("note", "elf"),
     }
-
-
-def test_a_target_that_is_missing_is_found(jax_wheel: Path) -> None:
-    promised = Expectation(distribution="jax-rocm7-pjrt", version="0.12.0", gpu_targets=("gfx942", "gfx803"))
-    errors = [one.message for one in check_wheel(jax_wheel, promised) if one.check == "device_code"]
-    assert errors[0] == "No device code for gfx803."

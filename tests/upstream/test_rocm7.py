@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import zipfile
@@ -329,6 +330,11 @@ def test_hipcc_links_libraries_into_a_program_for_two_targets(in_root: InRoot) -
     assert found is not None
     assert found.targets == {TARGET, OTHER_TARGET}
     assert in_root.run(f"{in_root.folder}/two") in {"", "hipErrorNoDevice"}
+    loaded = [Path(one) for one in re.findall(r"=> (\S+)", in_root.run("ldd", f"{in_root.folder}/two"))]
+    held = {path.name for path in (outside / "lib").rglob("*.so*")}
+    ours = [path for path in loaded if path.name in held]
+    assert {path.name.partition(".")[0] for path in ours} >= {"librocblas", "libamdhip64", "libhsa-runtime64"}
+    assert not [path for path in ours if not path.is_relative_to(in_root.folder)]
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -41,11 +41,7 @@ def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory)
             found.setdefault(f"torch/lib/{path.name.partition('.so')[0]}.so", path)
     if not found:
         pytest.skip("the unsplit artifacts hold no fat library")
-    spec = WheelSpec(
-        distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
-    )
-    members = [Member(name=name, source=path) for name, path in found.items()]
-    return write_wheel(tmp_path_factory.mktemp("fat"), spec, members).path
+    return wheel_of(found, tmp_path_factory.mktemp("fat"))
 
 
 def test_real_libraries_are_split_and_held_against_the_fat_ones(fat: Path, tmp_path: Path) -> None:
@@ -113,10 +109,14 @@ def parts_fixture(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
 def wheel_around(library: Path, folder: Path) -> Path:
     """Write a fat wheel that holds a library."""
+    return wheel_of({"torch/lib/libtorch_hip.so": library}, folder)
+
+
+def wheel_of(libraries: dict[str, Path], folder: Path) -> Path:
     spec = WheelSpec(
         distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
     )
-    return write_wheel(folder, spec, [Member(name="torch/lib/libtorch_hip.so", source=library)]).path
+    return write_wheel(folder, spec, [Member(name=name, source=one) for name, one in libraries.items()]).path
 
 
 def unbundled(library: Path, folder: Path) -> dict[tuple[int, str], str]:

@@ -17,7 +17,7 @@ from ci.plan import data, inputs
 from ci.plan.outputs import outputs
 from core import process
 from core.cli import verb_parser
-from core.cli.options import ROOT, Common
+from core.cli.options import ROOT
 from docs.command_tables import all_sessions
 from pytorch_build.lock.plan import outputs as resolved
 from tests.unit.ci.workflow_reading import (
@@ -113,15 +113,6 @@ def test_on_windows_commands_take_values_as_cmd_reads_them_safely() -> None:
             continue
         assert re.match(r"cmd .*/V:ON", job["defaults"]["run"]["shell"]), where
         assert "$" not in step["run"], where
-
-
-def test_on_windows_sources_lie_at_a_short_path_that_the_repository_may_name() -> None:
-    build = workflows()["build_windows_pytorch_wheels.yml"].jobs["build"]
-    test = workflows()["test_pytorch_wheels.yml"].jobs["windows"]
-    for job in (build, test):
-        assert job["env"]["SOURCES_DIR"] == "${{ vars.WINDOWS_SOURCES_DIR }}"
-    # where the repository names none, the value is empty, which stands for the platform's own place
-    assert Common(platform="windows").sources.as_posix() == "C:/b"
 
 
 def test_every_step_and_job_has_a_time_limit() -> None:
@@ -452,12 +443,6 @@ def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
             "test_smoke" if word == "$SESSIONS" else word for word in chain(jobs[node.stage])
         ]
         assert jobs[node.stage]["needs"]
-
-
-def test_promotion_is_the_same_two_steps() -> None:
-    jobs = workflows()["release_portable_linux_pytorch_wheels.yml"].jobs
-    assert [*chain(jobs["stage"]), *chain(jobs["promote"])] == ["stage", "promote"]
-    assert "stage" in jobs["promote"]["needs"]
 
 
 @pytest.mark.processes

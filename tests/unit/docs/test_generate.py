@@ -12,35 +12,9 @@ from docs import command_tables, generate
 if TYPE_CHECKING:
     from pathlib import Path
 
-STAGES = """
-checkout = { call = "pytorch_build checkout", about = "Check sources out." }
-build_torch = { call = "pytorch_build build torch", cells = true, about = "Build torch." }
-"""
-NOXFILE = '''
-def helper(session):
-    """Not a session."""
-
-@nox.session
-def lint(session):
-    """Check style.
-
-    And more.
-    """
-    tool(session, "lint.txt", "ruff")
-'''
-
 
 def test_the_committed_pages_are_current() -> None:
     assert [path.name for path in generate.stale()] == []
-
-
-def test_sessions_are_read_with_the_front_door_that_they_call() -> None:
-    found = command_tables.sessions(STAGES, NOXFILE)
-    assert [(one.name, one.summary, one.calls) for one in found] == [
-        ("checkout", "Check sources out.", ("pytorch_build", "checkout")),
-        ("build_torch", "Build torch.", ("pytorch_build", "build", "torch")),
-        ("lint", "Check style.", ()),
-    ]
 
 
 def test_every_verb_has_a_section_and_every_option_stands_once_in_it() -> None:

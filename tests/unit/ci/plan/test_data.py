@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci.plan import data
-from ci.plan.data import Runner, of_tier, runners
+from ci.plan.data import runners
 from core.cli.options import ROOT
 from core.data import read_toml
 from core.errors import DataError, MissingInputError
@@ -29,14 +29,6 @@ def test_the_data_names_what_is_there() -> None:
     assert {label for _, label in runners()._labels()} <= {*runners().github, *runners().self_hosted}
 
 
-def test_a_family_has_machines_by_platform() -> None:
-    data = runners()
-    assert data.of("gfx94X-dcgpu", "linux").test_runner
-    assert not data.of("gfx94X-dcgpu", "linux").bypass_tests_for_releases
-    assert data.of("gfx110X-all", "windows").bypass_tests_for_releases
-    assert data.of("gfx94X-dcgpu", "windows") == data.of("nothing-of-this-name", "linux") == Runner()
-
-
 def test_a_label_without_machines_is_known_before_it_queues() -> None:
     data = runners()
     assert data.unserved("ubuntu-24.04", "anybody") == ""
@@ -45,12 +37,6 @@ def test_a_label_without_machines_is_known_before_it_queues() -> None:
     assert "no machine has" in data.unserved("linux-gfx1152-gpu-rocm", "ROCm")
     out = data.model_copy(update={"out_of_service": {"ubuntu-24.04": "a leak"}})
     assert out.unserved("ubuntu-24.04", "ROCm") == "ubuntu-24.04 is out of service: a leak"
-
-
-def test_a_matrix_has_the_families_whose_pytorch_is_built_from_a_tier_on() -> None:
-    assert of_tier("presubmit") == {"linux": ("gfx94X-dcgpu",), "windows": ("gfx110X-all",)}
-    assert [len(names) for names in of_tier("nightly").values()] == [16, 13]
-    assert "cpu" not in of_tier("nightly")["linux"]
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["said"])

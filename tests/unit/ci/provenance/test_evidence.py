@@ -6,7 +6,6 @@ import json
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -34,6 +33,7 @@ from tests.folders import Quiet, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ci.promote.runs import Recorded
 
@@ -70,14 +70,6 @@ def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
     copy = dict(value) if isinstance(value, dict) else list(value)
     copy[path[0]] = replaced(value[path[0]], path[1:], new)
     return copy
-
-
-def test_what_was_written_is_read() -> None:
-    said = read(written())
-    check_statement(said, "x.intoto.json", samples.TORCH, by())
-    assert [one.digest["gitCommit"] for one in said.sources] == [samples.TORCH_COMMIT]
-    assert said.record is not None
-    assert said.record.name == f"manifests/{samples.GROUP}/build_torch-release-2.10-cp312.json"
 
 
 @given(place=st.sampled_from(places(written())), new=JSON)
@@ -128,16 +120,6 @@ def store_fixture(tmp_path: Path) -> DirectoryStore:
 @pytest.fixture(name="common")
 def common_fixture(tmp_path: Path) -> Common:
     return Common(root=tmp_path, run_id="9", gpu_family="gfx110X-all")
-
-
-def test_a_path_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
-    path = str(store.root / KEY)
-    found = locate(path, common, tmp_path, named=False)
-    assert (found.path, found.group) == (Path(path), "gfx94X-dcgpu")
-    assert found.run.paths("manifests") == ["manifests/gfx94X-dcgpu/x.json"]
-    assert (found.run.read("manifests/gfx94X-dcgpu/x.json"), found.run.read("gone")) == (b"{}", None)
-    other = locate(path, common, tmp_path, named=True)
-    assert (other.run.url, other.group) == (f"{tmp_path}/out/9-linux", "gfx110X-all")
 
 
 def test_an_address_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, tmp_path: Path) -> None:

@@ -121,15 +121,6 @@ def test_nothing_asked_for_gives_the_nightly_of_today() -> None:
     assert build.arguments["NIGHTLY_DATE"] == DAY
 
 
-def test_every_build_argument_has_an_option() -> None:
-    build = planned("--rocm-version=7.1", "--base=localhost/b:1", "--conda-installer-url=", "--date=20260102")
-    assert build.arguments["ROCM_VERSION"] == "7.1"
-    assert build.arguments["BASE_IMAGE"] == "localhost/b:1"
-    assert build.arguments["CONDA_INSTALLER_URL"] == ""
-    assert build.arguments["NIGHTLY_DATE"] == "20260102"
-    assert build.names[0].endswith(":nightly-20260102")
-
-
 def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:
     build = planned("--gpu-family=gfx110X-all", "--push=ghcr.io/O/r")
     assert build.arguments["THEROCK_NIGHTLY_INDEX_URL"] == release_index_url("", "gfx110X-all")

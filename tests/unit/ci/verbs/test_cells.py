@@ -49,30 +49,6 @@ def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platf
     assert load_matrix(name, ROOT).tool_pythons == ("3.11", "3.12", "3.13")
 
 
-def test_the_release_matrix_leaves_out_what_it_says_and_nothing_else() -> None:
-    release = load_matrix("release", ROOT)
-    expanded = expand(release, refs(), "linux")
-    families = release.gpu_families["linux"]
-    every = {
-        Cell(python=python, torch_ref=ref, gpu_family=family)
-        for python in release.pythons
-        for ref in release.torch_refs
-        for family in families
-    }
-    untested = {"gfx900", "gfx906", "gfx908", "gfx90c", "gfx101X-dgpu", "gfx1152", "gfx125X-dcgpu"}
-    excluded = {
-        cell
-        for cell in every
-        if (cell.gpu_family == "gfx90c" and cell.torch_ref in {"release/2.13", "release/2.14"})
-        or (cell.gpu_family in untested and cell.python not in {"3.12", "3.13"})
-    }
-    possible = {cell for cell in every - excluded if cell.python in refs()[cell.torch_ref].pythons}
-    assert excluded
-    assert set(expanded.sessions["build_torch"]) == possible
-    assert len(expanded.left_out) == len(every) - len(possible)
-    assert "3.12 release/2.13 gfx90c: not supported yet" in expanded.left_out
-
-
 def test_a_ref_gets_only_the_stages_of_its_components() -> None:
     one = refs()["nightly"].only(["torch", "audio"])
     sessions = expand(matrix(), {"nightly": one}, "linux").sessions

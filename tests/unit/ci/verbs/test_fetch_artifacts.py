@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from types_boto3_s3 import S3Client
-
     from core.stores import Store
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")
@@ -222,33 +220,6 @@ def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
     opened.clear()
     with pytest.raises(MissingInputError, match=r"nor in .*buckets-therock-nightly-artifacts"):
         find_place(replace(common, release_type="nightly"), "", "ROCm/other", fork=False)
-
-
-@pytest.fixture(name="bucket")
-def bucket_fixture(aws: S3Client, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
-    aws.create_bucket(
-        Bucket="therock-ci-artifacts", CreateBucketConfiguration={"LocationConstraint": "us-east-2"}
-    )
-    return aws
-
-
-def test_artifacts_come_from_s3(
-    tmp_path: Path, bucket: S3Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(run_folder(tmp_path, store="made"), "base_lib_generic", "blas_lib_gfx110X-all")
-    for path in run_folder(tmp_path, store="made").iterdir():
-        bucket.upload_file(str(path), "therock-ci-artifacts", f"17-{this_platform()}/{path.name}")
-    monkeypatch.setattr(
-        fetch_artifacts, "common_from", lambda words: replace(common_from(words), root=tmp_path)
-    )
-    _, parser = verb_parser("ci", VERB)
-    words = ["--run-id=17", f"--gpu-family={FAMILY}", "--output-dir", str(tmp_path / "artifacts")]
-    fetch_artifacts.run(parser.parse_args(words))
-    assert len(scan(tmp_path / "artifacts")) == 2
-    assert "from s3://therock-ci-artifacts" in capsys.readouterr().err
-    with pytest.raises(MissingInputError, match=r"Run 18 has no artifacts in .*/out/18-.* nor in s3://"):
-        fetch_artifacts.run(parser.parse_args(["--run-id=18", *words[1:]]))
 
 
 # --- finding the run -----------------------------------------------------------------------

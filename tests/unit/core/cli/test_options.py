@@ -35,25 +35,6 @@ def test_without_options_the_local_run_in_out_is_meant() -> None:
     assert not parsed().outputs.immutable
 
 
-def test_every_option_arrives() -> None:
-    words = [
-        *("--torch-ref", "release/2.10", "--refs-file", "refs.toml", "--gpu-family", "cpu", "--run-id", "17"),
-        *("--store", "elsewhere", "--release-type", "nightly", "--python", "/venv/bin/python"),
-        *("--force", "--dry-run"),
-    ]
-    assert parsed(*words) == Common(
-        torch_ref="release/2.10",
-        refs_file=Path("refs.toml"),
-        gpu_family="cpu",
-        run_id="17",
-        store="elsewhere",
-        release_type="nightly",
-        python=Path("/venv/bin/python"),
-        force=True,
-        dry_run=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

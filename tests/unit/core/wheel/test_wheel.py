@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +19,7 @@ from core.wheel import (
     read_metadata,
     read_wheel_info,
 )
+from tests.wheel_files import write_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,11 +77,7 @@ WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux_x86
 
 
 def write_wheel(folder: Path, members: dict[str, bytes], name: str = "demo-1.0+cpu-py3-none-any.whl") -> Path:
-    path = folder / name
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for member, data in members.items():
-            archive.writestr(member, data)
-    return path
+    return write_members(folder / name, members, record=None)
 
 
 def test_metadata_is_read_as_written(tmp_path: Path) -> None:

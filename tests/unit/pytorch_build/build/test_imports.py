@@ -13,20 +13,6 @@ from pytorch_build.check import import_check
 if TYPE_CHECKING:
     from core.process import Completed
 
-PYTHON = Path("/env/bin/python")
-
-
-def test_the_command() -> None:
-    words = import_command(PYTHON, "Torch", "2.10.0+cpu")
-    assert words[:2] == (str(PYTHON), "-I")
-    assert words[2].endswith("import_check.py")
-    assert words[3:] == ("--distribution", "torch", "--version", "2.10.0+cpu", "--module", "torch")
-
-
-def test_modules_by_distribution() -> None:
-    assert import_command(PYTHON, "triton", "3.6.0")[-1] == "--public"
-    assert import_command(PYTHON, "rocm-sdk", "7")[-2:] == ("--module", "rocm_sdk")
-
 
 @pytest.mark.parametrize(
     ("returncode", "stdout", "problems"),

@@ -33,28 +33,6 @@ def written(folder: Path, text: str, name: str = "refs.toml") -> Path:
     return path
 
 
-def test_embedded_refs_are_those_of_the_support_table() -> None:
-    names = list(refs.load_refs())
-    releases = [f"release/2.{minor}" for minor in (14, 13, 12, 11, 10, 9, 8, 7)]
-    assert names == ["nightly", "main", *releases, "sample"]
-    assert refs.default_ref() == "nightly"
-    labelled = {name: ref.local_label for name, ref in refs.load_refs().items() if ref.local_label}
-    assert labelled == {"sample": "sample"}
-    old, new = (refs.torch_ref(f"release/2.{minor}").projects["vision"] for minor in (8, 13))
-    assert (old.build_requirements, new.build_requirements) == (("setuptools<81",), ())
-
-
-def test_nightly_takes_upstream_branches() -> None:
-    nightly = refs.torch_ref("nightly")
-    assert nightly.components == refs.PROJECTS
-    assert nightly.projects["torch"].origin == "https://github.com/pytorch/pytorch.git"
-    assert nightly.projects["torch"].ref == nightly.projects["vision"].ref == "nightly"
-    assert nightly.projects["torch"].hipify
-    assert not nightly.projects["audio"].hipify
-    assert nightly.projects["triton"].pin == "triton"
-    assert nightly.projects["apex"].ref == "master"
-
-
 def test_windows_builds_other_components_and_another_triton() -> None:
     nightly = refs.torch_ref("nightly", platform="windows")
     assert nightly.components == ("torch", "audio", "vision")

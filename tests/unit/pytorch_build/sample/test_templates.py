@@ -4,8 +4,6 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytorch_build.sample.repositories import TEMPLATES
 
@@ -59,32 +57,3 @@ def test_no_template_needs_pythons_headers() -> None:
 )
 def test_hipify_translates_names_of_the_api_only(cuda: str, hip: str) -> None:
     assert hipify.translate(cuda) == hip
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            ["cuda", "hip", "Malloc", "_runtime.h", "/", "<", "f<<<1, 1, 0, s>>>(", " ", "\n", "x"]
-        )
-    ).map("".join)
-)
-def test_hipify_leaves_hip_as_it_is(text: str) -> None:
-    once = hipify.translate(text)
-    assert hipify.translate(once) == once
-
-
-def test_hipify_copies_beside_the_cuda_folder_and_not_above_it(tmp_path: Path) -> None:
-    source = tmp_path / "cuda" / "csrc" / "cuda" / "add.cu"
-    source.parent.mkdir(parents=True)
-    source.write_text("cudaFree(p);\n")
-    target = hipify.copy(source)
-    assert target == tmp_path / "cuda" / "csrc" / "hip" / "add.hip"
-    assert target.read_text() == "hipFree(p);\n"
-    assert source.read_text() == "cudaFree(p);\n"
-
-
-def test_hipify_touches_only_what_changes(tmp_path: Path) -> None:
-    source = tmp_path / "a.h"
-    source.write_text("cudaFree(p);\n")
-    assert hipify.rewrite(source, source)
-    assert not hipify.rewrite(source, source)

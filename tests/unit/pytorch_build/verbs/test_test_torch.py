@@ -30,15 +30,14 @@ SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
 @pytest.fixture
 def done(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Keep what would be installed and run; the environment holds a torch of the lock's commit."""
-    kept = prepared
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
-    monkeypatch.setattr(verb, "perform_tests", lambda *given: kept.append(given))
+    monkeypatch.setattr(verb, "perform_tests", lambda *given: prepared.append(given))
     monkeypatch.setattr(gpus, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
     monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
-    return kept
+    return prepared
 
 
 def test_an_environment_without_the_tests_tools_is_refused_at_once(
@@ -71,7 +70,7 @@ def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
     assert answer.code == 0, answer.said
     (calls, _), (bench, asked, inputs) = done
     tools, ours = calls
-    assert "pytest==1" in (tools.files[0]).read_text()
+    assert "pytest==1 " in (tools.files[0]).read_text()
     assert f"--hash=sha256:{file.sha256}" in ours.files[0].read_text()
     assert inputs["files"] == {file.name: file.sha256}
     assert inputs["installed"] is True
