@@ -154,7 +154,7 @@ def of_records(found: Sequence[Record]) -> Sequence[Failure]:
     return [
         Failure(
             name=" ".join(filter(None, (one.stage, cell.gpu_family, cell.torch_ref, cell.python))),
-            error=first_line(one.error or ""),
+            error=first_line(one.cause.headline if one.cause else one.error),
         )
         for one, cell in failed
     ]

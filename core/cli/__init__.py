@@ -8,21 +8,31 @@ as ``arguments.words``. Errors are printed here, once, and become the process's 
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import signal
 import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from core import console
-from core.cli.options import add_common
-from core.errors import UsageError, fatal, nearest
+from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
+from core.errors import UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
+
+    from core.errors import FatalError
+
+
+# a session's own interpreter; nox names its folder by the Python that was chosen
+_OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\]")
+_SERIES = re.compile(r"[/\\]\.nox[/\\][\w-]*?-(\d)-(\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -62,9 +72,56 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         if "--debug" in words and isinstance(problem, Exception):
             raise
         ended = fatal(problem)
-        console.error(str(ended))
+        _tell(ended, again(package, words))
         return ended.exit_code
     return 0
+
+
+def _tell(ended: FatalError, command: str) -> None:
+    """Print an error; that of a tool ends in its own words, the command that does the step again, its log."""
+    said = origin(ended)
+    known = said.cause if said else None
+    words = str(ended)
+    lines = [(known.headline if known else words)]
+    if said is None:
+        console.error(words)
+    else:
+        lines.append(f"again: {command}")
+        if said.log:
+            here = said.log.is_relative_to(Path.cwd())
+            lines.append(f"log:   {said.log.relative_to(Path.cwd()) if here else said.log}")
+        if known:
+            console.say(words)
+            console.error(known.headline, file=known.file, line=known.line)
+            console.say(known.excerpt)
+        else:
+            console.error(words)
+        for line in lines[1:]:
+            console.say(line)
+        # indented, so that nothing in it is taken for Markdown
+        shown = [lines[0], *([known.excerpt] if known else []), *lines[1:]]
+        code = "\n".join(shown).replace("\n", "\n    ")
+        console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
+    if file := environment().get(FAILURE_FILE):
+        Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
+
+
+def again(package: str, words: Sequence[str]) -> str:
+    """Write the call of nox that does one step again; the command itself where no session calls it."""
+    from core.data import read_toml
+
+    calls = {name: row["call"].split() for name, row in read_toml(ROOT / "sessions.toml").items()}
+    given = [package, *words]
+    found = [name for name, call in calls.items() if given[: len(call)] == call]
+    if not found:
+        return shlex.join(["python", "-m", *given])
+    name = max(found, key=lambda one: len(calls[one]))
+    rest = given[len(calls[name]) :]
+    own = [word for word in rest if _OWN_PYTHON.match(word)]
+    series = _SERIES.search(own[0]) if own else None
+    options = [word for word in rest if word not in own]
+    python = ["-P", f"{series[1]}.{series[2]}"] if series else []
+    return shlex.join(["nox", "-s", name, *python, *(["--", *options] if options else [])])
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from core.run.records import Cell
 from core.run.stage import Made
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
-from pytorch_build.build.build import inputs, perform
+from pytorch_build.build.build import inputs, perform, stage_of
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
@@ -227,7 +227,7 @@ class Workshop:
     problem: Exception | None = None
 
     def make(self, build: Build) -> Made:
-        return make(build, "build_torch", Metrics())
+        return make(build, stage_of(build).log, Metrics())
 
 
 @pytest.fixture
