@@ -29,7 +29,7 @@ _TERMINAL = re.compile(
 )
 _ABOVE, _BELOW = 2, 3
 _NEAR, _FAR = 8, 40  # how far above and below a line its file or message may stand
-_LONGEST, _SENTENCE = 400, 200
+_LONGEST, _SENTENCE, _WIDE = 400, 280, 160
 _READ = 1 << 16
 
 
@@ -37,7 +37,7 @@ class Cause(Model):
     """The first error of a log."""
 
     tool: str = Field(description="Whose words they are: a row of core/causes.toml")
-    file: str = Field("", description="Relative to this repository or the source tree, where it lies in one")
+    file: str = Field("", description="Relative to the source tree or this repository, where it lies in one")
     line: int = Field(0, description="Line in the file; 0 for none")
     message: str
     meaning: str = Field("", description="What it means, where the words do not say so")
@@ -101,13 +101,14 @@ class _Found:
         if pattern and "message" in pattern.groupindex:
             more = takewhile(lambda line: not line or line[0].isspace(), lines[at + 1 :])
             facts["message"] = " ".join(" ".join([facts.get("message", text), *more]).split())[:_SENTENCE]
+        around = (*self._above, text, *lines[:_BELOW])
         return Cause(
             tool=self.row.tool,
             file=facts.get("file", ""),
             line=int(facts.get("line", 0)),
             message=facts.get("message", text).strip()[:_LONGEST],
             meaning=self.row.meaning,
-            around=tuple(one[:_LONGEST] for one in (*self._above, text, *lines[:_BELOW])),
+            around=tuple(one if len(one) <= _WIDE else f"{one[:_WIDE]}…" for one in around),
         )
 
 
@@ -144,13 +145,13 @@ def _lines(log: Path, start: int, end: str) -> Iterator[str]:
 
 
 def _placed(file: str, folder: Path) -> str:
-    """Write a path as people and annotations use it: relative to this repository, else to the tree."""
+    """Write a path as people and annotations use it: relative to the tree, else to this repository."""
     if not file:
         return ""
     for base in (folder, folder / "build"):  # where compilers of a build run
         path = Path(os.path.normpath(base / file))
         if path.is_file():
-            roots = [root for root in (_ROOT, folder) if path.is_relative_to(root)]
+            roots = [root for root in (folder, _ROOT) if path.is_relative_to(root)]
             return path.relative_to(roots[0]).as_posix() if roots else str(path)
     return file
 

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 # a session's own interpreter; nox names its folder by the Python that was chosen
-_OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\]")
-_SERIES = re.compile(r"[/\\]\.nox[/\\][\w-]*?-(\d)-(\d+)\b")
+_OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
 
 
 @dataclass(frozen=True)
@@ -72,38 +71,32 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         if "--debug" in words and isinstance(problem, Exception):
             raise
         ended = fatal(problem)
-        _tell(ended, again(package, words))
+        _tell(ended, package, words)
         return ended.exit_code
     return 0
 
 
-def _tell(ended: FatalError, command: str) -> None:
+def _tell(ended: FatalError, package: str, words: Sequence[str]) -> None:
     """Print an error; that of a tool ends in its own words, the command that does the step again, its log."""
-    said = origin(ended)
-    known = said.cause if said else None
-    words = str(ended)
-    lines = [(known.headline if known else words)]
+    lines, said = [str(ended)], origin(ended)
     if said is None:
-        console.error(words)
+        console.error(lines[0])
     else:
+        cause, around, command = said.cause, [], again(package, words)
+        if cause:
+            console.say(lines[0])
+            lines, around = [cause.headline], [cause.excerpt]
+        console.error(lines[0], file=cause.file if cause else "", line=cause.line if cause else 0)
         lines.append(f"again: {command}")
         if said.log:
-            here = said.log.is_relative_to(Path.cwd())
-            lines.append(f"log:   {said.log.relative_to(Path.cwd()) if here else said.log}")
-        if known:
-            console.say(words)
-            console.error(known.headline, file=known.file, line=known.line)
-            console.say(known.excerpt)
-        else:
-            console.error(words)
-        for line in lines[1:]:
-            console.say(line)
+            lines.append(f"log:   {str(said.log).removeprefix(f'{Path.cwd()}/')}")
+        console.say("\n".join([*around, *lines[1:]]))
         # indented, so that nothing in it is taken for Markdown
-        shown = [lines[0], *([known.excerpt] if known else []), *lines[1:]]
-        code = "\n".join(shown).replace("\n", "\n    ")
+        code = "\n".join([lines[0], *around, *lines[1:]]).replace("\n", "\n    ")
         console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
     if file := environment().get(FAILURE_FILE):
-        Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
+        with suppress(OSError):  # the error itself is what counts
+            Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
 
 
 def again(package: str, words: Sequence[str]) -> str:
@@ -117,10 +110,9 @@ def again(package: str, words: Sequence[str]) -> str:
         return shlex.join(["python", "-m", *given])
     name = max(found, key=lambda one: len(calls[one]))
     rest = given[len(calls[name]) :]
-    own = [word for word in rest if _OWN_PYTHON.match(word)]
-    series = _SERIES.search(own[0]) if own else None
-    options = [word for word in rest if word not in own]
-    python = ["-P", f"{series[1]}.{series[2]}"] if series else []
+    own = next((one for one in map(_OWN_PYTHON.match, rest) if one and one[1]), None)
+    python = ["-P", f"{own[1]}.{own[2]}"] if own else []
+    options = [word for word in rest if not _OWN_PYTHON.match(word)]
     return shlex.join(["nox", "-s", name, *python, *(["--", *options] if options else [])])
 
 
