@@ -238,7 +238,12 @@ def _why(call: Call, note: Path) -> str:
     """Return why a call failed: in the words of its stage, or where it was none, in a sentence."""
     if note.is_file():
         return note.read_text(encoding="utf-8")
-    return f"nox {shlex.join(call.words)} failed outside its stages; what nox said stands above."
+    found = not call.python or process.which(f"python{call.python}")
+    missing = "" if found else f": there is no python{call.python} on the PATH"
+    return (
+        f"A session failed before its stage began{missing}. What nox said stands above.\n"
+        f"again: nox {shlex.join(call.words)}"
+    )
 
 
 def command(call: Call) -> list[str]:

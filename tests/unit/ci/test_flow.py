@@ -225,7 +225,11 @@ def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earl
     said = capsys.readouterr().err
     assert "passed" not in said
     assert "page     out/local-linux" in said
-    assert said.rstrip().endswith("failed outside its stages; what nox said stands above.")
+    assert "A session failed before its stage began. What nox said stands above.\n" in said
+    nox.calls.clear()
+    with pytest.raises(Exit):
+        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu", python="3.99")
+    assert "began: there is no python3.99 on the PATH." in capsys.readouterr().err
     nox.calls.clear()
     nox.note = "a.cpp:3: error: x\nagain: nox -s build_torch\nlog:   .cache/logs/build_torch.log"
     with pytest.raises(Exit):
