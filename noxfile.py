@@ -12,11 +12,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -55,7 +57,16 @@ def stage(name: str, row: dict[str, Any]) -> None:
         own = session.virtualenv.venv_backend != "none"
         python = [f"--python={Path(session.bin, 'python')}"] if own else []
         words = (sys.executable, "-m", *row["call"].split(), *options, *python, *session.posargs)
-        session.run(*words, external=True, interrupt_timeout=30, terminate_timeout=10)
+        with tempfile.TemporaryDirectory() as folder:
+            failure = Path(os.environ.get("FAILURE_FILE") or Path(folder, "failure.txt"))
+            failure.unlink(missing_ok=True)
+            try:
+                env = {"FAILURE_FILE": str(failure)}
+                session.run(*words, env=env, external=True, interrupt_timeout=30, terminate_timeout=10)
+            except CommandFailed:
+                if failure.is_file():  # so that the last line is of use
+                    session.error(failure.read_text(encoding="utf-8"))
+                raise
 
     function.__doc__ = row["about"]
     cells = row.get("cells", False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ci import jobs
@@ -19,7 +22,7 @@ from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
 from core import console, process
 from core.cli import Verb, verb_parser
-from core.cli.options import ROOT, common_from, environment
+from core.cli.options import FAILURE_FILE, ROOT, common_from, environment
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.run import this_platform
 from core.run.plan import Plan, RocmOrigin
@@ -28,7 +31,6 @@ from pytorch_build.context import context
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
-    from pathlib import Path
 
     from ci.jobs import Call, Job, Target
     from core.cli.options import Common
@@ -198,24 +200,50 @@ def _outcome(name: str, future: Future[None], seconds: float) -> Outcome:
 
 
 def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
-    """Return the function that runs a job: its calls of nox, in order."""
-    # with a matrix in the environment the noxfile has cells in the place of these sessions
-    env = process.inherited(MATRIX=None)
+    """Return the function that runs a job: its calls of nox, in order.
+
+    After a failure the run's page is written, but what it says of the run, earlier work too, is not printed.
+    """
+    failed: list[str] = []
+
+    def called(call: Call, title: str, env: Mapping[str, str]) -> bool:
+        quiet = bool(failed) and call.sessions == jobs.JOBS["summary"]
+        with console.group(title):
+            if not (together or quiet):
+                with suppress(ProcessError):
+                    process.run(command(call), cwd=root, env=env)
+                    return True
+                return False
+            done = process.capture(command(call), cwd=root, env=env, check=False)
+            said = (done.stdout + done.stderr).rstrip()
+            if quiet and not done.returncode:
+                said = "\n".join(line for line in said.splitlines() if line.startswith("page "))
+            console.say(said)
+            return done.returncode == 0
 
     def work(job: Job) -> None:
-        for call in job.calls:
-            title = f"{job.name}: {' '.join(call.sessions)}"
-            if not together:
-                with console.group(title):
-                    process.run(command(call), cwd=root, env=env)
-                continue
-            done = process.capture(command(call), cwd=root, env=env, check=False)
-            with console.group(title):
-                console.say((done.stdout + done.stderr).rstrip())
-            if done.returncode:
-                raise ProcessError(f"{' '.join(call.sessions)} failed", returncode=done.returncode)
+        with tempfile.TemporaryDirectory() as folder:
+            note = Path(folder, "failure.txt")
+            # with a matrix in the environment the noxfile has cells in the place of these sessions
+            env = process.inherited(MATRIX=None, **{FAILURE_FILE: str(note)})
+            for call in job.calls:
+                if not called(call, f"{job.name}: {' '.join(call.sessions)}", env):
+                    failed.append(job.name)
+                    raise ProcessError(_why(call, note), returncode=1)
 
     return work
+
+
+def _why(call: Call, note: Path) -> str:
+    """Return why a call failed: in the words of its stage, or where it was none, in a sentence."""
+    if note.is_file():
+        return note.read_text(encoding="utf-8")
+    found = not call.python or process.which(f"python{call.python}")
+    missing = "" if found else f": there is no python{call.python} on the PATH"
+    return (
+        f"A session failed before its stage began{missing}. What nox said stands above.\n"
+        f"again: nox {shlex.join(call.words)}"
+    )
 
 
 def command(call: Call) -> list[str]:
@@ -232,9 +260,10 @@ def show(outcomes: Sequence[Outcome]) -> None:
     console.table(("job", "result", "time", "why"), rows, title="Jobs")
     failed = [one.name for one in outcomes if one.result == "failed"]
     if failed:
+        said = "\n".join(dict.fromkeys(one.why for one in outcomes if one.result == "failed"))
         raise ProcessError(
-            f"{len(failed)} of {len(outcomes)} jobs failed: {', '.join(failed)}.",
-            hint="Their errors are above. The same command continues where this one stopped.",
+            f"{len(failed)} of {len(outcomes)} jobs failed: {', '.join(failed)}. "
+            f"The same command continues where this one stopped.\n{said}",
             returncode=1,
         )
 

@@ -107,7 +107,7 @@ def _marked(kind: str, style: str, text: str, *, title: str = "", file: str = ""
         _write_raw(_command(kind, mask(text), properties))  # masked first: escapes change a secret's spelling
         return
     place = ":".join(part for part in (file, str(line or "")) if part)
-    before = "".join(f"{part}: " for part in (place, title) if part)
+    before = "".join(f"{part}: " for part in (place, title) if part and not text.startswith(part))
     _write(f"{_style(f'{kind}:', style)} {before}{text}")
 
 

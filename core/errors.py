@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
+
+    from core.causes import Cause
 
 
 class FatalError(Exception):
@@ -22,6 +25,8 @@ class FatalError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.cause: Cause | None = None  # the first error of the tool that failed
+        self.log: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -156,6 +161,16 @@ def fatal(problem: BaseException) -> FatalError:
             return FatalError(f"{type(problem).__name__}: {problem}", hint=hint)
     hint = "Free space, or change rights, names or folders; --debug shows where it was met."
     return MachineError(f"{said}.", hint=hint)
+
+
+def origin(problem: BaseException) -> FatalError | None:
+    """Return the error that a tool's own error is known of: this one, or one that it was raised from."""
+    seen: BaseException | None = problem
+    while seen is not None:
+        if isinstance(seen, FatalError) and (seen.cause or seen.log):
+            return seen
+        seen = seen.__cause__
+    return None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -16,7 +16,8 @@ import subprocess
 import time
 import uuid
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -25,7 +26,7 @@ from core import console
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _TAIL_LINES = 40
 _GRACE_SECONDS, _ABORT_SECONDS = 10.0, 5.0
@@ -33,6 +34,8 @@ _SHORTEST_LOOK, _LONGEST_LOOK = 0.02, 0.5
 # marks a process and all it starts, also what leaves its group or outlives it
 _COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
+# of the stage that is at work
+_LOG: ContextVar[Path | None] = ContextVar("log", default=None)
 _INTERRUPTED = "Interrupted; run the same command again to go on."
 
 
@@ -66,6 +69,17 @@ def which(program: str, *, path: str | None = None) -> Path | None:
     return Path(found) if found else None
 
 
+@contextmanager
+def logged(log: Path) -> Iterator[None]:
+    """Write what processes say inside into a log of its own, too: those that `run` runs in this thread."""
+    log.unlink(missing_ok=True)
+    before = _LOG.set(log)
+    try:
+        yield
+    finally:
+        _LOG.reset(before)
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -76,23 +90,22 @@ def run(
 ) -> None:
     """Run a process whose output people follow, echoing the command first.
 
-    Its environment is `handed_on` by default; its output, both streams together, is also written to `log`.
-    `hint` is the next action if it fails.
+    Its environment is `handed_on` by default; its output, both streams together, is also written to `log`
+    (default: the stage's). `hint` is the next action if it fails; the log's first error goes with it.
     """
     words = [str(word) for word in argv]
     console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
-    if log is None:
-        returncode, tail, where = _wait(_start(words, cwd, env)), "", ""
-    else:
-        returncode, tail = _tee(words, cwd, env, log)
-        where = f" Its output is in {log}."
+    log = log or _LOG.get()
+    start = log.stat().st_size if log and log.is_file() else 0
+    returncode, tail = _tee(words, cwd, env, log) if log else (_wait(_start(words, cwd, env)), "")
     if returncode != 0:
-        raise ProcessError(
-            f"{_name(words)} ended with {status(returncode)}.{where}",
-            hint=hint,
-            returncode=returncode,
-            output=tail,
-        )
+        ended = f"{_name(words)} ended with {status(returncode)}."
+        problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
+        if log:
+            from core.causes import in_log  # no part of the server
+
+            problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
+        raise problem
 
 
 def capture(

@@ -100,6 +100,10 @@ def _run(key: str, record: Record, missing: str) -> StageRun:
         exit_code=record.exit_code,
         error=missing or record.error,
         key=key,
+        cause=record.cause.headline if record.cause else "",
+        around=record.cause.around if record.cause else (),
+        # the page lies in a folder beside that of the logs
+        log=record.log and f"..{record.log[record.log.index('/logs/') :]}",
     )
 
 
@@ -175,7 +179,12 @@ def problems_of(facts: RunFacts) -> tuple[Problem, ...]:
     for group in facts.groups:
         problems += [*(one.problem for one in group.unreadable), *group.problems]
         problems += [
-            Problem(where=f"{run.stage} {name}", what=run.error or "It ended without an error message.")
+            Problem(
+                where=f"{run.stage} {name}",
+                what=run.cause or run.error or "It ended without an error message.",
+                around=run.around,
+                log=run.log,
+            )
             for name, runs in sorted(runs_of(group).items())
             for run in runs
             if run.state in {"failed", "interrupted"}

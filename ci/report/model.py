@@ -43,11 +43,13 @@ class Problem:
     where: str
     what: str
     hint: str = ""
+    around: tuple[str, ...] = ()
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a cell."""
+    """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`."""
 
     stage: str
     state: StageState
@@ -56,6 +58,9 @@ class StageRun:
     exit_code: int = 0
     error: str = ""
     key: str = ""
+    cause: str = ""
+    around: tuple[str, ...] = ()
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

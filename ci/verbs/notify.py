@@ -150,7 +150,10 @@ def _recorded(common: Common) -> Sequence[Failure]:
 
 def _failure(record: Record) -> Failure:
     parts = (record.stage, record.cell.gpu_family, record.cell.torch_ref, record.cell.python)
-    return Failure(name=" ".join(filter(None, parts)), error=first_line(record.error))
+    return Failure(
+        name=" ".join(filter(None, parts)),
+        error=first_line(record.cause.headline if record.cause else record.error),
+    )
 
 
 def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], url: str = "") -> RunResult:

@@ -8,21 +8,30 @@ as ``arguments.words``. Errors are printed here, once, and become the process's 
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from core import console
-from core.cli.options import add_common
-from core.errors import UsageError, fatal, nearest
+from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
+from core.errors import UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
+
+    from core.errors import FatalError
+
+
+# a session's own interpreter; nox names its folder by the Python that was chosen
+_OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,49 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         if "--debug" in words and isinstance(problem, Exception):
             raise
         ended = fatal(problem)
-        console.error(str(ended))
+        _tell(ended, package, words)
         return ended.exit_code
     return 0
+
+
+def _tell(ended: FatalError, package: str, words: Sequence[str]) -> None:
+    """Print an error; that of a tool ends in its own words, the command that does the step again, its log."""
+    lines, said = [str(ended)], origin(ended)
+    if said is None:
+        console.error(lines[0])
+    else:
+        cause, around, command = said.cause, [], again(package, words)
+        if cause:
+            console.say(lines[0])
+            lines, around = [cause.headline], [cause.excerpt]
+        console.error(lines[0], file=cause.file if cause else "", line=cause.line if cause else 0)
+        lines.append(f"again: {command}")
+        if said.log:
+            lines.append(f"log:   {str(said.log).removeprefix(f'{Path.cwd()}/')}")
+        console.say("\n".join([*around, *lines[1:]]))
+        # indented, so that nothing in it is taken for Markdown
+        code = "\n".join([lines[0], *around, *lines[1:]]).replace("\n", "\n    ")
+        console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
+    if file := environment().get(FAILURE_FILE):
+        with suppress(OSError):  # the error itself is what counts
+            Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
+
+
+def again(package: str, words: Sequence[str]) -> str:
+    """Write the call of nox that does one step again; the command itself where no session calls it."""
+    from core.data import read_toml
+
+    calls = {name: row["call"].split() for name, row in read_toml(ROOT / "sessions.toml").items()}
+    given = [package, *words]
+    found = [name for name, call in calls.items() if given[: len(call)] == call]
+    if not found:
+        return shlex.join(["python", "-m", *given])
+    name = max(found, key=lambda one: len(calls[one]))
+    rest = given[len(calls[name]) :]
+    own = next((one for one in map(_OWN_PYTHON.match, rest) if one and one[1]), None)
+    python = ["-P", f"{own[1]}.{own[2]}"] if own else []
+    options = [word for word in rest if not _OWN_PYTHON.match(word)]
+    return shlex.join(["nox", "-s", name, *python, *(["--", *options] if options else [])])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from core.causes import Cause  # noqa: TC001 - pydantic reads it
 from core.data import Model
 from core.errors import DataError
 from core.run import is_record, key_name
@@ -56,6 +57,8 @@ class Record(Model):
     status: Literal["ok", "failed"] = "ok"
     exit_code: int = Field(0, description="The front door's exit code: 0, or the error class's")
     error: str = Field("", description="The error's sentence, for a failed stage")
+    cause: Cause | None = Field(None, description="The first error of the tool that made the stage fail")
+    log: str = Field("", description="Key of the log of the stage's tools; empty for none")
     run_id: str
     platform: str
     cell: Cell = Cell()

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from core import console, files
+from core import console, files, process
 from core.cli.options import environment
 from core.data import compact
-from core.errors import InterruptedStageError, StoreError, fatal
+from core.errors import InterruptedStageError, StoreError, fatal, origin
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.stores.location import OverlayStore
@@ -50,6 +50,12 @@ class Stage:
     def store(self) -> Store:
         """The store that is written to."""
         return self.common.open_store()
+
+    @property
+    def log(self) -> Path:
+        """Where this machine keeps what the stage's tools say."""
+        name = f"{records.record_name(self.name, self.cell)}.log"
+        return self.common.cache / "logs" / self.outputs.prefix / self.artifact_group / name
 
     @property
     def outputs(self) -> RunOutputs:
@@ -139,18 +145,34 @@ def _worked(
             **facts,
         )
 
+    def logged() -> str:
+        """Put the log into the run; return its key."""
+        key = f"{outputs.logs_prefix(group)}/{stage.log.name}"
+        if not stage.log.is_file():
+            return ""
+        store.put_file(key, stage.log, sha256=files.sha256(stage.log), replace=True)
+        return key
+
     try:
-        made = work()
+        with process.logged(stage.log):
+            made = work()
         published = tuple(distributions.publish(store, outputs, group, path) for path in made.files)
     except (Exception, KeyboardInterrupt) as problem:
         ended = fatal(problem)
         details = dict(so_far or {})
-        error = "interrupted" if isinstance(ended, InterruptedStageError) else console.mask(str(ended))
-        failure = record(status="failed", exit_code=ended.exit_code, error=error, details=details)
-        records.write(store, outputs, group, failure)
+        said = origin(ended) or ended
+        said.log = said.log or (stage.log if stage.log.is_file() else None)
+        facts: dict[str, Any] = {"exit_code": ended.exit_code, "error": console.mask(str(ended))}
+        if isinstance(ended, InterruptedStageError):
+            facts["error"] = "interrupted"
+        elif said.cause:
+            facts["cause"] = said.cause.masked()
+        records.write(store, outputs, group, record(status="failed", details=details, log=logged(), **facts))
         raise
     builder = builder_from(environment())
-    return record(files=published, details={**made.details, **({BUILDER: builder} if builder else {})})
+    return record(
+        files=published, log=logged(), details={**made.details, **({BUILDER: builder} if builder else {})}
+    )
 
 
 def show(record: Record) -> None:

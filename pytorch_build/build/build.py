@@ -202,7 +202,7 @@ def perform(build: Build) -> Record | None:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.build.stage import make
 
-        return make(build, records.record_name(run.name, build.cell), metrics)
+        return make(build, run.log, metrics)
 
     return stage.perform(run, inputs(build), work, so_far=metrics.details)
 

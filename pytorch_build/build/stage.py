@@ -35,26 +35,16 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(build: Build, name: str, metrics: Metrics) -> Made:
-    """Check out, prepare the environment, build, check; put the log among the run's outputs."""
-    context, common = build.context, build.context.common
-    log = common.cache / "logs" / common.outputs.prefix / context.artifact_group / f"{name}.log"
-    log.unlink(missing_ok=True)
+def make(build: Build, log: Path, metrics: Metrics) -> Made:
+    """Check out, prepare the environment, build, check."""
     console.say(
-        f"{build.project} {build.tree.version} for {context.gpu_family}, Python {build.target.version}"
+        f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
     )
-    try:
-        with build.tree.checked_out() as tree:
-            facts = machine.machine_facts(
-                build.platform, target=build.target, tree=tree, base_env=build.base_env
-            )
-            machine.require_none(list(machine.problems(build.project, facts, sample=_is_sample(build))))
-            with _environment(build, tree) as sdk:
-                return _build(build, tree, sdk, log, metrics)
-    finally:
-        if log.is_file():
-            key = f"{common.outputs.logs_prefix(context.artifact_group)}/{log.name}"
-            common.open_store().put_file(key, log, sha256=files.sha256(log), replace=True)
+    with build.tree.checked_out() as tree:
+        facts = machine.machine_facts(build.platform, target=build.target, tree=tree, base_env=build.base_env)
+        machine.require_none(list(machine.problems(build.project, facts, sample=_is_sample(build))))
+        with _environment(build, tree) as sdk:
+            return _build(build, tree, sdk, log, metrics)
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from core import console, files, junit, parallel
+from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Document
 from core.run import records
@@ -189,7 +190,12 @@ def require_passed(report: Report, *, hint: str = "") -> None:
     """
     document = replace(report.document, suites={}, properties={})
     if why := why_not(merged([replace(report, shard=None, document=document)])):
-        raise CheckError(why, hint=hint)
+        problem = CheckError(why, hint=hint)
+        failed = next((one for one in report.document.cases if one.failing), None)
+        if failed:
+            said = first(failed.text.splitlines()) or Cause(tool="pytest", file=failed.file, message="")
+            problem.cause = said.model_copy(update={"message": f"{failed.test}: {failed.line}"})
+        raise problem
     if report.shard is None and (why := incomplete(totals(report))):
         console.warn(f"{report.origin}: {why}. It counts as missing: no release rests on it.")
 

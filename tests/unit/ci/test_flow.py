@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,6 @@ from tests.unit.ci.test_jobs import PULL_REQUEST, stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def job(name: str, *needs: str, **facts: Any) -> Job:
@@ -173,11 +173,14 @@ class Nox:
         self.calls: list[list[str]] = []
         self.options: dict[str, Any] = {}
         self.problem: Exception | None = None
+        self.note = ""
 
     def __call__(self, argv: list[str], **options: Any) -> None:
         self.calls.append(list(argv))
         self.options = options
         if self.problem is not None and len(self.calls) == 1:
+            if self.note:
+                Path(options["env"]["FAILURE_FILE"]).write_text(self.note)
             raise self.problem
 
 
@@ -185,6 +188,13 @@ class Nox:
 def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
     nox = Nox()
     monkeypatch.setattr(process, "run", nox)
+
+    def capture(argv: list[str], **_: Any) -> process.Completed:
+        nox.calls.append(argv)
+        page = "1 cell (1 passed)\npage     out/local-linux/reports/index.html\n"
+        return process.Completed(returncode=0, stdout="", stderr=page)
+
+    monkeypatch.setattr(process, "capture", capture)
     return nox
 
 
@@ -202,7 +212,7 @@ def test_a_ref_is_one_nox_over_its_sessions_and_then_the_page(
     assert "build_rocm: left out, family cpu has no ROCm" in capsys.readouterr().err
 
 
-def test_the_task_ends_with_the_errors_code_and_shows_what_there_is_of_the_run(
+def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earlier_run(
     nox: Nox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
@@ -212,7 +222,21 @@ def test_the_task_ends_with_the_errors_code_and_shows_what_there_is_of_the_run(
     with pytest.raises(Exit) as caught:
         tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
     assert caught.value.code == ProcessError.exit_code
-    assert "1 of 2 jobs failed: sample. Their errors are above" in " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    assert "passed" not in said
+    assert "page     out/local-linux" in said
+    assert "A session failed before its stage began. What nox said stands above.\n" in said
+    nox.calls.clear()
+    with pytest.raises(Exit):
+        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu", python="3.99")
+    assert "began: there is no python3.99 on the PATH." in capsys.readouterr().err
+    nox.calls.clear()
+    nox.note = "a.cpp:3: error: x\nagain: nox -s build_torch\nlog:   .cache/logs/build_torch.log"
+    with pytest.raises(Exit):
+        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
+    said = capsys.readouterr().err
+    assert "1 of 2 jobs failed: sample." in said
+    assert said.rstrip().endswith(nox.note)
     assert [call[5] for call in nox.calls] == ["resolve", "report"]
     with pytest.raises(Exit) as caught:
         tasks.ci.body(None, torch_ref="sampel", refs_file="absent.toml")

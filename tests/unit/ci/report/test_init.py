@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from ci.report.facts import RunFacts, Unreadable
 from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import markdown, tables
+from ci.verbs.notify import of_records
+from core.causes import Cause
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
@@ -178,6 +181,21 @@ def test_builds_say_what_their_records_say_and_nonsense_is_a_problem() -> None:
     page = page_of(facts(odd))
     assert page.builds[0].graphs == ()
     assert "details.ninja" in page.problems[-1].what
+
+
+def test_the_first_error_stands_above_the_matrix_with_a_link_and_is_what_others_are_told() -> None:
+    cause = Cause(tool="compiler", file="a.cpp", line=3, message="error: <bad>", around=("cc a.cpp", "^~~"))
+    key = f"local-linux/logs/{GROUP}/build_torch.log"
+    broken = failed("build_torch").model_copy(update={"cause": cause, "log": key})
+    page = page_of(facts(broken, *builds("torch")))
+    assert page.problems[0].what == cause.headline
+    json.dumps(asdict(page))
+    shown = render(page)
+    at = shown.index("a.cpp:3: error: &lt;bad&gt;")
+    assert at < shown.index('id="matrix"')
+    assert "cc a.cpp\n^~~" in shown[at:]
+    assert f'href="../logs/{GROUP}/build_torch.log"' in shown[at:]
+    assert of_records([broken])[0].error == cause.headline
 
 
 def test_a_failed_build_says_first_how_far_it_came() -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from core.cli import Verb, main
-from core.errors import BuildError, InterruptedStageError
+from core.causes import Cause
+from core.cli import Verb, again, main
+from core.errors import BuildError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
     import argparse
@@ -127,3 +129,42 @@ def test_debug_shows_where_an_error_came_from(build: Build, problem: Exception) 
     build.problem = problem
     with pytest.raises(type(problem)):
         call("build", "torch", "--debug")
+
+
+PLAIN = "--python=/x/.nox/build_torch/bin/python"
+PYTHON = "--python=/x/.nox/build_torch-3-12/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "command"),
+    [
+        ("pytorch_build", ("build", "torch", PYTHON, "--force"), "nox -s build_torch -P 3.12 -- --force"),
+        ("pytorch_build", ("build", "torch", PLAIN), "nox -s build_torch"),
+        ("pytorch_build", ("check-wheels", "--rocm", "--run-id=7"), "nox -s check_rocm -- --run-id=7"),
+        ("pytorch_build", ("check-wheels", "--run-id=7"), "nox -s check_wheels -- --run-id=7"),
+        ("sample", ("build", "a b"), "python -m sample build 'a b'"),
+    ],
+)
+def test_a_step_is_repeated_by_its_session(package: str, words: tuple[str, ...], command: str) -> None:
+    assert again(package, words) == command
+
+
+def test_a_failed_tool_ends_in_its_error_the_command_and_the_log(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = ProcessError("ninja ended with status 1.", returncode=1)
+    problem.cause = Cause(tool="compiler", file="a,b.cpp", line=3, message="error: 5% bad", around=("x", "y"))
+    problem.log = Path("logs", "build.log")
+    build.problem = problem
+    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
+    main("pytorch_build", "", VERBS, ["build", "torch"])
+    ending = "again: nox -s build_torch\nlog:   logs/build.log"
+    said = capsys.readouterr().err
+    assert said.endswith(f"error: a,b.cpp:3: error: 5% bad\n  | x\n  | y\n{ending}\n")
+    assert (tmp_path / "failure.txt").read_text() == f"a,b.cpp:3: error: 5% bad\n{ending}"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    main("pytorch_build", "", VERBS, ["build", "torch"])
+    said = capsys.readouterr().err
+    assert "::error file=a%2Cb.cpp,line=3::a,b.cpp:3: error: 5%25 bad\n" in said
+    assert f"    {ending.splitlines()[0]}" in (tmp_path / "summary.md").read_text()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from core import process
 from core.cli.options import Common
-from core.errors import BuildError, StoreError
+from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
 from core.run.stage import Made, Stage, builder_from, changes, perform
@@ -271,3 +273,25 @@ def test_one_wheel_of_two_refs_is_made_once_and_kept_while_one_names_it(
     assert [key for key in keys(one) if key.endswith(".whl")] == [
         f"triton-{version}-py3-none-any.whl" for version in ("3.6.0", "3.7.0")
     ]
+
+
+@pytest.mark.processes
+def test_the_record_of_a_failure_has_the_tools_first_error_and_its_log(tmp_path: Path) -> None:
+    one = stage(tmp_path)
+
+    def compiles() -> Made:
+        said = "print('[1/2] cc a.c'); print('a.c:3:1: error: bad'); raise SystemExit(1)"
+        process.run([sys.executable, "-c", said], cwd=tmp_path)
+        return Made(files=())
+
+    with pytest.raises(ProcessError) as caught:
+        perform(one, INPUTS, compiles)
+    failed = read(one, f"{NAME}.failed")
+    assert failed is not None
+    assert failed.cause is not None
+    assert failed.cause.headline == "a.c:3: error: bad"
+    assert "error: bad" in one.store.read(failed.log).decode()
+    assert caught.value.log == one.log
+    with pytest.raises(BuildError) as other:
+        perform(one, INPUTS, Work(problem=BuildError("no wheel")))
+    assert (other.value.cause, other.value.log) == (None, None)

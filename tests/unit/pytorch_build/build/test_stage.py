@@ -21,7 +21,7 @@ from core.run.records import Cell
 from core.run.stage import Made
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
-from pytorch_build.build.build import inputs, perform
+from pytorch_build.build.build import inputs, perform, stage_of
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
@@ -166,12 +166,12 @@ def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeyp
 
 
 @pytest.fixture
-def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Let a build make the promised wheel at once, and count how often it does."""
-    calls: list[str] = []
+    calls: list[Path] = []
 
-    def make(build: Build, name: str, _metrics: Metrics) -> Made:
-        calls.append(name)
+    def make(build: Build, log: Path, _metrics: Metrics) -> Made:
+        calls.append(log)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
     monkeypatch.setattr("pytorch_build.build.stage.make", make)
@@ -179,7 +179,7 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_build_is_recorded_and_not_repeated(
-    build: Build, run: Any, made: list[str], capsys: pytest.CaptureFixture[str]
+    build: Build, run: Any, made: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = perform(build)
     assert record is not None
@@ -188,7 +188,7 @@ def test_a_build_is_recorded_and_not_repeated(
     assert run.store.digest(record.files[0].key) == record.files[0].sha256
     capsys.readouterr()
     assert perform(build) == record
-    assert made == ["build_torch-sample-cp312"]
+    assert [path.stem for path in made] == ["build_torch-sample-cp312"]
     assert "build_torch: unchanged" in capsys.readouterr().err
     perform(with_choice(output_dir=run.root / "mine")(CHANGES["commit"](build)))
     assert len(made) == 2
@@ -227,7 +227,7 @@ class Workshop:
     problem: Exception | None = None
 
     def make(self, build: Build) -> Made:
-        return make(build, "build_torch", Metrics())
+        return make(build, stage_of(build).log, Metrics())
 
 
 @pytest.fixture
@@ -288,11 +288,6 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return shop
 
 
-def log_of(run: Any) -> str:
-    found: Path = run.root / "out" / "local-linux" / "logs" / "gfx94X-dcgpu" / "build_torch.log"
-    return found.read_text()
-
-
 def test_a_build_is_prepared_built_split_imported_and_checked(
     build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +303,7 @@ def test_a_build_is_prepared_built_split_imported_and_checked(
     checked = ["checked torch", "checked amd-torch-device-gfx942"]
     assert shop.done == ["requirements", "built", *after, *checked, "left"]
     assert shop.calls[1].files[0].read_text() == "rocm==7.1.0 --hash=sha256:aa\n"
-    assert log_of(run) == "compiling\n"
+    assert stage_of(build).log.read_text() == "compiling\n"
     # family cpu has no ROCm that could be left out
     monkeypatch.setattr(stage, "ask", lambda *_, **__: pytest.fail("there is none"))
     shop.done.clear()
@@ -334,24 +329,6 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest == first
     shop.make(change(build))
     assert shop.digest != first
-
-
-def test_a_failing_build_leaves_its_log_among_the_outputs(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop.problem = BuildError("no wheel")
-    with pytest.raises(BuildError):
-        shop.make(build)
-    assert log_of(run) == "compiling\n"
-
-    def stops(*_: Any, **__: Any) -> Any:
-        raise BuildError("stopped before the first command")
-
-    monkeypatch.setattr(stage, "execute", stops)
-    with pytest.raises(BuildError):
-        shop.make(build)
-    # the log of the last build that wrote one stays readable
-    assert log_of(run) == "compiling\n"
 
 
 def test_findings_and_problems_end_a_build(build: Build, shop: Workshop, monkeypatch: Any) -> None:
