@@ -15,9 +15,11 @@ from core.errors import UsageError
 from core.run import PLAIN, this_platform
 from core.run.plan import FETCH, promotions
 from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.verbs.build import OWN_TREES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from core.cli.options import Common
     from core.run import Platform
@@ -279,6 +281,7 @@ def left_out(context: Context) -> Mapping[str, str]:
     }
     if not context.gpu:
         found["build_rocm"] = "family cpu has no ROCm"
+        found["build_triton"] = "family cpu has no use for triton"
     elif not context.ref.rocm_version:
         found["build_rocm"] = f"ROCm comes from the release index of {context.gpu_family}"
     if "build_rocm" in found:
@@ -309,7 +312,39 @@ def ref_jobs(context: Context, posargs: Sequence[str], python: str, rocm_layout:
         if sessions
     )
     page = Call(sessions=(report,), python=python, posargs=tuple(posargs))
-    name = context.ref.name
+    return _with_report(context.ref.name, calls, page)
+
+
+def tree_jobs(
+    context: Context,
+    posargs: Sequence[str],
+    python: str,
+    *,
+    trees: Mapping[str, Path],
+    missing: Sequence[str],
+    rocm: Sequence[str],
+) -> Sequence[Job]:
+    """Return the jobs of `invoke ci` for changed trees: what is `missing` below them, they, their tests."""
+    own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
+    stages = {*missing, *(BUILDS[name] for name in trees)}
+    first = tuple(one for one in JOBS["build_rocm"][1:] if "build_rocm" in stages)
+    builds = tuple(one for one in BUILDS.values() if one in stages)
+    parts: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+        *((((*first,), ()),) if first else ()),
+        (builds, (*rocm, *own)),
+        (("check_wheels", *JOBS["upload"]), ()),
+        (JOBS["test_pytorch"], tuple(rocm)),
+    ]
+    if "torch" in trees and "test_torch" not in left_out(context):
+        parts.append((JOBS["test_torch"], (*rocm, f"--pytorch-dir={trees['torch']}")))
+    calls = tuple(
+        Call(sessions=sessions, python=python, posargs=(*posargs, *more)) for sessions, more in parts
+    )
+    return _with_report(context.ref.name, calls, Call(sessions=JOBS["summary"], posargs=tuple(posargs)))
+
+
+def _with_report(name: str, calls: tuple[Call, ...], page: Call) -> Sequence[Job]:
+    (report,) = JOBS["summary"]
     return (
         Job(name=name, stage="build_pytorch", calls=calls),
         Job(name=report, stage="summary", calls=(page,), needs=(name,), tolerant=True),

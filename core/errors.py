@@ -161,7 +161,9 @@ def fatal(problem: BaseException) -> FatalError:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'nightly'?`` for a name that is close to a known one, else a list of those."""
     names = sorted(set(known))
-    close = get_close_matches(word, names, n=1) or [one for one in names if one.lower() == word.lower()]
+    close = get_close_matches(word, names, n=1) or [
+        one for one in names if sorted(one.lower()) == sorted(word.lower())
+    ]
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"Known: {', '.join(names)}." if names else "None is known."

@@ -182,7 +182,9 @@ def problems_of(facts: RunFacts) -> tuple[Problem, ...]:
             for run in runs
             if run.state in {"failed", "interrupted"}
         ]
-    refs = {record.cell.torch_ref for group in facts.groups for _, record in group.records} - {""}
+    every = [record for group in facts.groups for _, record in group.records]
+    named = {one.cell.torch_ref for one in every if "commit" in (one.inputs.get("source") or {})}
+    refs = {one.cell.torch_ref for one in every} - named - {""}
     what = "The run has none, so commits are only known where a build's record names them."
     unlocked = sorted(refs - set(facts.locks))
     return (*problems, *(Problem(where=f"source lock of {ref}", what=what) for ref in unlocked))

@@ -136,19 +136,32 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
         raise MissingInputError(
             f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
             f"{target.series}.",
-            hint="Build some first: nox -s build_torch (with the same --torch-ref, --gpu-family and -P).",
+            hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
         )
     targets, where = targets_of(context, names), f"Run {outputs.run_id} in {common.store}"
     if layout_of(names, where=where) == "split":
-        require_devices(targets, names, where=where, version=run_lock(context).rocm_version)
+        require_devices(targets, names, where=where, version=_rocm_version(context, target))
     families = context.gpu_family.split(";")
     return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
 
 
+def _rocm_version(context: Context, target: Interpreter) -> str:
+    """Return the ROCm that the run's wheels were built against, by their records; by the lock without any."""
+    for record in records.read_all(
+        context.common.open_for_reading(), context.common.outputs, context.artifact_group
+    ):
+        cell, versions = record.cell, record.inputs.get("rocm")
+        if versions and (cell.torch_ref, cell.python) == (context.ref.name, target.tag):
+            return str(versions[0])
+    return run_lock(context).rocm_version
+
+
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
-    rocm_version = run_lock(context).rocm_version if context.gpu else ""
     store, outputs = context.common.open_for_reading(), context.common.outputs
-    for record in records.read_all(store, outputs, context.artifact_group):
+    every = records.read_all(store, outputs, context.artifact_group)
+    has_rocm = context.gpu and any(is_rocm(one.distribution) for record in every for one in record.files)
+    rocm_version = _rocm_version(context, target) if has_rocm else ""
+    for record in every:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():
             if is_rocm(one.distribution):

@@ -75,7 +75,7 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
         tree,
         "torch",
         rocm_version="" if gpu_family == "cpu" else "7.1.0",
-        base_version=base_version_of(tree),
+        base_version=base_version_of(tree, "torch"),
     )
 
 
@@ -129,14 +129,14 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
 
 
 def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
-    assert base_version_of(tmp_path) == ""
+    assert base_version_of(tmp_path, "torch") == ""
     (tmp_path / "version.txt").write_text("2.10.0a0\n")
-    assert base_version_of(tmp_path) == "2.10.0a0"
+    assert base_version_of(tmp_path, "torch") == "2.10.0a0"
     (tmp_path / "version.txt").write_text("two\n")
     with pytest.raises(SourceError):
-        base_version_of(tmp_path)
+        base_version_of(tmp_path, "torch")
     with pytest.raises(SourceError, match="nowhere does not exist"):
-        base_version_of(tmp_path / "nowhere")
+        base_version_of(tmp_path / "nowhere", "torch")
 
 
 @pytest.fixture
