@@ -109,27 +109,15 @@ def run_trees(
     for project, tree in changed.trees.items():
         _, edited = edits_of(tree)
         console.say(f"  {project}: {tree}{f', {edited_words(edited)}' if edited else ', no edits'}")
-    missing, rocm = [], _rocm_of(chosen, lender, changed)
-    if rocm is None:
-        missing.append("build_rocm")
-    for project in _below(chosen, changed.trees):
-        missing += _borrowed(chosen, lender, tag, project)
-    made = jobs.tree_jobs(
-        chosen,
-        jobs.posargs_of(replace(named, dry_run=False)),
-        python,
-        trees=changed.trees,
-        missing=missing,
-        rocm=rocm or (),
-    )
+    rocm = _rocm_of(chosen, lender, changed)
+    missing = [*jobs.JOBS["build_rocm"][1:]] if rocm is None else []
+    below = {one for project in changed.trees for one in needed(chosen, project)} - {*changed.trees}
+    for project in jobs.BUILDS:
+        if project in below & {*chosen.ref.components} and not chosen.ref.projects[project].prebuilt:
+            missing += _borrowed(chosen, lender, tag, project)
+    words = jobs.posargs_of(replace(named, dry_run=False))
+    made = jobs.ref_jobs(chosen, words, python, trees=changed.trees, missing=missing, rocm=rocm or ())
     run_jobs(made, dry_run=common.dry_run, root=root)
-
-
-def _below(chosen: Context, trees: Mapping[str, Path]) -> Sequence[str]:
-    """List what the trees' builds stand on, and no tree among them is."""
-    wanted = {one for project in trees for one in needed(chosen, project)} - {*trees}
-    built_here = {name for name in chosen.ref.components if not chosen.ref.projects[name].prebuilt}
-    return [one for one in jobs.BUILDS if one in wanted & built_here]
 
 
 def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:

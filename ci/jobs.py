@@ -8,6 +8,8 @@ A job is one of the workflows': the same sessions, in the same order, with the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from core.cli.options import DEFAULT_STORE
@@ -293,58 +295,45 @@ def left_out(context: Context) -> Mapping[str, str]:
     return found
 
 
-def ref_jobs(context: Context, posargs: Sequence[str], python: str, rocm_layout: str) -> Sequence[Job]:
-    """Return the jobs of `invoke ci`: from one torch ref to tested wheels, and the run's page."""
-    without = left_out(context)
-    if rocm_layout and "build_rocm" in without:
-        raise UsageError(
-            f"--rocm-layout is for build_rocm, which is left out: {without['build_rocm']}.",
-            hint="Leave the option out.",
-        )
-    (report,) = JOBS["summary"]
-    chain = [one for one in SESSIONS if one not in {*_WITH_PLAN, *without, report}]
-    # what follows -- goes to every session of a call, and only build_rocm takes a layout
-    at = chain.index("build_rocm") if rocm_layout else len(chain)
-    parts = ((chain[:at], ()), (chain[at : at + 1], (f"--rocm-layout={rocm_layout}",)), (chain[at + 1 :], ()))
-    calls = tuple(
-        Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *layout))
-        for sessions, layout in parts
-        if sessions
-    )
-    page = Call(sessions=(report,), python=python, posargs=tuple(posargs))
-    return _with_report(context.ref.name, calls, page)
-
-
-def tree_jobs(
+def ref_jobs(
     context: Context,
     posargs: Sequence[str],
     python: str,
+    rocm_layout: str = "",
     *,
-    trees: Mapping[str, Path],
-    missing: Sequence[str],
-    rocm: Sequence[str],
+    trees: Mapping[str, Path] = MappingProxyType({}),
+    missing: Sequence[str] = (),
+    rocm: tuple[str, ...] = (),
 ) -> Sequence[Job]:
-    """Return the jobs of `invoke ci` for changed trees: what is `missing` below them, they, their tests."""
-    own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
-    stages = {*missing, *(BUILDS[name] for name in trees)}
-    first = tuple(one for one in JOBS["build_rocm"][1:] if "build_rocm" in stages)
-    builds = tuple(one for one in BUILDS.values() if one in stages)
-    parts: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-        *((((*first,), ()),) if first else ()),
-        (builds, (*rocm, *own)),
-        (("check_wheels", *JOBS["upload"]), ()),
-        (JOBS["test_pytorch"], tuple(rocm)),
-    ]
-    if "torch" in trees and "test_torch" not in left_out(context):
-        parts.append((JOBS["test_torch"], (*rocm, f"--pytorch-dir={trees['torch']}")))
+    """Return the jobs of `invoke ci`: from one torch ref, or changed trees, to tested wheels, and the page.
+
+    Of changed `trees` these are built, on what is `missing` below them, and all of it with `rocm`'s options.
+    """
+    without = {*left_out(context)}
+    if rocm_layout and "build_rocm" in without:
+        raise UsageError(
+            f"--rocm-layout is for build_rocm, which is left out: {left_out(context)['build_rocm']}.",
+            hint="Leave the option out.",
+        )
+    # what follows -- goes to every session of a call, and not each takes all of it
+    more: dict[str, tuple[str, ...]] = {
+        "build_rocm": (f"--rocm-layout={rocm_layout}",) if rocm_layout else ()
+    }
+    if trees:
+        own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
+        more |= {**dict.fromkeys(BUILDS.values(), (*rocm, *own)), "test_smoke": rocm}
+        made = {*missing, *(BUILDS[name] for name in trees)}
+        without |= {*JOBS["setup"], *JOBS["build_rocm"], *JOBS["build_pytorch"][:-1]} - made
+        without |= {"test_torch"} - {*(f"test_{name}" for name in trees)}
+        without -= made
+        more["test_torch"] = (*rocm, f"--pytorch-dir={trees.get('torch')}")
+    (report,), name = JOBS["summary"], context.ref.name
+    chain = [one for one in SESSIONS if one not in {*_WITH_PLAN, *without, report}]
     calls = tuple(
-        Call(sessions=sessions, python=python, posargs=(*posargs, *more)) for sessions, more in parts
+        Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *words))
+        for words, sessions in groupby(chain, key=lambda one: more.get(one, ()))
     )
-    return _with_report(context.ref.name, calls, Call(sessions=JOBS["summary"], posargs=tuple(posargs)))
-
-
-def _with_report(name: str, calls: tuple[Call, ...], page: Call) -> Sequence[Job]:
-    (report,) = JOBS["summary"]
+    page = Call(sessions=(report,), python=python, posargs=tuple(posargs))
     return (
         Job(name=name, stage="build_pytorch", calls=calls),
         Job(name=report, stage="summary", calls=(page,), needs=(name,), tolerant=True),

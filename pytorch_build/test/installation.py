@@ -19,7 +19,6 @@ from core.packages import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.contents import run_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import packages_of
 from rocm_packaging.origin import (
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from core.env.installer import Install
     from core.packages import Offer
     from core.packages.sources import PackageSource, SourceOptions
-    from core.run.records import FileRecord
+    from core.run.records import FileRecord, Record
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
     from pytorch_build.test.gpus import Assignment
@@ -138,29 +137,24 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
             f"{target.series}.",
             hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
         )
+    version = next((one.version for one in found.values() if one.distribution == LIBRARIES), "")
     targets, where = targets_of(context, names), f"Run {outputs.run_id} in {common.store}"
     if layout_of(names, where=where) == "split":
-        require_devices(targets, names, where=where, version=_rocm_version(context, target))
+        require_devices(targets, names, where=where, version=version)
     families = context.gpu_family.split(";")
     return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
 
 
-def _rocm_version(context: Context, target: Interpreter) -> str:
-    """Return the ROCm that the run's wheels were built against, by their records; by the lock without any."""
-    for record in records.read_all(
-        context.common.open_for_reading(), context.common.outputs, context.artifact_group
-    ):
-        cell, versions = record.cell, record.inputs.get("rocm")
-        if versions and (cell.torch_ref, cell.python) == (context.ref.name, target.tag):
-            return str(versions[0])
-    return run_lock(context).rocm_version
+def _rocm_version(every: Sequence[Record], ref: str) -> str:
+    """Return the ROCm that a ref's wheels were built against, by their records; "" for none."""
+    against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == ref)
+    return next((str(versions[0]) for versions in against if versions), "")
 
 
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
     store, outputs = context.common.open_for_reading(), context.common.outputs
     every = records.read_all(store, outputs, context.artifact_group)
-    has_rocm = context.gpu and any(is_rocm(one.distribution) for record in every for one in record.files)
-    rocm_version = _rocm_version(context, target) if has_rocm else ""
+    rocm_version = _rocm_version(every, context.ref.name)
     for record in every:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():
