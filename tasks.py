@@ -40,7 +40,7 @@ _TREES = {
     "pytorch_vision_dir": "vision",
     "apex_dir": "apex",
 }
-_ROCM = ("rocm_run_id", "rocm_index_name", "rocm_index_url", "rocm_find_links", "rocm_version")
+_ROCM = ("rocm_run_id", "rocm_index_name", "rocm_find_links", "rocm_version")
 _TREE_HELP = {
     **{
         name.replace("_", "-"): f"a changed tree of {project}: build and test it, in a run of its own"
@@ -116,14 +116,10 @@ def ci(
     from_run_id: str = "local",
     rocm_run_id: str = "",
     rocm_index_name: str = "",
-    rocm_index_url: str = "",
     rocm_find_links: str = "",
     rocm_version: str = "",
 ) -> None:
-    """Build, check, index and test one torch ref's wheels, or those of changed trees (--pytorch-dir DIR).
-
-    With --event, run CI's whole plan for it.
-    """
+    """Build, check, index and test a torch ref's wheels, or changed trees'; or --event's whole plan."""
     given = dict(locals())
     common = Common(
         torch_ref=torch_ref,
@@ -142,20 +138,18 @@ def ci(
             changed_trees = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm)
             other = "--event" if event else "--rocm-layout" if rocm_layout else ""
             flow.run_trees(common, changed_trees, python=python, other=other)
-            return
-        if not event:
+        elif not event:
             flow.run_ref(common, python=python, rocm_layout=rocm_layout)
-            return
-        words = [f"--event={event}", *(["--fork"] if fork else [])]
-        words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
-        words += [f"--input=pytorch_python_versions={python}"] if python else []
-        words += [f"--torch-ref={torch_ref}"] if torch_ref else []
-        words += [f"--gpu-family={gpu_family}"] if gpu_family else []
-        words += [f"--refs-file={refs_file}"] if refs_file else []
-        target = flow.jobs.Target(
-            run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
-        )
-        flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
+        else:
+            words = [f"--event={event}", *(["--fork"] if fork else [])]
+            words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
+            names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "refs-file": refs_file}
+            names["input"] = f"pytorch_python_versions={python}" if python else ""
+            words += [f"--{name}={value}" for name, value in names.items() if value]
+            target = flow.jobs.Target(
+                run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
+            )
+            flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
 @task(help=_RELEASE_HELP, iterable=["input"])
