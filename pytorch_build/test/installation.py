@@ -19,6 +19,7 @@ from core.packages import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
+from pytorch_build.lock.stored import stored_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import packages_of
 from rocm_packaging.origin import (
@@ -145,16 +146,18 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
     return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
 
 
-def _rocm_version(every: Sequence[Record], ref: str) -> str:
-    """Return the ROCm that a ref's wheels were built against, by their records; "" for none."""
-    against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == ref)
-    return next((str(versions[0]) for versions in against if versions), "")
+def _rocm_version(context: Context, every: Sequence[Record]) -> str:
+    """Return the ROCm that a ref's wheels were built against, by their records, else by the run's lock."""
+    against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == context.ref.name)
+    said = next((str(versions[0]) for versions in against if versions), "")
+    lock = None if said or not context.gpu else stored_lock(context)
+    return lock.rocm_version if lock else said
 
 
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
     store, outputs = context.common.open_for_reading(), context.common.outputs
     every = records.read_all(store, outputs, context.artifact_group)
-    rocm_version = _rocm_version(every, context.ref.name)
+    rocm_version = _rocm_version(context, every)
     for record in every:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():

@@ -12,7 +12,7 @@ import pytest
 
 from core.archive import Member
 from core.cli.options import Common
-from core.families import family
+from core.families import family, group_families
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.wheel import distributions
@@ -131,7 +131,7 @@ class Run:
         gpu = gpu_family != "cpu"
         version = version or f"{BASES[project]}+{SUFFIX if gpu else 'cpu.sample'}"
         path = self.wheel(DISTRIBUTIONS[project], version, f"{python}-{python}-linux_x86_64")
-        targets = list(family(gpu_family).targets)
+        targets = list(family(group_families(gpu_family) or gpu_family).targets)
         rocm = [ROCM, "unsplit", {}] if gpu else None
         file = self.publish(path, group=gpu_family, run_id=run_id)
         self.record(
