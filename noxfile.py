@@ -13,12 +13,17 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import nox
 from nox.command import CommandFailed
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    sys.exit(f"error: This is Python {sys.version.split()[0]}. The tool needs 3.11, 3.12 or 3.13: README.md.")
 
 nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -149,3 +154,21 @@ def docs(session: nox.Session) -> None:
 def lock(session: nox.Session) -> None:
     """Compile requirements/*.in to hashed locks; -- --check says whether they are current."""
     tool(session, "requirements/lint.txt", "python", "-m", "requirements.lock", *session.posargs)
+
+
+def unknown(argv: list[str]) -> str:
+    """Say what was meant where nox is asked for a session that does not exist; "" for any other call."""
+    program, words = Path(argv[0]), argv[1 : argv.index("--") if "--" in argv else None]
+    known, chosen = [*nox.registry.get()], False
+    for word in words if "nox" in {program.stem, program.parent.name} and not MATRIX else ():
+        name = word.partition("(")[0]
+        if chosen and not word.startswith("-") and not {name, name.rpartition("-")[0]} & {*known}:
+            close = get_close_matches(name, known, n=1)
+            meant = f"Did you mean {close[0]!r}?" if close else "They are listed by nox -l."
+            return f"error: There is no session {word!r}. {meant}"
+        chosen = word in {"-s", "-e", "--session", "--sessions"} or (chosen and not word.startswith("-"))
+    return ""
+
+
+if said := unknown(sys.argv):
+    sys.exit(said)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
-from invoke.tasks import task
+from invoke.tasks import Task, task
 
 from core import console
 from core.cli.options import Common
-from core.errors import FatalError
+from core.errors import FatalError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
     from invoke.context import Context
@@ -30,6 +31,25 @@ _HELP = {
     "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
     "force": "do the work although nothing has changed",
     "dry-run": "say what would be done",
+}
+# a changed tree's option is that of its build, and leads to a run of its own
+_TREES = {
+    "triton_dir": "triton",
+    "pytorch_dir": "torch",
+    "pytorch_audio_dir": "audio",
+    "pytorch_vision_dir": "vision",
+    "apex_dir": "apex",
+}
+_ROCM = ("rocm_run_id", "rocm_index_name", "rocm_find_links", "rocm_version")
+_TREE_HELP = {
+    **{
+        name.replace("_", "-"): f"a changed tree of {project}: build and test it, in a run of its own"
+        for name, project in _TREES.items()
+    },
+    "from-run-id": "with a changed tree: the run that lends triton, torch and ROCm (default: local)",
+    **{
+        name.replace("_", "-"): "with a changed tree: where ROCm comes from, as for a build" for name in _ROCM
+    },
 }
 _EVENT_HELP = {
     "event": "plan as for this event and run every job of the plan: pull_request, push, schedule",
@@ -69,7 +89,7 @@ def _flow() -> Iterator[ModuleType]:
         raise Exit(code=problem.exit_code) from None
 
 
-@task(help={**_HELP, **_EVENT_HELP, **_GRAPH_HELP}, iterable=["label", "changed"])
+@task(help={**_HELP, **_EVENT_HELP, **_GRAPH_HELP, **_TREE_HELP}, iterable=["label", "changed"])
 def ci(
     _context: Context,
     torch_ref: str = "",
@@ -88,8 +108,19 @@ def ci(
     fork: bool = False,
     jobs: int = 1,
     keep_going: bool = False,
+    triton_dir: str = "",
+    pytorch_dir: str = "",
+    pytorch_audio_dir: str = "",
+    pytorch_vision_dir: str = "",
+    apex_dir: str = "",
+    from_run_id: str = "local",
+    rocm_run_id: str = "",
+    rocm_index_name: str = "",
+    rocm_find_links: str = "",
+    rocm_version: str = "",
 ) -> None:
-    """Build, check, index and test the wheels of one torch ref; with --event, run CI's whole plan for it."""
+    """Build, check, index and test a torch ref's wheels, or changed trees'; or --event's whole plan."""
+    given = dict(locals())
     common = Common(
         torch_ref=torch_ref,
         gpu_family=gpu_family,
@@ -100,20 +131,25 @@ def ci(
         force=force,
         dry_run=dry_run,
     )
+    trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
+    rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
     with _flow() as flow:
-        if not event:
+        if trees or rocm or from_run_id != "local":
+            changed_trees = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm)
+            other = "--event" if event else "--rocm-layout" if rocm_layout else ""
+            flow.run_trees(common, changed_trees, python=python, other=other)
+        elif not event:
             flow.run_ref(common, python=python, rocm_layout=rocm_layout)
-            return
-        words = [f"--event={event}", *(["--fork"] if fork else [])]
-        words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
-        words += [f"--input=pytorch_python_versions={python}"] if python else []
-        words += [f"--torch-ref={torch_ref}"] if torch_ref else []
-        words += [f"--gpu-family={gpu_family}"] if gpu_family else []
-        words += [f"--refs-file={refs_file}"] if refs_file else []
-        target = flow.jobs.Target(
-            run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
-        )
-        flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
+        else:
+            words = [f"--event={event}", *(["--fork"] if fork else [])]
+            words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
+            names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "refs-file": refs_file}
+            names["input"] = f"pytorch_python_versions={python}" if python else ""
+            words += [f"--{name}={value}" for name, value in names.items() if value]
+            target = flow.jobs.Target(
+                run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
+            )
+            flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 
 @task(help=_RELEASE_HELP, iterable=["input"])
@@ -178,7 +214,7 @@ def nightly(
 )
 def promote(
     _context: Context,
-    run_id: str,
+    run_id: str = "",  # with a default, or it would take the next word: --help, too
     type: str = "nightly",  # noqa: A002 - the option's name
     gpu_family: str = "",
     torch_version: str = "",
@@ -189,6 +225,21 @@ def promote(
 ) -> None:
     """Stage a run's wheels and promote them by their tests, as the last jobs of a release do."""
     with _flow() as flow:
+        if not run_id:
+            raise UsageError("No run is named, so there is nothing to promote.", hint="Name it: --run-id ID.")
         target = flow.jobs.Target(run_id=run_id, store=store, distribution_store=distribution_store)
         job = flow.jobs.promotion_job(target, type, gpu_family, torch_version, pythons)
         flow.run_jobs([job], dry_run=dry_run)
+
+
+def unknown(argv: Sequence[str]) -> str:
+    """Say what was meant where invoke is called with a flow that does not exist; "" for any other call."""
+    flows = {name for name, one in globals().items() if isinstance(one, Task)}
+    program, first = Path(argv[0]), next(iter(argv[1:]), "-")
+    if not {program.stem, program.parent.name} & {"inv", "invoke"} or first.startswith("-") or first in flows:
+        return ""
+    return f"error: There is no flow {first!r}. {nearest(first, flows)}"
+
+
+if said := unknown(sys.argv):
+    sys.exit(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from ci import jobs
@@ -20,13 +21,18 @@ from ci.plan.data import OwnStore
 from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
-from core import console, process
+from core import console, files, process
 from core.cli import Verb, verb_parser
-from core.cli.options import FAILURE_FILE, ROOT, common_from, environment
+from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
-from core.run import this_platform
+from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
+from core.run.records import edited_words
+from pytorch_build.build.build import BORROWED, borrow, built, needed
 from pytorch_build.context import context
+from pytorch_build.lock.versions import python_tag
+from pytorch_build.sources.trees import edits_of
+from rocm_packaging.origin import has_rocm, own_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
     from ci.jobs import Call, Job, Target
     from core.cli.options import Common
+    from pytorch_build.context import Context
 
 RELEASES = ("nightly", "prerelease", "dev")
 _CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
@@ -56,6 +63,95 @@ def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
     run_jobs(jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout), root=common.root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """Changed source trees by project, the run that lends what they lack, and where else ROCm comes from."""
+
+    trees: Mapping[str, Path]
+    lender: str = LOCAL_RUN
+    rocm: tuple[str, ...] = ()
+
+    @property
+    def run_id(self) -> str:
+        """Name a run after the trees, so that the next call goes on with it."""
+        paths = sorted(map(str, self.trees.values()))
+        name = re.sub("[^a-z0-9]+", "-", PurePath(paths[0]).name.lower()).strip("-") or "tree"
+        return f"{LOCAL_RUN}-{name}-{files.digest_of(paths)[:8]}"
+
+
+def run_trees(
+    common: Common, changed: Changed, *, python: str = "", other: str = "", root: Path = ROOT
+) -> None:
+    """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
+    if other or not changed.trees:
+        why = (
+            f"{other} is of no use with one"
+            if other
+            else "--from-run-id and --rocm-… are of use with one alone"
+        )
+        raise UsageError(
+            f"A changed tree has a run of its own: {why}.",
+            hint="Trees are named by --pytorch-dir and the like: invoke ci --help.",
+        )
+    run_id = common.run_id if common.run_id != LOCAL_RUN else changed.run_id
+    if not is_local(run_id):
+        raise UsageError(
+            f"--run-id {run_id!r}: a run of others replaces no wheel, and each edit makes a new one.",
+            hint=f"Begin the name with {LOCAL_RUN}-, as in --run-id {LOCAL_RUN}-{run_id}.",
+        )
+    chosen = context(replace(common, run_id=run_id))
+    named = replace(chosen.common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
+    chosen = replace(chosen, common=named)
+    lender = replace(chosen, common=replace(named, run_id=changed.lender))
+    tag = python_tag(python or f"{sys.version_info.major}.{sys.version_info.minor}").abi
+    console.say(f"run {run_id}:")
+    for project, tree in changed.trees.items():
+        _, edited = edits_of(tree)
+        console.say(f"  {project}: {tree}{f', {edited_words(edited)}' if edited else ', no edits'}")
+    rocm = _rocm_of(chosen, lender, changed)
+    missing = [*jobs.JOBS["build_rocm"][1:]] if rocm is None else []
+    below = {one for project in changed.trees for one in needed(chosen, project)} - {*changed.trees}
+    for project in jobs.BUILDS:
+        if project in below & {*chosen.ref.components} and not chosen.ref.projects[project].prebuilt:
+            missing += _borrowed(chosen, lender, tag, project)
+    words = jobs.posargs_of(replace(named, dry_run=False))
+    made = jobs.ref_jobs(chosen, words, python, trees=changed.trees, missing=missing, rocm=rocm or ())
+    run_jobs(made, dry_run=common.dry_run, root=root)
+
+
+def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:
+    """Borrow one project's wheels, anew where the lender has others now; or name what builds them."""
+    here, there = built(chosen, tag, project), built(lender, tag, project)
+    own = here is not None and BORROWED not in here.details
+    if own or there is None:
+        console.say(f"  {project}: {'of this run' if here else 'built in this run: nothing has it'}")
+        return () if own or here else (jobs.BUILDS[project],)
+    console.say(f"  {project}: {there.files[0].version}, borrowed from run {lender.common.run_id}")
+    same = here is not None and {one.sha256 for one in here.files} == {one.sha256 for one in there.files}
+    if not same and not chosen.common.dry_run:
+        borrow(chosen, lender, tag, project)
+    return ()
+
+
+def _rocm_of(chosen: Context, lender: Context, changed: Changed) -> tuple[str, ...] | None:
+    """Return the options that lead to ROCm, and say where it is from; None where this run has to build it."""
+    if not chosen.gpu:
+        return ()
+    if changed.rocm:
+        console.say(f"  ROCm: as {' '.join(changed.rocm)} says")
+        return changed.rocm
+    for one in (chosen, lender):
+        if has_rocm(own_run(one.common, one.artifact_group)):
+            console.say(f"  ROCm: from run {one.common.run_id}")
+            store = (f"--rocm-store={one.common.store}",) if one.common.store != DEFAULT_STORE else ()
+            return (f"--rocm-run-id={one.common.run_id}", *store) if one is lender else ()
+    if chosen.ref.rocm_version:
+        console.say(f"  ROCm: {chosen.ref.rocm_version}, built in this run: nothing has it")
+        return None
+    console.say(f"  ROCm: from the release index of {chosen.gpu_family}")
+    return ()
 
 
 def run_plan(

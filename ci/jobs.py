@@ -8,6 +8,8 @@ A job is one of the workflows': the same sessions, in the same order, with the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from core.cli.options import DEFAULT_STORE
@@ -15,9 +17,11 @@ from core.errors import UsageError
 from core.run import PLAIN, this_platform
 from core.run.plan import FETCH, promotions
 from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.verbs.build import OWN_TREES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from core.cli.options import Common
     from core.run import Platform
@@ -279,6 +283,7 @@ def left_out(context: Context) -> Mapping[str, str]:
     }
     if not context.gpu:
         found["build_rocm"] = "family cpu has no ROCm"
+        found["build_triton"] = "family cpu has no use for triton"
     elif not context.ref.rocm_version:
         found["build_rocm"] = f"ROCm comes from the release index of {context.gpu_family}"
     if "build_rocm" in found:
@@ -290,26 +295,45 @@ def left_out(context: Context) -> Mapping[str, str]:
     return found
 
 
-def ref_jobs(context: Context, posargs: Sequence[str], python: str, rocm_layout: str) -> Sequence[Job]:
-    """Return the jobs of `invoke ci`: from one torch ref to tested wheels, and the run's page."""
-    without = left_out(context)
+def ref_jobs(
+    context: Context,
+    posargs: Sequence[str],
+    python: str,
+    rocm_layout: str = "",
+    *,
+    trees: Mapping[str, Path] = MappingProxyType({}),
+    missing: Sequence[str] = (),
+    rocm: tuple[str, ...] = (),
+) -> Sequence[Job]:
+    """Return the jobs of `invoke ci`: from one torch ref, or changed trees, to tested wheels, and the page.
+
+    Of changed `trees` these are built, on what is `missing` below them, and all of it with `rocm`'s options.
+    """
+    without = {*left_out(context)}
     if rocm_layout and "build_rocm" in without:
         raise UsageError(
-            f"--rocm-layout is for build_rocm, which is left out: {without['build_rocm']}.",
+            f"--rocm-layout is for build_rocm, which is left out: {left_out(context)['build_rocm']}.",
             hint="Leave the option out.",
         )
-    (report,) = JOBS["summary"]
+    # what follows -- goes to every session of a call, and not each takes all of it
+    more: dict[str, tuple[str, ...]] = {
+        "build_rocm": (f"--rocm-layout={rocm_layout}",) if rocm_layout else ()
+    }
+    if trees:
+        own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
+        more |= {**dict.fromkeys(BUILDS.values(), (*rocm, *own)), "test_smoke": rocm}
+        made = {*missing, *(BUILDS[name] for name in trees)}
+        without |= {*JOBS["setup"], *JOBS["build_rocm"], *JOBS["build_pytorch"][:-1]} - made
+        without |= {"test_torch"} - {*(f"test_{name}" for name in trees)}
+        without -= made
+        more["test_torch"] = (*rocm, f"--pytorch-dir={trees.get('torch')}")
+    (report,), name = JOBS["summary"], context.ref.name
     chain = [one for one in SESSIONS if one not in {*_WITH_PLAN, *without, report}]
-    # what follows -- goes to every session of a call, and only build_rocm takes a layout
-    at = chain.index("build_rocm") if rocm_layout else len(chain)
-    parts = ((chain[:at], ()), (chain[at : at + 1], (f"--rocm-layout={rocm_layout}",)), (chain[at + 1 :], ()))
     calls = tuple(
-        Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *layout))
-        for sessions, layout in parts
-        if sessions
+        Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *words))
+        for words, sessions in groupby(chain, key=lambda one: more.get(one, ()))
     )
     page = Call(sessions=(report,), python=python, posargs=tuple(posargs))
-    name = context.ref.name
     return (
         Job(name=name, stage="build_pytorch", calls=calls),
         Job(name=report, stage="summary", calls=(page,), needs=(name,), tolerant=True),

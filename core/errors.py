@@ -176,7 +176,8 @@ def origin(problem: BaseException) -> FatalError | None:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'nightly'?`` for a name that is close to a known one, else a list of those."""
     names = sorted(set(known))
-    close = get_close_matches(word, names, n=1) or [one for one in names if one.lower() == word.lower()]
-    if close:
-        return f"Did you mean {close[0]!r}?"
+    begun = [one for one in names if word[3:] and one.lower().startswith(word.lower())]
+    alike = [one for one in names if sorted(one.lower()) == sorted(word.lower())]
+    if close := begun[:3] or get_close_matches(word, names, n=1) or alike:
+        return f"Did you mean {' or '.join(map(repr, close))}?"
     return f"Known: {', '.join(names)}." if names else "None is known."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import GIT_MIRRORS, environment
+from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
-from core.run import group_name
+from core.run import LOCAL_RUN, group_name
 from core.run.records import Cell
 from pytorch_build.refs.torch_refs import default_ref, torch_ref
 
@@ -50,6 +51,15 @@ class Context:
     def artifact_group(self) -> str:
         """The folder name under ``python/``."""
         return self.group or group_name(self.gpu_family, self.common.build_variant)
+
+    @property
+    def words(self) -> str:
+        """The options that lead another stage to the same wheels of the same run, for hints."""
+        common = self.common
+        words = ["--torch-ref", self.ref.name, "--gpu-family", self.gpu_family]
+        words += ["--run-id", common.run_id] if common.run_id != LOCAL_RUN else []
+        words += ["--store", common.store] if common.store != DEFAULT_STORE else []
+        return shlex.join([*words, *(["--refs-file", str(common.refs_file)] if common.refs_file else [])])
 
     def cell(self, python: str) -> Cell:
         """Return what a test of this family and Python runs on."""

@@ -154,8 +154,7 @@ def find_source(context: Context, options: RocmOptions, version: str) -> RocmSou
         # the sample's ROCm is on no index
         raise MissingInputError(
             f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
-            hint=f"Build it first: nox -s build_rocm -- --torch-ref {context.ref.name} "
-            f"--gpu-family {context.gpu_family}",
+            hint=f"Build it first: nox -s build_rocm -- {context.words}",
         )
     return for_build(packages, version, context.gpu_family, options.extras, context.common.outputs.platform)
 

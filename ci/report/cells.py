@@ -153,7 +153,8 @@ def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> S
     else:
         projects = lock.projects.items()
         builds = [f"build_{name}" for name, one in projects if not one.prebuilt and kind in one.versions]
-    return [*builds, TEST]
+    # which has no use for it, whatever the lock and other families have
+    return [*(one for one in builds if one != "build_triton" or kind != "cpu"), TEST]
 
 
 def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> tuple[State, str]:
@@ -189,7 +190,9 @@ def problems_of(facts: RunFacts) -> tuple[Problem, ...]:
             for run in runs
             if run.state in {"failed", "interrupted"}
         ]
-    refs = {record.cell.torch_ref for group in facts.groups for _, record in group.records} - {""}
+    every = [record for group in facts.groups for _, record in group.records]
+    named = {one.cell.torch_ref for one in every if "commit" in (one.inputs.get("source") or {})}
+    refs = {one.cell.torch_ref for one in every} - named - {""}
     what = "The run has none, so commits are only known where a build's record names them."
     unlocked = sorted(refs - set(facts.locks))
     return (*problems, *(Problem(where=f"source lock of {ref}", what=what) for ref in unlocked))

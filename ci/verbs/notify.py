@@ -142,13 +142,14 @@ def _recorded(common: Common) -> Sequence[Failure]:
             names = [one.key.removeprefix(prefix) for one in store.list(prefix)]
             for group in sorted({name.partition("/")[0] for name in names if "/" in name}):
                 every = records.read_all(store, outputs, group)
-                found += [_failure(one) for one in every if one.status == "failed"]
+                found += [failure(one) for one in every if one.status == "failed"]
         except FatalError as problem:
             console.warn(f"Could not read the run's records: {problem.message}", title="notify")
     return found
 
 
-def _failure(record: Record) -> Failure:
+def failure(record: Record) -> Failure:
+    """Return what a message says of a stage that failed."""
     parts = (record.stage, record.cell.gpu_family, record.cell.torch_ref, record.cell.python)
     return Failure(
         name=" ".join(filter(None, parts)),

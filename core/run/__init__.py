@@ -66,8 +66,8 @@ class RunOutputs:
 
     @property
     def immutable(self) -> bool:
-        """Whether a wheel may never be replaced by other bytes: true of every run but ``local``."""
-        return self.run_id != LOCAL_RUN
+        """Whether a wheel may never be replaced: not in ``local`` and ``local-…``, one machine's own runs."""
+        return not is_local(self.run_id)
 
     @property
     def prefix(self) -> str:
@@ -126,6 +126,11 @@ class RunOutputs:
     def reports_prefix(self, artifact_group: str) -> str:
         """Key prefix of a group's findings and test reports."""
         return f"{self.prefix}/reports/{artifact_group}"
+
+
+def is_local(run_id: str) -> bool:
+    """Return whether a run is of one machine alone: ``local``, or ``local-…`` for a changed tree."""
+    return run_id == LOCAL_RUN or run_id.startswith(f"{LOCAL_RUN}-")
 
 
 def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[str]:

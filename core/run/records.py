@@ -79,10 +79,15 @@ class Record(Model):
         """Say that it was made from a tree with edits that are in no commit; "" where it was not."""
         match self.details.get("source"):
             case {"diff": str(diff), "edited": int(count)} if diff:
-                return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}"
+                return edited_words(count)
             case {"diff": str(diff)} if diff:
                 return "edited tree"
         return ""
+
+
+def edited_words(count: int) -> str:
+    """Say of a tree in how many files it differs from its commit."""
+    return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}"
 
 
 def record_name(stage: str, cell: Cell) -> str:

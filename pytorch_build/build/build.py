@@ -15,7 +15,7 @@ from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
 from core.run.stage import Stage
-from core.wheel import read_metadata
+from core.wheel import distributions, read_metadata
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
@@ -43,6 +43,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "vision": ("triton", "torch"),
     "apex": ("triton", "torch"),
 }
+# a borrowed wheel's record has in its details whose it is
+BORROWED = "borrowed"
 # the user's variables that change what upstream's builds and compilers make
 _FLAGS = "build flags"
 # what CI servers set to another value for every job, and what says how fast to build
@@ -250,19 +252,23 @@ def gpu_targets(*, chosen: str, inherited: str, sdk: Iterable[str]) -> tuple[str
     raise RocmError("The ROCm SDK names no GPU targets.", hint="Give them: --pytorch-rocm-arch gfx942.")
 
 
-def dependencies(context: Context, target: Interpreter, project: str) -> Iterator[Dependency]:
-    """Find what a project's build stands on, in the order of installation."""
-    for name in NEEDS[project]:
+def dependencies(
+    context: Context, target: Interpreter, project: str, *, own: bool = False
+) -> Iterator[Dependency]:
+    """Find what a project's build stands on, in the order of installation; an `own` tree may lack triton."""
+    for name in needed(context, project):
         source = context.ref.projects.get(name)
         if source is not None and source.prebuilt:
             yield Dependency(project=name, requirement=source.prebuilt)
         elif (wheel := _wheel(context, target, name)) is not None:
             yield wheel
         elif name == "torch":
-            raise _missing(context, target, name)
+            raise _missing(context, target.tag, name)
         elif project == "torch" and name in context.ref.components:
-            missing = _missing(context, target, name)
-            if context.common.outputs.immutable:  # a run that others use must not get a lesser wheel
+            missing = _missing(context, target.tag, name)
+            if (
+                context.common.outputs.immutable and not own
+            ):  # a run that others use must not get a lesser wheel
                 raise missing
             console.warn(
                 f"{missing.message} This torch gets no flash attention and does not require triton, "
@@ -270,13 +276,39 @@ def dependencies(context: Context, target: Interpreter, project: str) -> Iterato
             )
 
 
-def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | None:
+def needed(context: Context, project: str) -> tuple[str, ...]:
+    """Return the projects that a project's build stands on; family ``cpu`` has no use for triton."""
+    return tuple(name for name in NEEDS[project] if context.gpu or name != "triton")
+
+
+def built(context: Context, tag: str, project: str) -> Record | None:
+    """Find the record of a wheel that the run has, for this ref, family and Python."""
     store, outputs = context.common.open_for_reading(), context.common.outputs
-    name = records.record_name(f"build_{project}", context.cell(target.tag))
+    name = records.record_name(f"build_{project}", context.cell(tag))
     record = records.read(store, outputs, context.artifact_group, name)
-    if record is None or not record.files or store.find(record.files[0].key) is None:
+    held = record is not None and record.files and all(store.find(one.key) for one in record.files)
+    return record if held else None
+
+
+def borrow(context: Context, lender: Context, tag: str, project: str) -> None:
+    """Put another run's wheels of a project into this one, with a record that says whose they are."""
+    record = built(lender, tag, project)
+    if record is None:
+        raise _missing(lender, tag, project)
+    common, group = context.common, context.artifact_group
+    there, store = lender.common.open_for_reading(), common.open_store()
+    fetched = (there.fetch(one.key, common.cache / "fetched") for one in record.files)
+    files = tuple(distributions.publish(store, common.outputs, group, path) for path in fetched)
+    details = {**record.details, BORROWED: lender.common.run_id}
+    taken = record.model_copy(update={"run_id": common.run_id, "files": files, "details": details})
+    records.write(store, common.outputs, group, taken)
+
+
+def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | None:
+    record = built(context, target.tag, project)
+    if record is None:
         return None
-    wheel = record.files[0]
+    store, outputs, wheel = context.common.open_for_reading(), context.common.outputs, record.files[0]
     path = store.fetch(wheel.key, context.common.cache / "fetched" / outputs.prefix)
     return Dependency(
         project=project,
@@ -287,10 +319,10 @@ def _wheel(context: Context, target: Interpreter, project: str) -> Dependency | 
     )
 
 
-def _missing(context: Context, target: Interpreter, project: str) -> MissingInputError:
-    words = f"-P {target.series} -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family}"
+def _missing(context: Context, tag: str, project: str) -> MissingInputError:
+    python = f"3.{tag.removeprefix('cp3')}"
     return MissingInputError(
         f"Run {context.common.run_id} has no {DISTRIBUTIONS[project]} wheel of {context.ref.name} for "
-        f"{context.gpu_family} and Python {target.series}.",
-        hint=f"Build it first: nox -s build_{project} {words}",
+        f"{context.gpu_family} and Python {python}.",
+        hint=f"Build it first: nox -s build_{project} -P {python} -- {context.words}",
     )

@@ -72,7 +72,7 @@ def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str
     own = choices.own_trees.get(project)
     if own is None:
         return managed_tree(chosen, choices, lock, project)
-    base = base_version_of(own) or lock.project(project).base_version
+    base = base_version_of(own, project) or lock.project(project).base_version
     return developers_tree(chosen, own, project, rocm_version=lock.rocm_version, base_version=base)
 
 

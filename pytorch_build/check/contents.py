@@ -1,6 +1,6 @@
 """The wheel as an archive: names, versions and tags that agree, what does not belong in it, and its size.
 
-And what the source lock and the run promise of it, compared with what it says of itself.
+And what the run's records promise of it, compared with what it says of itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from core.errors import DataError, MissingInputError
-from core.wheel import distributions
+from core.errors import DataError
+from core.run import records
 from pytorch_build.check import Expectation
 from pytorch_build.check.policy import matches
-from pytorch_build.lock.stored import stored_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from core.run.records import Record
     from pytorch_build.check import Finding, WheelView
     from pytorch_build.check.policy import Policy
     from pytorch_build.context import Context
-    from pytorch_build.lock.source_lock import SourceLock
 
 
+_BUILDS = {f"build_{name}": name for name in DISTRIBUTIONS}
 CHECK = "contents"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 # name.cpython-312-x86_64-linux-gnu.so, name.cp312-win_amd64.pyd (PEP 3149 and CPython's build)
@@ -218,45 +218,27 @@ def _same(stated: Requirement, wanted: Requirement) -> bool:
     return stated.specifier == wanted.specifier and extras >= needed
 
 
-def run_lock(context: Context) -> SourceLock:
-    """Read the run's lock, which a stage after the builds must find."""
-    lock = stored_lock(context)
-    if lock is None:
-        raise MissingInputError(
-            f"Run {context.common.run_id} has no source lock of {context.ref.name}.",
-            hint=f"Resolve and build first: nox -s build_torch -- --torch-ref {context.ref.name}",
-        )
-    return lock
+def expectations(context: Context) -> Mapping[str, Expectation]:
+    """Return what every wheel of the run must be, by distribution name, as the records of the builds say."""
+    common = context.common
+    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
+    builds = {
+        _BUILDS[one.stage]: one
+        for one in sorted(every, key=lambda one: one.started)
+        if one.stage in _BUILDS and one.status == "ok" and one.cell.torch_ref == context.ref.name
+    }
+    return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
 
 
-def expectation(context: Context, lock: SourceLock, project: str, *, with_triton: bool = True) -> Expectation:
-    """Return what one project's wheel must be."""
-    requires = []
-    if project == "torch" and context.gpu:
-        requires.append(f"rocm[libraries]=={lock.rocm_version}")
-        if with_triton and "triton" in lock.projects and "triton" in context.ref.components:
-            requires.append(f"triton=={lock.version('triton', gpu=True)}")
-    torch = lock.projects.get("torch")
-    if project in {"audio", "vision"} and torch is not None and not torch.prebuilt:
-        requires.append(f"torch=={lock.version('torch', gpu=context.gpu)}")
+def _expected(context: Context, project: str, builds: Mapping[str, Record]) -> Expectation:
+    inputs, gpu = builds[project].inputs, context.gpu
+    ours = {"torch": ("triton",) if gpu else (), "audio": ("torch",), "vision": ("torch",)}.get(project, ())
+    requires = [f"rocm[libraries]=={inputs['rocm'][0]}"] if project == "torch" and gpu else []
+    requires += [f"{DISTRIBUTIONS[one]}=={builds[one].inputs['version']}" for one in ours if one in builds]
     return Expectation(
         distribution=DISTRIBUTIONS[project],
-        version=lock.version(project, gpu=context.gpu),
+        version=inputs["version"],
         requires=tuple(requires),
-        gpu_targets=context.gpu_targets,
+        gpu_targets=tuple(inputs["gpu_targets"]),
         local_label=context.ref.local_label,
     )
-
-
-def expectations(context: Context) -> Mapping[str, Expectation]:
-    """Return what every wheel of the run must be, by distribution name."""
-    lock = run_lock(context)
-    found = distributions.in_run(
-        context.common.open_for_reading(), context.common.outputs, context.artifact_group
-    )
-    with_triton = any(one.name == DISTRIBUTIONS["triton"] for one in found)
-    return {
-        DISTRIBUTIONS[project]: expectation(context, lock, project, with_triton=with_triton)
-        for project, locked in lock.projects.items()
-        if not locked.prebuilt and project in context.ref.components
-    }

@@ -7,6 +7,7 @@ Formats (of the PyTorch tree): ``related_commits`` holds pipe-delimited rows
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import InvalidVersion, Version
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 RELATED_COMMITS_FILE = "related_commits"
 TRITON_PIN_FILE = ".ci/docker/ci_commit_pins/triton.txt"
 TRITON_VERSION_FILE = ".ci/docker/triton_version.txt"
+TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
+_MODULE_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 VERSION_FILE = "version.txt"
 # up to triton 3.3 it lay in python/
 SETUP_FILES = ("setup.py", "python/setup.py")
@@ -97,6 +100,12 @@ def parse_version(text: str, where: str) -> str:
     if version.local:
         raise SourceError(f"{where}: {written} has a local version, which the build adds itself.")
     return str(version)
+
+
+def module_version(text: str, where: str) -> str:
+    """Read a Python module's ``__version__``; "" where it has none."""
+    said = _MODULE_VERSION.search(text)
+    return parse_version(said[1], where) if said else ""
 
 
 def _shown(text: str) -> str:

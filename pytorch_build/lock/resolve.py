@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import Kind
     from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
-_TRITON_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 _TORCH_FILES = (
     *(pins.VERSION_FILE, pins.RELATED_COMMITS_FILE),
     *(pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE),
 )
-_TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +211,7 @@ class _Resolution:
         if found.project == "triton" and pins.TRITON_VERSION_FILE in torch.files:
             where = torch.where(pins.TRITON_VERSION_FILE)
             return pins.parse_version(torch.files[pins.TRITON_VERSION_FILE], where)
-        modules = _TRITON_MODULES if found.project == "triton" else ()
+        modules = pins.TRITON_MODULES if found.project == "triton" else ()
         texts = torch.files
         if found is not torch.found:
             texts = self.reader.texts(found.origin, found.commit, (pins.VERSION_FILE, *modules))
@@ -221,8 +219,8 @@ class _Resolution:
         if pins.VERSION_FILE in texts:
             return pins.parse_version(texts[pins.VERSION_FILE], f"{pins.VERSION_FILE} {where}")
         for path in modules:
-            if said := _TRITON_VERSION.search(texts.get(path, "")):
-                return pins.parse_version(said[1], f"{path} {where}")
+            if said := pins.module_version(texts.get(path, ""), f"{path} {where}"):
+                return said
         raise SourceError(
             f"{pins.VERSION_FILE} {where} does not exist, so the version of {found.project} is not known.",
             hint="Check that origin and ref are those of this project.",

@@ -22,6 +22,7 @@ from core.errors import SourceError, UsageError, nearest
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8
 _COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)
+_EDITED = re.compile(r"\.dirty\.[0-9a-f]{1,8}(?![0-9a-z])", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*", re.ASCII)
 _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
 
@@ -73,6 +74,16 @@ def cpu_suffix(label: str = "") -> str:
     if not _LABEL.fullmatch(label):
         raise UsageError(f"{label!r} is not a local version label.", hint="Write it like sample or my.fork.")
     return str(Version(f"0+cpu.{label}"))[1:]
+
+
+def edited(suffix: str, digest: str) -> str:
+    """Say in a suffix that the tree has edits: ``+cpu.dirty.1f3a9c20``, which installers take for newer."""
+    return f"{suffix}.dirty.{digest[:_GIT_TAG_LENGTH]}" if digest else suffix
+
+
+def without_edits(text: str) -> str:
+    """Take what `edited` adds out of a setting, in which each edit would be another configuration."""
+    return _EDITED.sub("", text)
 
 
 def wheel_version(

@@ -136,7 +136,7 @@ def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, proj
 def developers_tree(
     context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
 ) -> DevelopersTree:
-    """Take a developer's own tree: its base version with the run's suffix."""
+    """Take a developer's own tree: its base version with the run's suffix, and a digest of its edits."""
     common, source = context.common, context.ref.projects.get(project)
     # one copy a tree and project, for all refs
     path = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
@@ -150,7 +150,7 @@ def developers_tree(
         own=own,
         version=versions.wheel_version(
             base_version,
-            suffix,
+            versions.edited(suffix, own.name),
             release_type=common.release_type,
             commit=own.commit,
             tagged=any(pins.adds_commit(read_text(one)) for one in setups if one.is_file()),
@@ -159,12 +159,16 @@ def developers_tree(
     )
 
 
-def base_version_of(tree: Path) -> str:
-    """Read a tree's ``version.txt``; "" where it has none, as triton's."""
+def base_version_of(tree: Path, project: str) -> str:
+    """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     if not tree.is_dir():
         raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
     path = tree / pins.VERSION_FILE
-    return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""
+    if path.is_file():
+        return pins.parse_version(read_text(path), str(path))
+    modules = (tree / name for name in (pins.TRITON_MODULES if project == "triton" else ()))
+    said = (pins.module_version(read_text(one), str(one)) for one in modules if one.is_file())
+    return next(filter(None, said), "")
 
 
 _STATE = "pytorch-build-mirror.json"
@@ -194,6 +198,11 @@ class OwnTree:
     diff_digest: str
     edited: int = 0
     changed: int = 0
+
+    @property
+    def name(self) -> str:
+        """A digest of the edits and of the commit that they are made to; "" without edits."""
+        return files.sha256_text(f"{self.commit} {self.diff_digest}") if self.diff_digest else ""
 
 
 def observed(tree: Path, work: Path) -> OwnTree:

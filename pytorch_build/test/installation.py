@@ -19,7 +19,7 @@ from core.packages import offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
-from pytorch_build.check.contents import run_lock
+from pytorch_build.lock.stored import stored_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import packages_of
 from rocm_packaging.origin import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from core.env.installer import Install
     from core.packages import Offer
     from core.packages.sources import PackageSource, SourceOptions
-    from core.run.records import FileRecord
+    from core.run.records import FileRecord, Record
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
     from pytorch_build.test.gpus import Assignment
@@ -136,19 +136,29 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
         raise MissingInputError(
             f"Run {outputs.run_id} has no wheels of {context.ref.name} for {context.gpu_family} and Python "
             f"{target.series}.",
-            hint="Build some first: nox -s build_torch (with the same --torch-ref, --gpu-family and -P).",
+            hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
         )
+    version = next((one.version for one in found.values() if one.distribution == LIBRARIES), "")
     targets, where = targets_of(context, names), f"Run {outputs.run_id} in {common.store}"
     if layout_of(names, where=where) == "split":
-        require_devices(targets, names, where=where, version=run_lock(context).rocm_version)
+        require_devices(targets, names, where=where, version=version)
     families = context.gpu_family.split(";")
     return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
 
 
+def _rocm_version(context: Context, every: Sequence[Record]) -> str:
+    """Return the ROCm that a ref's wheels were built against, by their records, else by the run's lock."""
+    against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == context.ref.name)
+    said = next((str(versions[0]) for versions in against if versions), "")
+    lock = None if said or not context.gpu else stored_lock(context)
+    return lock.rocm_version if lock else said
+
+
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
-    rocm_version = run_lock(context).rocm_version if context.gpu else ""
     store, outputs = context.common.open_for_reading(), context.common.outputs
-    for record in records.read_all(store, outputs, context.artifact_group):
+    every = records.read_all(store, outputs, context.artifact_group)
+    rocm_version = _rocm_version(context, every)
+    for record in every:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():
             if is_rocm(one.distribution):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytorch_build.sources.trees import Tree
 
 # the options that name a developer's own tree of each project
-_OWN_TREES = {
+OWN_TREES = {
     "triton": "--triton-dir",
     "torch": "--pytorch-dir",
     "audio": "--pytorch-audio-dir",
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "run in the manylinux image, by docker or podman (default: whichever is there)"
     parser.add_argument("--container", nargs="?", const="any", choices=("any", *engines.RUNNERS), help=what)
     trees = parser.add_argument_group("a developer's own trees, built as they are and never changed")
-    for project, option in _OWN_TREES.items():
+    for project, option in OWN_TREES.items():
         trees.add_argument(option, type=Path, metavar="DIR", dest=f"own_{project}", help=f"tree of {project}")
     add, env = parser.add_argument_group("how to build").add_argument, environment()
     add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
@@ -92,7 +92,7 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
     """Turn parsed arguments into the value that the build gets."""
     if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {arguments.max_jobs!r} is not a number of compilers.")
-    own = {project: getattr(arguments, f"own_{project}") for project in _OWN_TREES}
+    own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREES}
     return BuildChoices(
         rocm=rocm_options_from(arguments, environment()),
         own_trees={project: tree.resolve() for project, tree in own.items() if tree is not None},
@@ -212,7 +212,8 @@ def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project
         tree: Tree = managed_tree(chosen, choices, lock, project)
     else:
         rocm_version = find_version(chosen, choices.rocm)
-        base = base_version_of(own) or source_lock(chosen, choices.rocm).project(project).base_version
+        base = base_version_of(own, project)
+        base = base or source_lock(chosen, choices.rocm).project(project).base_version
         tree = developers_tree(chosen, own, project, rocm_version=rocm_version, base_version=base)
         console.say(f"{project} from {own}, as it is there")
     return Build(
@@ -222,6 +223,6 @@ def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project
         project=project,
         tree=tree,
         rocm=find_source(chosen, choices.rocm, rocm_version) if chosen.gpu else None,
-        dependencies=tuple(dependencies(chosen, target, project)),
+        dependencies=tuple(dependencies(chosen, target, project, own=own is not None)),
         base_env=environment(),
     )

@@ -75,7 +75,7 @@ def rocm_wheels(chosen: Context) -> Sequence[Path]:
             return [store.fetch(one.key, common.cache / "fetched") for one in files]
     raise MissingInputError(
         f"Run {outputs.run_id} has built no ROCm wheels for {chosen.gpu_family}.",
-        hint="Build them (nox -s build_rocm), or name a folder: nox -s check_wheels -- DIR.",
+        hint=f"Build them: nox -s build_rocm -- {chosen.words}. Or name a folder with wheels.",
     )
 
 
@@ -98,6 +98,6 @@ def run_wheels(chosen: Context) -> Sequence[Path]:
     if not found:
         raise MissingInputError(
             f"Run {outputs.run_id} has no wheel of {chosen.ref.name} for {chosen.gpu_family} to check.",
-            hint="Build one (nox -s build_torch), or name a folder: nox -s check_wheels -- DIR.",
+            hint=f"Build one: nox -s build_torch -- {chosen.words}. Or name a folder with wheels.",
         )
     return found

@@ -177,7 +177,7 @@ def _pytest(
     report = Report(origin=_origin(context, target), document=document)
     store, outputs = context.common.open_store(), context.common.outputs
     details = reports.put_report(store, outputs, context.artifact_group, report)
-    again = f"nox -s test_smoke -- --torch-ref {context.ref.name} --gpu-family {context.gpu_family} -k EXPR"
+    again = f"nox -s test_smoke -- {context.words} -k EXPR"
     try:
         reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {again}")
     except CheckError:

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from core.errors import DataError, MissingInputError, RocmError, SourceError
 from core.files import digest_of
 from pytorch_build.build.cache import launcher_env
+from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +101,8 @@ def make_plan(  # noqa: PLR0913 - a plan has as many parts
     env = {**env, **build.ref_env}
     place = site.tree / folder
     made = [f"{folder}/{name}".lstrip("/") for name in ("dist", *(("build",) if build.choices.clean else ()))]
-    lasting = {name: value for name, value in env.items() if name not in _PASSING}
+    # an edit compiles what it changes, in the folder that there is
+    lasting = {name: without_edits(value) for name, value in env.items() if name not in _PASSING}
     return BuildPlan(
         project=build.project,
         distribution=distribution,

@@ -1,23 +1,29 @@
 from __future__ import annotations
 
+import copy
+import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from invoke.exceptions import Exit
+from invoke.tasks import Task
 
 import tasks
 from ci import flow
-from ci.flow import Outcome, planned, release_words, run_all, show
+from ci.flow import Changed, Outcome, planned, release_words, run_all, show
 from ci.jobs import PLAN_FILE, Call, Job, Target
 from core import process
 from core.cli.options import ROOT, Common
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
+from pytorch_build.build.build import built
 from tests.unit.ci.test_jobs import PULL_REQUEST, stages
+from tests.unit.pytorch_build.conftest import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,6 +247,83 @@ def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earl
     with pytest.raises(Exit) as caught:
         tasks.ci.body(None, torch_ref="sampel", refs_file="absent.toml")
     assert caught.value.code not in {0, None}
+
+
+def test_no_flow_takes_help_for_a_value() -> None:
+    flows = [one for one in vars(tasks).values() if isinstance(one, Task)]
+    assert len(flows) == 4
+    assert [
+        argument for one in flows for argument in copy.deepcopy(one).get_arguments() if argument.positional
+    ] == []
+    with pytest.raises(Exit):
+        tasks.promote.body(None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["/venv/bin/invoke", "ic"], "error: There is no flow 'ic'. Did you mean 'ci'?"),
+        (
+            ["/lib/invoke/__main__.py", "relaese", "--help"],
+            "error: There is no flow 'relaese'. Did you mean 'release'?",
+        ),
+        (["invoke", "ci", "--dry-run"], ""),
+        (["inv", "--list"], ""),
+        (["invoke"], ""),
+        (["pytest", "ic"], ""),
+    ],
+)
+def test_a_misspelt_flow_is_answered_with_the_nearest(argv: list[str], said: str) -> None:
+    assert tasks.unknown(argv) == said
+
+
+def calls_of(out: str) -> dict[str, list[str]]:
+    """Return the printed calls of nox: the first session, and what follows ``--``."""
+    lines = [line.split() for line in out.splitlines()]
+    return {line[2]: line[line.index("--") + 1 :] for line in lines}
+
+
+@pytest.mark.processes
+def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
+    tmp_path: Path, commit_files: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, tree = Run(root=tmp_path), tmp_path / "My PyTorch"
+    commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
+    changed, chosen = Changed(trees={"torch": tree}), run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
+    flow.run_trees(chosen, changed, python="3.12", root=tmp_path)
+    said = capsys.readouterr()
+    called = calls_of(said.out)
+    assert list(called) == ["build_rocm", "build_triton", "check_wheels", "test_torch", "report"]
+    assert "triton: built in this run: nothing has it" in said.err
+    run.rocm()
+    run.built("triton")
+    (tree / "new.py").write_text("")
+    flow.run_trees(chosen, changed, python="3.12", root=tmp_path)
+    said = capsys.readouterr()
+    called = calls_of(said.out)
+    assert list(called) == ["build_torch", "check_wheels", "test_smoke", "test_torch", "report"]
+    rocm, own = "--rocm-run-id=local", f"--run-id={changed.run_id}"
+    assert re.fullmatch("--run-id=local-my-pytorch-[0-9a-f]{8}", own)
+    assert all(own in words for words in called.values())
+    assert {name for name, words in called.items() if rocm in words} == {
+        "build_torch",
+        "test_smoke",
+        "test_torch",
+    }
+    assert "edited tree, 1 file differs" in said.err
+    assert "borrowed from run local" in said.err
+    assert not (tmp_path / "out" / f"{changed.run_id}-linux").exists()
+    # for good, it is there; and family cpu needs neither
+    mine, lender = (run.context(run_id=one) for one in (changed.run_id, "local"))
+    flow._borrowed(mine, lender, "cp312", "triton")
+    assert built(run.context(run_id=changed.run_id), "cp312", "triton")
+    flow.run_trees(replace(chosen, gpu_family="cpu"), changed, python="3.12", root=tmp_path)
+    assert next(iter(calls_of(capsys.readouterr().out))) == "build_torch"
+    with pytest.raises(UsageError, match="replaces no wheel") as caught:
+        flow.run_trees(replace(chosen, run_id="mine"), changed)
+    assert "--run-id local-mine" in caught.value.hint
+    with pytest.raises(UsageError, match="--event is of no use"):
+        flow.run_trees(chosen, changed, other="--event")
 
 
 def test_a_plan_goes_by_the_store_of_the_flow() -> None:

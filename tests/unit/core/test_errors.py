@@ -18,6 +18,8 @@ def test_an_error_reads_as_its_sentence_and_then_the_next_action() -> None:
     [
         ("nigtly", ["nightly", "main"], "Did you mean 'nightly'?"),
         ("CPU", ["cpu", "gfx1100"], "Did you mean 'cpu'?"),
+        ("ic", ["ci", "release"], "Did you mean 'ci'?"),
+        ("gfx94X", ["gfx942", "gfx94X-all", "gfx94X-dcgpu"], "Did you mean 'gfx94X-all' or 'gfx94X-dcgpu'?"),
         ("xyz", ["main", "nightly", "main"], "Known: main, nightly."),
         ("xyz", [], "None is known."),
     ],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.archive import Member
 from core.cli.options import Common
-from core.families import family
+from core.families import family, group_families
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
 from core.wheel import distributions
@@ -22,7 +23,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.env import Interpreter
     from core.stores import Store
@@ -95,7 +96,13 @@ class Run:
         return put
 
     def record(
-        self, stage: str, *files: FileRecord, group: str = FAMILY, run_id: str = "local", **cell: str
+        self,
+        stage: str,
+        *files: FileRecord,
+        group: str = FAMILY,
+        run_id: str = "local",
+        inputs: Mapping[str, Any] = MappingProxyType({}),
+        **cell: str,
     ) -> Record:
         record = Record(
             stage=stage,
@@ -104,25 +111,36 @@ class Run:
             cell=Cell(**cell),
             started=records.now(),
             seconds=1.0,
+            inputs=dict(inputs),
             files=files,
         )
         records.write(self.store, self.common(run_id=run_id).outputs, group, record)
         return record
 
     def built(
-        self, project: str, *, gpu_family: str = FAMILY, python: str = "cp312", run_id: str = "local"
+        self,
+        project: str,
+        *,
+        gpu_family: str = FAMILY,
+        python: str = "cp312",
+        run_id: str = "local",
+        version: str = "",
+        ref: str = "sample",
     ) -> FileRecord:
         """Put a project's wheel and record into the run, as its build stage does."""
-        local = "cpu.sample" if gpu_family == "cpu" else SUFFIX
-        tag = f"{python}-{python}-linux_x86_64"
-        path = self.wheel(DISTRIBUTIONS[project], f"{BASES[project]}+{local}", tag)
+        gpu = gpu_family != "cpu"
+        version = version or f"{BASES[project]}+{SUFFIX if gpu else 'cpu.sample'}"
+        path = self.wheel(DISTRIBUTIONS[project], version, f"{python}-{python}-linux_x86_64")
+        targets = list(family(group_families(gpu_family) or gpu_family).targets)
+        rocm = [ROCM, "unsplit", {}] if gpu else None
         file = self.publish(path, group=gpu_family, run_id=run_id)
         self.record(
             f"build_{project}",
             file,
             group=gpu_family,
             run_id=run_id,
-            torch_ref="sample",
+            inputs={"version": version, "rocm": rocm, "gpu_targets": targets},
+            torch_ref=ref,
             gpu_family=gpu_family,
             python=python,
         )

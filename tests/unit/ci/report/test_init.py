@@ -15,7 +15,7 @@ from ci.report.facts import RunFacts, Unreadable
 from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import markdown, tables
-from ci.verbs.notify import of_records
+from ci.verbs.notify import failure
 from core.causes import Cause
 from tests import page_samples as samples
 
@@ -195,7 +195,7 @@ def test_the_first_error_stands_above_the_matrix_with_a_link_and_is_what_others_
     assert at < shown.index('id="matrix"')
     assert "cc a.cpp\n^~~" in shown[at:]
     assert f'href="../logs/{GROUP}/build_torch.log"' in shown[at:]
-    assert of_records([broken])[0].error == cause.headline
+    assert failure(broken).error == cause.headline
 
 
 def test_a_failed_build_says_first_how_far_it_came() -> None:

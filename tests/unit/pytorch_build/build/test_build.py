@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.env.installer import Install
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.build.build import Dependency, dependencies, gpu_targets
+from pytorch_build.build.build import Dependency, borrow, built, dependencies, gpu_targets
 from tests.unit.pytorch_build.build.conftest import ROCM
 
 if TYPE_CHECKING:
@@ -59,12 +59,31 @@ def test_torch_without_triton_is_a_warning_for_a_developer_alone(
     with pytest.raises(MissingInputError) as caught:
         found(chosen, run.target(), "torch")
     assert "nox -s build_triton" in caught.value.hint
+    assert caught.value.hint.endswith("--gpu-family gfx94X-dcgpu --run-id 77")
     # where the ref builds it, and for torch itself
     without = replace(chosen, ref=chosen.ref.only({"torch", "audio"}))
     assert found(without, run.target(), "torch") == found(chosen, run.target(), "triton") == []
     run.built("torch", run_id="77")
     assert names(found(chosen, run.target(), "audio")) == ["torch"]
     assert capsys.readouterr().err == ""
+    # a changed tree may lack it in any run, and family cpu has no use for it
+    assert list(dependencies(chosen, run.target(), "torch", own=True)) == []
+    capsys.readouterr()
+    run.built("triton", gpu_family="cpu")
+    assert found(run.context("cpu", run_id="77"), run.target(), "torch") == []
+    assert "triton" not in capsys.readouterr().err
+
+
+def test_a_borrowed_wheel_is_the_runs_and_its_record_says_whose_it_was(run: Any) -> None:
+    wheel, mine, local = run.built("triton"), run.context(run_id="local-mine"), run.context()
+    borrow(mine, local, "cp312", "triton")
+    (triton,) = found(mine, run.target(), "torch")
+    assert triton.digest == wheel.sha256
+    record = built(mine, "cp312", "triton")
+    assert record is not None
+    assert (record.run_id, record.details) == ("local-mine", {"borrowed": "local"})
+    with pytest.raises(MissingInputError, match="Run local has no torch wheel"):
+        borrow(mine, local, "cp312", "torch")
 
 
 def test_a_prebuilt_torch_is_a_requirement(run: Any) -> None:

@@ -8,10 +8,10 @@ from packaging.tags import parse_tag
 from packaging.version import Version
 
 from core.binaries.elf import ElfFacts
-from core.errors import DataError, MissingInputError
+from core.errors import DataError
 from pytorch_build.check import Expectation, contents
 from pytorch_build.check import contents as checks
-from pytorch_build.check.contents import expectation, expectations, fits, run_lock
+from pytorch_build.check.contents import expectations, fits
 from pytorch_build.check.policy import Policy, SizeLimit, load_policy
 from tests.unit.pytorch_build.check.conftest import make_view
 
@@ -287,54 +287,36 @@ def test_what_is_promised_is_compared_by_meaning() -> None:
 SUFFIX = "+devrocm7.99.0.dev0.sample"
 
 
-def test_a_run_without_a_lock_is_told_how_to_get_one(run: Any) -> None:
-    run.put_lock(run_id="77")
-    with pytest.raises(MissingInputError, match="Run local has no source lock of sample") as caught:
-        run_lock(run.context())
-    assert "nox -s build_torch -- --torch-ref sample" in caught.value.hint
-    assert run_lock(run.context(run_id="77")) == run.lock()
-
-
-def test_every_component_has_its_version_and_requirements(run: Any) -> None:
-    run.put_lock()
+def test_every_build_has_its_version_and_requirements_without_a_lock(run: Any) -> None:
+    assert expectations(run.context()) == {}
+    run.built("torch", version=f"2.10.0a0{SUFFIX}.dirty.1f3a9c20")
     # torch built alone requires no triton
     assert expectations(run.context())["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample",)
-    run.built("triton")
-    expectations_found = expectations(run.context())
-    assert set(expectations_found) == {"triton", "torch", "torchaudio", "torchvision", "apex"}
-    assert expectations_found["torch"].version == f"2.10.0a0{SUFFIX}"
-    assert expectations_found["torch"].requires == (
-        "rocm[libraries]==7.99.0.dev0+sample",
-        f"triton==3.6.0{SUFFIX}",
-    )
-    assert expectations_found["torchaudio"].requires == (f"torch==2.10.0a0{SUFFIX}",)
-    assert expectations_found["torchvision"].requires == (f"torch==2.10.0a0{SUFFIX}",)
-    assert expectations_found["apex"].requires == ()
-    assert expectations_found["torch"].local_label == "sample"
-    assert "gfx942" in expectations_found["torch"].gpu_targets
+    for project in ("triton", "audio", "vision", "apex"):
+        run.built(project)
+    found = expectations(run.context())
+    assert set(found) == {"triton", "torch", "torchaudio", "torchvision", "apex"}
+    assert found["torch"].version == f"2.10.0a0{SUFFIX}.dirty.1f3a9c20"
+    assert found["torch"].requires == ("rocm[libraries]==7.99.0.dev0+sample", f"triton==3.6.0{SUFFIX}")
+    assert found["torchaudio"].requires == (f"torch==2.10.0a0{SUFFIX}.dirty.1f3a9c20",)
+    assert found["torchvision"].requires == found["torchaudio"].requires
+    assert found["apex"].requires == ()
+    assert found["torch"].local_label == "sample"
+    assert "gfx942" in found["torch"].gpu_targets
 
 
 def test_family_cpu_requires_no_rocm(run: Any) -> None:
-    run.put_lock()
-    expectations_found = expectations(run.context("cpu"))
-    assert expectations_found["torch"].requires == ()
-    assert expectations_found["torchaudio"].requires == ("torch==2.10.0a0+cpu.sample",)
-    assert expectations_found["torch"].gpu_targets == ()
-
-
-def test_what_is_not_built_is_not_expected(run: Any) -> None:
-    chosen = run.context()
-    narrow = replace(chosen, ref=chosen.ref.only({"torch", "audio"}))
-    run.put_lock()
-    assert set(expectations(narrow)) == {"torch", "torchaudio"}
-    # triton is locked all the same, but this torch was built without it
-    assert expectation(narrow, run.lock(), "torch").requires == ("rocm[libraries]==7.99.0.dev0+sample",)
+    for project in ("triton", "torch", "audio"):
+        run.built(project, gpu_family="cpu")
+    found = expectations(run.context("cpu"))
+    assert found["torch"].requires == ()
+    assert found["torchaudio"].requires == ("torch==2.10.0a0+cpu.sample",)
+    assert found["torch"].gpu_targets == ()
 
 
 def test_wheels_on_a_prebuilt_torch_are_pinned_to_none_of_ours(run: Any) -> None:
-    lock = run.lock()
-    torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
-    run.put_lock(lock.model_copy(update={"projects": {**lock.projects, "torch": torch}}))
-    expectations_found = expectations(run.context("cpu"))
-    assert "torch" not in expectations_found
-    assert expectations_found["torchaudio"].requires == ()
+    run.built("audio", gpu_family="cpu")
+    run.built("torch", gpu_family="cpu", ref="nightly")
+    found = expectations(run.context("cpu"))
+    assert "torch" not in found
+    assert found["torchaudio"].requires == ()

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 
 from core.errors import SourceError
 from pytorch_build.build.build import BuildChoices
+from pytorch_build.lock import versions
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
@@ -75,7 +78,7 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
         tree,
         "torch",
         rocm_version="" if gpu_family == "cpu" else "7.1.0",
-        base_version=base_version_of(tree),
+        base_version=base_version_of(tree, "torch"),
     )
 
 
@@ -91,8 +94,14 @@ def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple
     edited = developers(run, tree)
     assert len(edited.inputs["diff"]) == 64
     assert edited.inputs["hipify"]
+    # for installers it is newer than the tree without edits, and other edits are another version
+    assert Version(edited.version) > Version("2.11.0a0+rocm7.1.0")
+    assert re.fullmatch(r"2\.11\.0a0\+rocm7\.1\.0\.dirty\.[0-9a-f]{1,8}", edited.version)
+    assert versions.without_edits(f"x {edited.version};") == "x 2.11.0a0+rocm7.1.0;"
     (tree / "new.py").write_text("")
-    assert developers(run, tree).inputs["diff"] != edited.inputs["diff"]
+    other = developers(run, tree)
+    assert other.inputs["diff"] != edited.inputs["diff"]
+    assert other.version != edited.version
 
 
 def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
@@ -129,14 +138,18 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
 
 
 def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
-    assert base_version_of(tmp_path) == ""
+    assert base_version_of(tmp_path, "torch") == ""
     (tmp_path / "version.txt").write_text("2.10.0a0\n")
-    assert base_version_of(tmp_path) == "2.10.0a0"
+    assert base_version_of(tmp_path, "torch") == "2.10.0a0"
     (tmp_path / "version.txt").write_text("two\n")
     with pytest.raises(SourceError):
-        base_version_of(tmp_path)
+        base_version_of(tmp_path, "torch")
+    (tmp_path / "version.txt").unlink()
+    (tmp_path / "python" / "triton").mkdir(parents=True)
+    (tmp_path / "python" / "triton" / "__init__.py").write_text("__version__ = '3.6.0'\n")
+    assert base_version_of(tmp_path, "triton") == "3.6.0"
     with pytest.raises(SourceError, match="nowhere does not exist"):
-        base_version_of(tmp_path / "nowhere")
+        base_version_of(tmp_path / "nowhere", "torch")
 
 
 @pytest.fixture

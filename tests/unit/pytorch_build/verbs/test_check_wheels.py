@@ -46,11 +46,11 @@ def test_a_folder_is_searched_and_a_broken_record_is_an_error(front: Any, audio:
     assert len(answer.errors) == 1
 
 
-def test_the_runs_wheels_are_held_to_its_lock(front: Any, run: Any) -> None:
-    run.put_lock()
+def test_the_runs_wheels_are_held_to_its_records(front: Any, run: Any) -> None:
     run.publish(run.wheel("torchaudio", "2.9.0+cpu.sample"), group="cpu")
     answer = front("check-wheels", *CPU)
     assert (answer.code, "has no wheel of sample for cpu to check" in answer.said) == (4, True)
+    run.built("torch", gpu_family="cpu")
     run.built("audio", gpu_family="cpu")
     answer = front("check-wheels", *CPU)
     # a torchaudio that does not require the run's torch
