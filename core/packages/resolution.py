@@ -25,7 +25,7 @@ from core.data import parse_toml
 from core.env import installer, locks
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
-from core.packages import fits
+from core.packages import fits, takes
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
@@ -97,17 +97,15 @@ class _Search:
     def candidates(self, wanted: Requirement) -> Sequence[Offer]:
         """List one file of each version that would do, newest first."""
         best: dict[Version, Offer] = {}
-        exact = any(one.operator in {"==", "==="} for one in wanted.specifier)
         for one in self.source.offers(canonicalize_name(wanted.name)):
             version = Version(one.version)
             # a wheel before an sdist; else the first source's
             better = version not in best or (one.name.endswith(".whl") and best[version].name.endswith(".gz"))
             if (
                 better
-                and wanted.specifier.contains(version, prereleases=True)
+                and takes(wanted.specifier, one)
                 and fits(one, self.python.tag, self.platform)
                 and _runs(one, self.python)
-                and (exact or not one.yanked)
             ):
                 best[version] = one
         return [best[version] for version in sorted(best, reverse=True)]

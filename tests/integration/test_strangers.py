@@ -19,6 +19,7 @@ from core.env.installer import Install, Sources
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
+from tests.folders import served
 from tests.integration.recorded_runs import rocm_sdist
 from tests.wheel_files import write_members
 
@@ -210,3 +211,43 @@ def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
     (target.purelib / "torch.py").write_text("STRANGER = True")
     assert main("ci", "x", verbs, front) == 0
     assert strangers(target) == []
+
+
+VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"), Verb("index", "ci.verbs.index", "x"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "backend"),
+    [("PIP_EXTRA_INDEX_URL", "uv"), ("UV_INDEX", "pip"), ("pip.conf", "pip"), ("uv.toml", "uv")],
+)
+def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
+    tmp_path: Path,
+    make_wheel: MakeWheel,
+    public: Path,
+    ours: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    backend: Backend,
+) -> None:
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    helper(make_wheel, public, "a dependency")
+    (public / "rocm_sdk_devel-99.0.tar.gz").unlink()  # an index takes no sdist without metadata
+    assert main("ci", "x", VERBS, ["index", "--directory", str(public)]) == 0
+    with served(tmp_path) as url:
+        index = f"{url}/public/simple/"
+        (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
+        if setting == "uv.toml":
+            (tmp_path / "uv").mkdir()
+            (tmp_path / "uv" / setting).write_text(f"index-url = '{index}'\nprerelease = 'allow'\n")
+            monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        monkeypatch.setenv(setting, index)
+        words = ["setup-venv", str(tmp_path / "env"), "--find-links", str(ours), "--backend", backend]
+        assert main("ci", "x", VERBS, [*words, "--packages", "torch"]) == 0
+        # a release that was taken back is no reason to take a stranger's
+        (ours / "yanked.json").write_text(f'{{"torch=={TORCH}": "bad"}}')
+        assert main("ci", "x", VERBS, ["index", "--directory", str(ours)]) == 0
+        page = [*words[:2], "--clean", "--index-url", f"{url}/ours/simple/", *words[4:]]
+        assert main("ci", "x", VERBS, [*page, "--packages", "torch"]) != 0
+        assert main("ci", "x", VERBS, [*page, "--packages", f"torch=={TORCH}"]) == 0
+    assert strangers(interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")) == []
