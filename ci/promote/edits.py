@@ -40,10 +40,11 @@ _DEFAULT_EXTRA = re.compile(r"""extra *== *["']device["']""")
 _TARGET_SECTION = re.compile(r"\[device-(?P<gpu>gfx[0-9a-z_-]+)\s*(?::.*)?\]")
 _DEFAULT_SECTION = re.compile(r"\[device\s*(?::.*)?\]")
 # One assignment a list where we wrote the file, one call a target where TheRock's builder did.
-_LIST = re.compile(r"(?P<name>\w+_TARGET_FAMILIES|FAMILY_TARGETS) = (?P<value>[\[{].*[\]}])")
+_LIST = re.compile(r"(?P<name>\w+_TARGET_FAMILIES|FAMILY_TARGETS|PROMISED_FILES) = (?P<value>[\[{].*[\]}])")
 _APPEND = re.compile(
     r"(?P<name>\w+_TARGET_FAMILIES)\.append\((?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)\)"
 )
+_BITCODE = re.compile(r"/oclc_isa_version_(\w+)\.bc$")
 _DEFAULT = re.compile(r"DEFAULT_TARGET_FAMILY = (?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)")
 
 
@@ -300,7 +301,13 @@ def _kept_of(text: str, change: RocmChange) -> list[str] | dict[str, list[str]]:
         value: list[str] | dict[str, list[str]] = ast.literal_eval(text)
     except (ValueError, SyntaxError) as problem:
         raise WheelError(f"It lists gfx targets by a program, not by name: {text}.") from problem
+
+    def kept(one: str) -> bool:
+        isa = _BITCODE.search(one)
+        gpu = f"gfx{isa[1]}" if isa else one
+        return not gpu.startswith("gfx") or change.keeps_target(gpu)  # other files are for every target
+
     if isinstance(value, list):
-        return list(filter(change.keeps_target, value))
-    rest = {name: list(filter(change.keeps_target, of)) for name, of in value.items()}
+        return list(filter(kept, value))
+    rest = {name: list(filter(kept, of)) for name, of in value.items()}
     return {name: of for name, of in rest.items() if of}
