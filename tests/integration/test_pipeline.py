@@ -283,12 +283,12 @@ def refusal(
 
 def test_a_part_of_the_tests_is_no_test(built: Clone, refusal: Callable[[], str]) -> None:
     smoke = ("nox", "-s", "test_smoke", "--", *SAMPLE)
-    for words in (("-vktriton",), ("--deselect=test_torch.py",), ("--setup-plan",)):
+    for words in (("-vktriton",), ("--deselect=test_torch.py",), ("--ignore-glob=*test_torch.py",)):
         built.passes(*smoke, *words)
         done = built.nox("-s", "test_report")
         assert done.returncode == 1, said(done)
-        assert "test_torch.py has 60 tests, and 0 are reported" in said(done)
-        assert re.search(r"test_smoke does not count: \d+ of 91 tests ran", refusal())
+        assert re.search(r"test_torch.py has \d+ tests, and 0 are reported", said(done))
+        assert re.search(r"test_smoke does not count: \d+ of \d+ tests ran", refusal())
         assert "untested" in built.passes("nox", "-s", "report")
     built.passes(*smoke, PYTEST_ADDOPTS="-k triton")
     assert "tests ran" not in refusal()
@@ -302,7 +302,7 @@ def cut_out(built: Clone) -> None:
     whole = report.read_text(encoding="utf-8")
     (suite,) = re.findall(r'<testsuite name="test_torch.py".*?</testsuite>', whole)
     less = re.sub("(<testcase.*?</testcase>)+", "", suite)
-    for text in (less, re.sub('tests="60"|skipped="[0-9]+"', "", less), ""):
+    for text in (less, re.sub('(tests|skipped)="[0-9]+"', "", less), ""):
         report.write_text(whole.replace(suite, text), encoding="utf-8")
         for words in ((), ("--input-dir", report.parent)):
             done = built.run("pytorch_build", "test-report", *words)
