@@ -44,8 +44,8 @@ _LIST = re.compile(r"(?P<name>\w+_TARGET_FAMILIES|FAMILY_TARGETS|PROMISED_FILES)
 _APPEND = re.compile(
     r"(?P<name>\w+_TARGET_FAMILIES)\.append\((?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)\)"
 )
-_BITCODE = re.compile(r"/oclc_isa_version_(\w+)\.bc$")
-_DEFAULT = re.compile(r"DEFAULT_TARGET_FAMILY = (?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)")
+_BITCODE = re.compile(r".*/oclc_isa_version_(\w+)\.bc")
+_DEFAULT = re.compile(r"(?<=^DEFAULT_TARGET_FAMILY = )(?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)$")
 
 
 class MemberEdits:
@@ -286,13 +286,9 @@ def dist_info(content: bytes, change: RocmChange) -> bytes:
         raise WheelError("It does not list a gfx target that is kept.")
     only = [of for key, of in offered.items() if key.startswith(("LINUX_", "WINDOWS_")) and of]
     default = next((one for one in names if all(one in of for of in only)), names[0])
-
-    def with_default(line: str) -> str:
-        found = _DEFAULT.fullmatch(line)
-        replaced = found and not change.keeps_target(found["gpu"])
-        return f"DEFAULT_TARGET_FAMILY = {default!r}" if replaced else line
-
-    return "\n".join(map(with_default, lines)).encode()
+    kept = change.keeps_target
+    lines = [_DEFAULT.sub(lambda one: one[0] if kept(one["gpu"]) else repr(default), line) for line in lines]
+    return "\n".join(lines).encode()
 
 
 def _kept_of(text: str, change: RocmChange) -> list[str] | dict[str, list[str]]:
@@ -303,11 +299,9 @@ def _kept_of(text: str, change: RocmChange) -> list[str] | dict[str, list[str]]:
         raise WheelError(f"It lists gfx targets by a program, not by name: {text}.") from problem
 
     def kept(one: str) -> bool:
-        isa = _BITCODE.search(one)
-        gpu = f"gfx{isa[1]}" if isa else one
+        gpu = _BITCODE.sub(r"gfx\1", one)
         return not gpu.startswith("gfx") or change.keeps_target(gpu)  # other files are for every target
 
     if isinstance(value, list):
         return list(filter(kept, value))
-    rest = {name: list(filter(kept, of)) for name, of in value.items()}
-    return {name: of for name, of in rest.items() if of}
+    return {name: left for name, of in value.items() if (left := list(filter(kept, of)))}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +18,7 @@ from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
 from tests.folders import served
-from tests.integration.recorded_runs import rocm_sdist
+from tests.integration.recorded_runs import rocm_sdist, sdist
 from tests.wheel_files import write_members
 
 if TYPE_CHECKING:
@@ -33,23 +31,17 @@ ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
 SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 NAMES = ("rocm", "Rocm", "rocm_sdk_core", "rocm.sdk.core", "torch", "triton", "rocm-bootstrap", "rocm-sdk-x")
+VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"), Verb("index", "ci.verbs.index", "x"))
 LIBRARIES = "rocm-sdk-libraries-gfx94x-dcgpu"
 # what a stranger's sdist runs, wherever it is only looked at
 LOOKED_AT = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('ran').touch()\n"
 
 
-def sdist(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> Path:
+def built(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> None:
     """Write an sdist that is built with packages."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}.tar.gz"
     backend = f"[build-system]\nrequires = {json.dumps(requires)}\nbuild-backend = 'setuptools.build_meta'\n"
     script = f"{setup}from setuptools import setup\nsetup(name={name!r}, version={version!r})\n"
-    with tarfile.open(path, "w:gz") as archive:
-        for member, text in (("pyproject.toml", backend), ("setup.py", script)):
-            info = tarfile.TarInfo(f"{name}-{version}/{member}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return path
+    sdist(folder, name, version, {"pyproject.toml": backend, "setup.py": script})
 
 
 @pytest.fixture(name="setuptools", scope="session")
@@ -69,7 +61,7 @@ def public_fixture(
     for name in (*NAMES, LIBRARIES):
         for version in (ROCM if name.lower().startswith("rocm") else TORCH, "99.0", "100.0.dev1"):
             make_wheel(folder, name, version, content="STRANGER = True")
-    sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
+    built(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
     make_wheel(folder, "tinydep", "1.0")
     (folder / setuptools.name).write_bytes(setuptools.read_bytes())
     configuration = tmp_path / "pip.conf"
@@ -116,7 +108,7 @@ def helper(make_wheel: MakeWheel, public: Path, way: str) -> None:
         "a dependency's dependency": ["deeper"],
     }
     if way == "a build requirement":
-        sdist(public, "helper", "1.0", "setuptools", "rocm")
+        built(public, "helper", "1.0", "setuptools", "rocm")
         return
     make_wheel(public, "deeper", "1.0", fields=[("Requires-Dist", "torch>=90")])
     make_wheel(public, "helper", "1.0", fields=[("Requires-Dist", one) for one in lines.get(way, ())])
@@ -168,8 +160,7 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
 ) -> None:
     helper(make_wheel, public, way)
     words = ("--packages", "torch", "--find-links", str(ours), "--gpu-family", "gfx94X-dcgpu")
-    verbs = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
-    code = main("ci", "x", verbs, ["setup-venv", str(tmp_path / "env"), *words, "--backend", backend])
+    code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "env"), *words, "--backend", backend])
     # what was chosen is excluded from the others' resolution, so that requiring its version is harmless
     harmless = way == "a dependency"
     assert (code == 0) == harmless
@@ -204,16 +195,12 @@ def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
     make_wheel(public, "helper", "1.0")
     words = ("--packages", "torch", "--find-links", str(ours), "--backend", backend)
     front = ["setup-venv", str(tmp_path / "env"), *words]
-    verbs = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
-    assert main("ci", "x", verbs, front) == 0
+    assert main("ci", "x", VERBS, front) == 0
     target = interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
     (target.purelib / "torch.py").unlink()  # uv's cache may have a link to it
     (target.purelib / "torch.py").write_text("STRANGER = True")
-    assert main("ci", "x", verbs, front) == 0
+    assert main("ci", "x", VERBS, front) == 0
     assert strangers(target) == []
-
-
-VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"), Verb("index", "ci.verbs.index", "x"))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +219,6 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
     helper(make_wheel, public, "a dependency")
-    (public / "rocm_sdk_devel-99.0.tar.gz").unlink()  # an index takes no sdist without metadata
     assert main("ci", "x", VERBS, ["index", "--directory", str(public)]) == 0
     with served(tmp_path) as url:
         index = f"{url}/public/simple/"
