@@ -281,8 +281,7 @@ def dist_info(content: bytes, change: RocmChange) -> bytes:
             offered[found["name"]] = list(value)
             line = f"{found['name']} = {value!r}"  # noqa: PLW2901 - the line as it is now
         lines.append(line)
-    names = offered.get("AVAILABLE_TARGET_FAMILIES", [])
-    if not names:
+    if not (names := offered.get("AVAILABLE_TARGET_FAMILIES", [])):
         raise WheelError("It does not list a gfx target that is kept.")
     only = [of for key, of in offered.items() if key.startswith(("LINUX_", "WINDOWS_")) and of]
     default = next((one for one in names if all(one in of for of in only)), names[0])
