@@ -178,7 +178,7 @@ def worst(cases: Sequence[Case]) -> Case:
 
 def write(document: Document) -> bytes:
     """Write results so that `read` returns them, and any JUnit reader understands them."""
-    root = ET.Element("testsuites")
+    root = ET.Element("testsuites", tests=str(len(document.cases)))
     _properties(root, [*document.properties.items(), *((_PROBLEM, one) for one in document.problems)])
     by_file: dict[str, list[Case]] = {name: [] for name in document.suites}
     for case in document.cases:

@@ -22,7 +22,7 @@ from core import console, files, process
 from core.env import installed, installer, interpreter
 from core.env.installer import Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
-from core.packages import resolution
+from core.packages import resolution, takes
 from core.packages.resolution import others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.wheel.distributions import is_ours
@@ -84,16 +84,17 @@ def parse_requirements(words: Sequence[str]) -> tuple[Requirement, ...]:
 def pinned(requirement: Requirement, offers: Sequence[Offer], *, newest: bool = False) -> str:
     """Pin a requirement to the version on offer; one of another's distribution stays as it is."""
     name = canonicalize_name(requirement.name)
-    held = sorted({Version(one.version) for one in offers if one.distribution == name})
-    if not held:
+    offered = [one for one in offers if one.distribution == name]
+    if not offered:
         if is_ours(name):
             known = nearest(name, [one.distribution for one in offers])
             raise MissingInputError(f"There is no {name} for this Python. {known}")
         return str(requirement)
     if requirement.url:
         raise UsageError(f"{requirement.name} is to come from the index, not from {requirement.url}.")
-    fitting = [one for one in held if requirement.specifier.contains(one, prereleases=True)]
-    versions = ", ".join(str(one) for one in held)
+    fitting = sorted({Version(one.version) for one in offered if takes(requirement.specifier, one)})
+    held = {Version(one.version): " (yanked)" if one.yanked else "" for one in offered}
+    versions = ", ".join(f"{one}{held[one]}" for one in sorted(held))
     if not fitting:
         raise MissingInputError(f"There is no {requirement}, but {name} {versions}.")
     if len(fitting) > 1 and not newest:

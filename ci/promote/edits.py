@@ -40,11 +40,12 @@ _DEFAULT_EXTRA = re.compile(r"""extra *== *["']device["']""")
 _TARGET_SECTION = re.compile(r"\[device-(?P<gpu>gfx[0-9a-z_-]+)\s*(?::.*)?\]")
 _DEFAULT_SECTION = re.compile(r"\[device\s*(?::.*)?\]")
 # One assignment a list where we wrote the file, one call a target where TheRock's builder did.
-_LIST = re.compile(r"(?P<name>\w+_TARGET_FAMILIES|FAMILY_TARGETS) = (?P<value>[\[{].*[\]}])")
+_LIST = re.compile(r"(?P<name>\w+_TARGET_FAMILIES|FAMILY_TARGETS|PROMISED_FILES) = (?P<value>[\[{].*[\]}])")
 _APPEND = re.compile(
     r"(?P<name>\w+_TARGET_FAMILIES)\.append\((?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)\)"
 )
-_DEFAULT = re.compile(r"DEFAULT_TARGET_FAMILY = (?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)")
+_BITCODE = re.compile(r".*/oclc_isa_version_(\w+)\.bc")
+_DEFAULT = re.compile(r"(?<=^DEFAULT_TARGET_FAMILY = )(?P<quote>['\"])(?P<gpu>gfx[^'\"]+)(?P=quote)$")
 
 
 class MemberEdits:
@@ -280,18 +281,13 @@ def dist_info(content: bytes, change: RocmChange) -> bytes:
             offered[found["name"]] = list(value)
             line = f"{found['name']} = {value!r}"  # noqa: PLW2901 - the line as it is now
         lines.append(line)
-    names = offered.get("AVAILABLE_TARGET_FAMILIES", [])
-    if not names:
+    if not (names := offered.get("AVAILABLE_TARGET_FAMILIES", [])):
         raise WheelError("It does not list a gfx target that is kept.")
     only = [of for key, of in offered.items() if key.startswith(("LINUX_", "WINDOWS_")) and of]
     default = next((one for one in names if all(one in of for of in only)), names[0])
-
-    def with_default(line: str) -> str:
-        found = _DEFAULT.fullmatch(line)
-        replaced = found and not change.keeps_target(found["gpu"])
-        return f"DEFAULT_TARGET_FAMILY = {default!r}" if replaced else line
-
-    return "\n".join(map(with_default, lines)).encode()
+    kept = change.keeps_target
+    lines = [_DEFAULT.sub(lambda one: one[0] if kept(one["gpu"]) else repr(default), line) for line in lines]
+    return "\n".join(lines).encode()
 
 
 def _kept_of(text: str, change: RocmChange) -> list[str] | dict[str, list[str]]:
@@ -300,7 +296,11 @@ def _kept_of(text: str, change: RocmChange) -> list[str] | dict[str, list[str]]:
         value: list[str] | dict[str, list[str]] = ast.literal_eval(text)
     except (ValueError, SyntaxError) as problem:
         raise WheelError(f"It lists gfx targets by a program, not by name: {text}.") from problem
+
+    def kept(one: str) -> bool:
+        gpu = _BITCODE.sub(r"gfx\1", one)
+        return not gpu.startswith("gfx") or change.keeps_target(gpu)  # other files are for every target
+
     if isinstance(value, list):
-        return list(filter(change.keeps_target, value))
-    rest = {name: list(filter(change.keeps_target, of)) for name, of in value.items()}
-    return {name: of for name, of in rest.items() if of}
+        return list(filter(kept, value))
+    return {name: left for name, of in value.items() if (left := list(filter(kept, of)))}

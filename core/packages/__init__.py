@@ -20,6 +20,8 @@ from core.wheel import distributions, parse_name, parse_wheel_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from packaging.specifiers import SpecifierSet
+
     from core.cli.options import Common
     from core.http import Link
     from core.run import Platform, RunOutputs
@@ -195,6 +197,12 @@ def remote_metadata(url: str, *, cert: str = "") -> bytes:
     except zipfile.BadZipFile as problem:
         raise WheelError(f"{shown} is not a wheel: {problem}.") from problem
     raise WheelError(f"{shown} is not a wheel: it has no METADATA.")
+
+
+def takes(wanted: SpecifierSet, one: Offer) -> bool:
+    """Return whether a file's version is wanted; a yanked one, only where it is named exactly (PEP 592)."""
+    exact = any(part.operator in {"==", "==="} and "*" not in part.version for part in wanted)
+    return wanted.contains(one.version, prereleases=True) and (exact or not one.yanked)
 
 
 def fits(one: Offer, python_tag: str, platform: Platform | None = None) -> bool:

@@ -25,7 +25,7 @@ from core.data import parse_toml
 from core.env import installer, locks
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
-from core.packages import fits
+from core.packages import fits, takes
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
@@ -97,18 +97,11 @@ class _Search:
     def candidates(self, wanted: Requirement) -> Sequence[Offer]:
         """List one file of each version that would do, newest first."""
         best: dict[Version, Offer] = {}
-        exact = any(one.operator in {"==", "==="} for one in wanted.specifier)
         for one in self.source.offers(canonicalize_name(wanted.name)):
-            version = Version(one.version)
+            version, here = Version(one.version), fits(one, self.python.tag, self.platform)
             # a wheel before an sdist; else the first source's
             better = version not in best or (one.name.endswith(".whl") and best[version].name.endswith(".gz"))
-            if (
-                better
-                and wanted.specifier.contains(version, prereleases=True)
-                and fits(one, self.python.tag, self.platform)
-                and _runs(one, self.python)
-                and (exact or not one.yanked)
-            ):
+            if better and here and takes(wanted.specifier, one) and _runs(one, self.python):
                 best[version] = one
         return [best[version] for version in sorted(best, reverse=True)]
 
@@ -178,9 +171,8 @@ def choose(
     if found is None:
         raise search.problems[0]
     lines = [*roots, *(line for one, extras in found.values() for line in search.required(one, extras))]
-    sealed = (source.sealed(one) for one, _ in found.values())
-    files_of_ours = tuple(sorted(sealed, key=lambda one: one.name))
-    return Chosen(files=files_of_ours, others=_others(wanted for wanted, _ in lines))
+    sealed = sorted((source.sealed(one) for one, _ in found.values()), key=lambda one: one.name)
+    return Chosen(files=tuple(sealed), others=_others(wanted for wanted, _ in lines))
 
 
 def required_by_files(

@@ -208,8 +208,7 @@ class PackageSource:
 
     def versions(self, name: str, python_tag: str = "") -> tuple[str, ...]:
         """List the versions of a distribution, for one Python or any; newest first."""
-        fitting = [one for one in self.offers(name) if not python_tag or fits(one, python_tag)]
-        held = {Version(one.version) for one in fitting if not one.yanked}
+        held = {Version(one.version) for one in self.offers(name) if fits(one, python_tag) and not one.yanked}
         return tuple(str(one) for one in sorted(held, reverse=True))
 
     def lacks(self, what: str) -> MissingInputError:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ci.verbs import index
 from core import process
+from core.archive import Member
+from core.files import made
 from core.run import records
 from core.run.records import Record
 from core.wheel import distributions
+from core.wheel.writer import write_sdist
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from core.run import RunOutputs
@@ -27,8 +29,8 @@ def recorded(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> Non
     run = {"run_id": outputs.run_id, "platform": outputs.platform, "started": records.now(), "seconds": 0}
     for path in paths:
         one = distributions.publish(store, outputs, group, path)
-        made = Record.model_validate({"stage": path.name, "files": (one,), **run})
-        records.write(store, outputs, group, made)
+        record = Record.model_validate({"stage": path.name, "files": (one,), **run})
+        records.write(store, outputs, group, record)
 
 
 def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
@@ -38,17 +40,16 @@ def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
     return outputs.python_prefix(group)
 
 
+def sdist(folder: Path, name: str, version: str, texts: Mapping[str, str], kind: str = "2.1") -> Path:
+    """Write an sdist whose requirements are known where it is built."""
+    members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
+    metadata = f"Metadata-Version: {kind}\nName: {name}\nVersion: {version}\n"
+    return write_sdist(made(folder), name, version, members, metadata=metadata).path
+
+
 def rocm_sdist(folder: Path, version: str, setup: str) -> Path:
-    """Write an sdist of rocm whose requirements are known where it is built."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"rocm-{version}.tar.gz"
-    metadata = f"Metadata-Version: 2.2\nName: rocm\nVersion: {version}\nDynamic: Requires-Dist\n"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in (("setup.py", setup), ("PKG-INFO", metadata)):
-            member = tarfile.TarInfo(f"rocm-{version}/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
+    """Write one of rocm that says so itself."""
+    return sdist(folder, "rocm", version, {"setup.py": setup}, "2.2\nDynamic: Requires-Dist")
 
 
 @pytest.fixture(scope="session")

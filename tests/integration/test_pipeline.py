@@ -18,21 +18,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core import process
-from core.archive import Member
-from core.errors import ProcessError
-from core.wheel.writer import WheelSpec, metadata_text, write_wheel
+from core.cli import Verb, main
+from core.errors import CheckError, ProcessError
+from core.wheel.editor import Additions, edit_sdist, edit_wheel
 from pytorch_build.build.rpaths import search_paths
 from pytorch_build.standalone.libraries import read_members
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rocm_packaging.packages.layouts import Layout
 
 ROCM = "7.99.0.dev0+sample"
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
 SAMPLE = ("--torch-ref", "sample")
+RIGHTS = dict.fromkeys(
+    ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN", "GITHUB_ENV", "PYTEST_PLUGINS", "INVENTED"),
+    "of-the-job",
+)
 CPU = ("--torch-ref=sample", "--gpu-family=cpu")
 
 
@@ -128,19 +132,12 @@ def test_family_cpu_through_nox_alone(built: Clone) -> None:
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_placeholders_of_a_persons_index_are_never_installed(
-    built: Clone, tmp_path: Path, installer: str
+    built: Clone, tmp_path: Path, make_wheel: Callable[..., Path], installer: str
 ) -> None:
     names = ("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries")
     for name in names:
-        spec = WheelSpec(
-            distribution=name,
-            version="99.0",
-            tag="py3-none-any",
-            metadata=metadata_text((("Name", name), ("Version", "99.0"))),
-        )
-        write_wheel(tmp_path / name, spec, [Member(name=f"placeholder_{name}.py", source=b"")])
-        page = "".join(f'<a href="{path.name}">{path.name}</a>' for path in (tmp_path / name).iterdir())
-        (tmp_path / name / "index.html").write_text(page)
+        wheel = make_wheel(tmp_path / name, name, "99.0")
+        wheel.with_name("index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
     env = {"PIP_EXTRA_INDEX_URL": tmp_path.as_uri(), "PIP_FIND_LINKS": str(tmp_path / "rocm")}
     words = ("--force", f"--installer={installer}")
     built.passes("nox", "-s", "install_rocm", "--", *SAMPLE, *words, **env)
@@ -254,6 +251,56 @@ def test_a_damaged_wheel_of_the_run_is_found_and_made_again(built: Clone, tmp_pa
     assert sha256(audio) == good
 
 
+VERBS = (Verb("stage", "ci.verbs.stage", "x"), Verb("promote", "ci.verbs.promote", "x"))
+
+
+@pytest.fixture
+def refusal(
+    built: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[], str]:
+    """Stage the run and ask for its promotion: what is said against it."""
+    for module in ("runs", "policy"):
+        monkeypatch.setattr(f"ci.promote.{module}.is_sample", lambda _: False)
+
+    def asked() -> str:
+        where = ["--distribution-store", str(tmp_path / "bucket"), "--release-type", "nightly"]
+        run = ["--run-id", "local", "--store", str(built.path / "out"), "--gpu-family", FAMILY]
+        assert main("ci", "x", VERBS, ["stage", *where, *run]) == 0
+        assert main("ci", "x", VERBS, ["promote", *where, "--by", "one"]) == CheckError.exit_code
+        return capsys.readouterr().err
+
+    return asked
+
+
+def test_a_part_of_the_tests_is_no_test(built: Clone, refusal: Callable[[], str]) -> None:
+    smoke = ("nox", "-s", "test_smoke", "--", *SAMPLE)
+    for words in (("-vktriton",), ("--deselect=test_torch.py",), ("--ignore-glob=/*/test_torch.py",)):
+        built.passes(*smoke, *words)
+        done = built.nox("-s", "test_report")
+        assert done.returncode == 1, said(done)
+        assert re.search(r"test_torch.py has \d+ tests, and 0 are reported", said(done))
+        assert re.search(r"test_smoke does not count: \d+ of \d+ tests ran", refusal())
+        assert "untested" in built.passes("nox", "-s", "report")
+    built.passes(*smoke, PYTEST_ADDOPTS="-k triton")
+    assert "tests ran" not in refusal()
+    built.passes("nox", "-s", "test_report")
+    cut_out(built)
+
+
+def cut_out(built: Clone) -> None:
+    """Cut cases or a suite out of a real report, with the counts of what it was or is."""
+    report = built.path / "out/local-linux/reports" / FAMILY / f"smoke-sample-{TAG}.xml"
+    whole = report.read_text(encoding="utf-8")
+    (suite,) = re.findall(r'<testsuite name="test_torch.py".*?</testsuite>', whole)
+    less = re.sub("(<testcase.*?</testcase>)+", "", suite)
+    for text in (less, re.sub('(tests|skipped)="[0-9]+"', "", less), ""):
+        report.write_text(whole.replace(suite, text), encoding="utf-8")
+        for words in ((), ("--input-dir", report.parent)):
+            done = built.run("pytorch_build", "test-report", *words)
+            assert done.returncode == CheckError.exit_code, said(done)
+    report.write_text(whole, encoding="utf-8")
+
+
 @pytest.fixture
 def own_audio(built: Clone, tmp_path: Path) -> Path:
     tree = tmp_path / "mine"
@@ -302,11 +349,48 @@ def test_code_of_sources_sees_no_right_of_the_job(
     process.capture(["git", "clone", "--quiet", built.path / ".cache/sample/repos" / project, tree])
     with (tree / file).open("a", encoding="utf-8") as stream:
         stream.write(f"\nimport os\nopen({str(seen)!r}, 'a').write(str(dict(os.environ)))\n")
-    rights = ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN", "GITHUB_ENV", "PYTEST_PLUGINS", "INVENTED")
-    told = dict.fromkeys(rights, "of-the-job")
-    built.passes("nox", "-s", stage, "--", *SAMPLE, "--force", *words, tree, **told)
+    built.passes("nox", "-s", stage, "--", *SAMPLE, "--force", *words, tree, **RIGHTS)
+    require_unseen(seen)
+
+
+def require_unseen(seen: Path) -> None:
     assert "PATH" in seen.read_text(encoding="utf-8")
     assert "of-the-job" not in seen.read_text(encoding="utf-8")
+
+
+def test_rocms_own_programs_see_no_right_of_the_job(built: Clone, tmp_path: Path) -> None:
+    seen, sdist_seen = tmp_path / "seen", tmp_path / "sdist"
+
+    def planted(_member: str, content: bytes) -> bytes:
+        return content.replace(b"#!/bin/sh\n", f"#!/bin/sh\nenv >> {seen}\n".encode(), 1)
+
+    for path in built.wheels().glob("rocm_*.whl"):
+        edit_wheel(path, tmp_path / "rocm", version=ROCM, edit=planted, additions=Additions())
+    (sdist,) = built.wheels().glob("rocm-*.tar.gz")
+    setup = f"import os\nopen({str(sdist_seen)!r}, 'a').write(str(dict(os.environ)))\n".encode()
+    edit_sdist(
+        sdist, tmp_path / "rocm", version=ROCM, edit=lambda name, text: text + setup * (name == "setup.py")
+    )
+    words = ("--find-links", tmp_path / "rocm", "--run-id", "attacked")
+    built.passes("nox", "-s", "test_rocm", "--", *SAMPLE, *words, **RIGHTS)
+    require_unseen(seen)
+    require_unseen(sdist_seen)
+
+
+def test_results_of_another_build_are_out_of_date(
+    built: Clone, refusal: Callable[[], str], tmp_path: Path
+) -> None:
+    built.passes("nox", "-s", "build_apex", "test_smoke", "--", *SAMPLE)
+    tree = tmp_path / "tree"
+    process.capture(["git", "clone", "--quiet", built.path / ".cache/sample/repos/apex", tree])
+    with (tree / "apex" / "__init__.py").open("a", encoding="utf-8") as stream:
+        stream.write("MINE = 1\n")
+    built.passes("nox", "-s", "build_apex", "--", *SAMPLE, "--apex-dir", tree)
+    report = built.passes("nox", "-s", "report")
+    assert "edited tree, 1 file differs" in report
+    for text in (report, said(built.nox("-s", "test_report"))):
+        assert "out of date" in text
+    assert "was built from: edited tree, 1 file differs" in refusal()
 
 
 def test_a_failing_build_is_recorded_with_the_front_doors_code(built: Clone, own_audio: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +16,8 @@ from core.env.installer import Install, Sources
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
-from tests.integration.recorded_runs import rocm_sdist
+from tests.folders import served
+from tests.integration.recorded_runs import rocm_sdist, sdist
 from tests.wheel_files import write_members
 
 if TYPE_CHECKING:
@@ -31,23 +30,17 @@ ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
 SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 NAMES = ("rocm", "Rocm", "rocm_sdk_core", "rocm.sdk.core", "torch", "triton", "rocm-bootstrap", "rocm-sdk-x")
+VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"), Verb("index", "ci.verbs.index", "x"))
 LIBRARIES = "rocm-sdk-libraries-gfx94x-dcgpu"
 # what a stranger's sdist runs, wherever it is only looked at
 LOOKED_AT = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('ran').touch()\n"
 
 
-def sdist(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> Path:
+def built(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> None:
     """Write an sdist that is built with packages."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}.tar.gz"
     backend = f"[build-system]\nrequires = {json.dumps(requires)}\nbuild-backend = 'setuptools.build_meta'\n"
     script = f"{setup}from setuptools import setup\nsetup(name={name!r}, version={version!r})\n"
-    with tarfile.open(path, "w:gz") as archive:
-        for member, text in (("pyproject.toml", backend), ("setup.py", script)):
-            info = tarfile.TarInfo(f"{name}-{version}/{member}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return path
+    sdist(folder, name, version, {"pyproject.toml": backend, "setup.py": script})
 
 
 @pytest.fixture(name="public", autouse=True)
@@ -59,7 +52,7 @@ def public_fixture(
     for name in (*NAMES, LIBRARIES):
         for version in (ROCM if name.lower().startswith("rocm") else TORCH, "99.0", "100.0.dev1"):
             make_wheel(folder, name, version, content="STRANGER = True")
-    sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
+    built(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
     make_wheel(folder, "tinydep", "1.0")
     (folder / setuptools_wheel.name).write_bytes(setuptools_wheel.read_bytes())
     configuration = tmp_path / "pip.conf"
@@ -106,7 +99,7 @@ def helper(make_wheel: MakeWheel, public: Path, way: str) -> None:
         "a dependency's dependency": ["deeper"],
     }
     if way == "a build requirement":
-        sdist(public, "helper", "1.0", "setuptools", "rocm")
+        built(public, "helper", "1.0", "setuptools", "rocm")
         return
     make_wheel(public, "deeper", "1.0", fields=[("Requires-Dist", "torch>=90")])
     make_wheel(public, "helper", "1.0", fields=[("Requires-Dist", one) for one in lines.get(way, ())])
@@ -158,8 +151,7 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
 ) -> None:
     helper(make_wheel, public, way)
     words = ("--packages", "torch", "--find-links", str(ours), "--gpu-family", "gfx94X-dcgpu")
-    verbs = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
-    code = main("ci", "x", verbs, ["setup-venv", str(tmp_path / "env"), *words, "--backend", backend])
+    code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "env"), *words, "--backend", backend])
     # what was chosen is excluded from the others' resolution, so that requiring its version is harmless
     harmless = way == "a dependency"
     assert (code == 0) == harmless
@@ -194,10 +186,45 @@ def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
     make_wheel(public, "helper", "1.0")
     words = ("--packages", "torch", "--find-links", str(ours), "--backend", backend)
     front = ["setup-venv", str(tmp_path / "env"), *words]
-    verbs = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
-    assert main("ci", "x", verbs, front) == 0
+    assert main("ci", "x", VERBS, front) == 0
     target = interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
     (target.purelib / "torch.py").unlink()  # uv's cache may have a link to it
     (target.purelib / "torch.py").write_text("STRANGER = True")
-    assert main("ci", "x", verbs, front) == 0
+    assert main("ci", "x", VERBS, front) == 0
     assert strangers(target) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "backend"),
+    [("PIP_EXTRA_INDEX_URL", "uv"), ("UV_INDEX", "pip"), ("pip.conf", "pip"), ("uv.toml", "uv")],
+)
+def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
+    tmp_path: Path,
+    make_wheel: MakeWheel,
+    public: Path,
+    ours: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    backend: Backend,
+) -> None:
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    helper(make_wheel, public, "a dependency")
+    assert main("ci", "x", VERBS, ["index", "--directory", str(public)]) == 0
+    with served(tmp_path) as url:
+        index = f"{url}/public/simple/"
+        (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
+        if setting == "uv.toml":
+            (tmp_path / "uv").mkdir()
+            (tmp_path / "uv" / setting).write_text(f"index-url = '{index}'\nprerelease = 'allow'\n")
+            monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        monkeypatch.setenv(setting, index)
+        words = ["setup-venv", str(tmp_path / "env"), "--find-links", str(ours), "--backend", backend]
+        assert main("ci", "x", VERBS, [*words, "--packages", "torch"]) == 0
+        # a release that was taken back is no reason to take a stranger's
+        (ours / "yanked.json").write_text(f'{{"torch=={TORCH}": "bad"}}')
+        assert main("ci", "x", VERBS, ["index", "--directory", str(ours)]) == 0
+        page = [*words[:2], "--clean", "--index-url", f"{url}/ours/simple/", *words[4:]]
+        assert main("ci", "x", VERBS, [*page, "--packages", "torch"]) != 0
+        assert main("ci", "x", VERBS, [*page, "--packages", f"torch=={TORCH}"]) == 0
+    assert strangers(interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")) == []

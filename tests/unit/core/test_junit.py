@@ -4,6 +4,7 @@ import io
 import re
 import sys
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -249,6 +250,14 @@ def test_counts_of_a_report_add_up(counts: str, problems: Sequence[str]) -> None
         assert len(found.cases) == 3
         assert len(found.problems) == len(problems)
         assert all(one in said for one, said in zip(problems, found.problems, strict=True))
+
+
+def test_a_whole_suite_that_is_cut_out_is_missed() -> None:
+    cases = tuple(replace(case(test=f"{name}.py::test"), file=f"{name}.py") for name in "ab")
+    whole = junit.write(Document(cases=cases))
+    less = re.sub(rb'<testsuite name="b.py".*</testsuite>', b"", whole)
+    assert read(whole).problems == ()
+    assert read(less).problems == ("the report counts 2 tests and names 1",)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +48,15 @@ def test_a_name_of_ours_that_the_run_lacks_is_not_looked_for_elsewhere() -> None
         pins("torchvision")
     with pytest.raises(MissingInputError, match=r"There is no torch>=3, but torch 2\.10\.0a0\+rocm7\.1"):
         pins("torch>=3")
+
+
+def test_a_yanked_release_is_taken_only_by_its_exact_version() -> None:
+    offers = [offer("torch", "2.9"), replace(offer("torch", "2.10"), yanked=True)]
+    assert pinned(Requirement("torch"), offers, newest=True) == "torch==2.9"
+    assert pinned(Requirement("torch==2.10"), offers) == "torch==2.10"
+    for text in ("torch>2.9", "torch==2.10.*"):
+        with pytest.raises(MissingInputError, match=re.escape(f"no {text}, but torch 2.9, 2.10 (yanked)")):
+            pinned(Requirement(text), offers)
 
 
 def test_one_of_ours_comes_from_no_other_address() -> None:

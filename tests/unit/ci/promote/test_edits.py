@@ -285,9 +285,11 @@ def test_lists_of_targets_in_both_builders_files(tmp_path: Path) -> None:
         libraries=("amdhip64",),
         split=True,
         aliases={"gfx110X-all": ("gfx1100",), "gfx90a-dcgpu": ("gfx90a",)},
+        promised={"core": ("bin/hipcc", *map("lib/oclc_isa_version_{}.bc".format, ("1100", "1200", "90a")))},
     )
     left = {one: named[one] for one in ("gfx90a", "gfx1200")}
-    smaller = replace(own, families=left, aliases={"gfx90a-dcgpu": ("gfx90a",)})
+    promised = {"core": ("bin/hipcc", "lib/oclc_isa_version_1200.bc", "lib/oclc_isa_version_90a.bc")}
+    smaller = replace(own, families=left, aliases={"gfx90a-dcgpu": ("gfx90a",)}, promised=promised)
     assert dist_info(rendered(own, "core"), kept) == rendered(smaller, "core")
 
 
