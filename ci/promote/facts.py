@@ -224,9 +224,8 @@ def _edited(member: _Member) -> Iterator[Reason]:
         match record.details.get("source"):
             case {"tree": _, "commit": str(commit)} if lock and not said:
                 wanted = lock.commits.get(record.stage.removeprefix("build_"), commit)
-                said = (
-                    f"commit {commit[:12]}, and the source lock has {wanted[:12]}" if commit != wanted else ""
-                )
+                if commit != wanted:
+                    said = f"commit {commit[:12]}, and the source lock has {wanted[:12]}"
         for file in record.files if said else ():
             if file.key in staged:
                 message = f"{file.name} was built from: {said}"

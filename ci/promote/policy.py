@@ -78,17 +78,10 @@ class Required(Model):
 
     def concerns(self, wheel: Wheel, release_type: str) -> bool:
         """Return whether a wheel of PyTorch's must have passed it."""
-        tags = [python_tag(one).abi for one in self.pythons]
-        return all(
-            not given or one in given
-            for given, one in (
-                (self.families, wheel.cell.family),
-                (self.platforms, wheel.cell.platform),
-                (tags, wheel.cell.python),
-                (self.torch_refs, wheel.file.torch_ref),
-                (self.release_types, release_type),
-            )
-        )
+        cell, tags = wheel.cell, [python_tag(one).abi for one in self.pythons]
+        given = (self.families, self.platforms, tags, self.torch_refs, self.release_types)
+        found = (cell.family, cell.platform, cell.python, wheel.file.torch_ref, release_type)
+        return all(not some or one in some for some, one in zip(given, found, strict=True))
 
 
 class Gates(Model):

@@ -123,7 +123,8 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
         known = {run.stage for run in found if run.state != "missing"}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
         missing = [stage for stage in expected if stage not in known]
-        there = {run.stage: run for run in found}
+        there = {run.stage for run in found}
+        absent = [StageRun(stage=one, state="missing") for one in missing if one not in there]
         state, reason = _state(found, missing, failing.get(name, ""))
         before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
         cells.append(
@@ -131,10 +132,7 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
                 name=name,
                 state=state,
                 reason=reason,
-                stages=(
-                    *found,
-                    *(StageRun(stage=one, state="missing") for one in missing if one not in there),
-                ),
+                stages=(*found, *absent),
                 line=time_line([*before, *found]),
                 wheels=len(made[name]),
                 requirements=tuple(
