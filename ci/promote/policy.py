@@ -234,11 +234,9 @@ def _rule(
             passed = [one for one in tests if whole and one.outcome == "passed"]
             sound = [one for one in passed if not _other_bytes(one, wheel, facts)]
             name = wheel.file.name
-            passing = [
-                one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)
-            ]
-            evidence |= {one.evidence.record.key: one.evidence for one in passing}
-            untested += [] if passing or broken else [_why_untested(stage, wheel, tests, facts)]
+            proof = [one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)]
+            evidence |= {one.evidence.record.key: one.evidence for one in proof}
+            untested += [] if proof or broken else [_why_untested(stage, wheel, tests, facts)]
     rule: Rule = "tests"
     runner = rules.runners.of(cell.family, cell.platform)
     against = [*dict.fromkeys(failed), *dict.fromkeys(untested)]

@@ -157,11 +157,8 @@ def _lines(
 
 def _joined(first: TestLine, second: TestLine) -> TestLine:
     worse = second if _WORSE.get(second.outcome, 0) > _WORSE.get(first.outcome, 0) else first
-    return replace(
-        worse,
-        cells=tuple(dict.fromkeys((*first.cells, *second.cells))),
-        seconds=max(first.seconds, second.seconds),
-    )
+    cells = tuple(dict.fromkeys((*first.cells, *second.cells)))
+    return replace(worse, cells=cells, seconds=max(first.seconds, second.seconds))
 
 
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
