@@ -199,7 +199,7 @@ def _step_into(annotation: Any, step: str | int) -> Iterator[Any]:  # noqa: ANN4
         for name, field in annotation.model_fields.items():
             if step in (name, field.alias):
                 yield from _alternatives(field.annotation)
-    elif get_origin(annotation) in (dict, list, tuple) or _is_mapping(annotation):
+    elif (origin := get_origin(annotation)) in (list, tuple) or hasattr(origin, "keys"):
         yield from _alternatives(next(arg for arg in reversed(get_args(annotation)) if arg is not Ellipsis))
 
 
@@ -211,8 +211,3 @@ def _alternatives(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - a type's 
         yield from _alternatives(get_args(annotation)[0])
     else:
         yield annotation
-
-
-def _is_mapping(annotation: Any) -> bool:  # noqa: ANN401 - a type's annotation
-    origin = get_origin(annotation)
-    return isinstance(origin, type) and hasattr(origin, "keys")

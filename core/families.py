@@ -129,12 +129,9 @@ def detect(kfd_root: Path = KFD_NODES) -> tuple[str, ...]:
 
     The kernel's topology files come first (no program is needed), then ``offload-arch``, then ``rocminfo``.
     """
-    return _kernel_targets(kfd_root) or _program_targets("offload-arch") or _program_targets("rocminfo")
-
-
-def _kernel_targets(kfd_root: Path) -> tuple[str, ...]:
     versions = (node.get("gfx_target_version", 0) for node in kernel_nodes(kfd_root))
-    return tuple(dict.fromkeys(map(target_of_version, filter(None, versions))))
+    found = tuple(dict.fromkeys(map(target_of_version, filter(None, versions))))
+    return found or _program_targets("offload-arch") or _program_targets("rocminfo")
 
 
 def kernel_nodes(kfd_root: Path) -> Iterator[Mapping[str, int]]:

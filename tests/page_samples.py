@@ -218,7 +218,6 @@ def run(
     return RunFacts(
         run_id=run_id,
         platform="linux",
-        prefix=f"{run_id}-linux",
         groups=tuple(groups),
         locks={ref: lock(ref, seed=seed) for ref in refs},
     )

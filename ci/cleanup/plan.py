@@ -186,20 +186,21 @@ def require_modest(plan: Plan, *, percent: int) -> None:
 
 def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
     bucket = store.url.removeprefix(_BUCKET_SCHEME) if store.url.startswith(_BUCKET_SCHEME) else ""
-    folder = cleanup.RELEASE_INDEX.rstrip("/")
-    others = [_of_pages(other, other.list(folder), bucket, own=False) for other in rules.distribution_stores]
-    return _of_pages(store, objects, bucket).union(*others)
+    others = [
+        _of_pages(other, other.list(documents.RELEASE), documents.RELEASE, bucket=bucket, own=False)
+        for other in rules.distribution_stores
+    ]
+    return _of_pages(store, objects, documents.RELEASE, bucket=bucket).union(*others)
 
 
-def _of_pages(store: Store, objects: Iterable[Stored], bucket: str, *, own: bool = True) -> frozenset[str]:
-    """Return the keys that release pages among objects list."""
-    pages = [one.key for one in objects if one.key.startswith(cleanup.RELEASE_INDEX) and _lists(one.key)]
+def _of_pages(
+    store: Store, objects: Iterable[Stored], folder: str, *, bucket: str = "", own: bool = True
+) -> frozenset[str]:
+    """Return the keys that a folder's pages among objects list."""
+    below = (one.key for one in objects if one.key.startswith(f"{folder}/"))
+    pages = [key for key in below if is_page(key) and key.endswith((".html", ".json"))]
     read = parallel.each(lambda key: listed(key, store.read(key), bucket=bucket, own=own), pages)
     return frozenset().union(*read)
-
-
-def _lists(key: str) -> bool:
-    return is_page(key) and key.endswith((".html", ".json"))
 
 
 def in_promotion(store: Store) -> frozenset[str]:
@@ -247,8 +248,7 @@ class _Without:
 def _rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
     """Write a staging folder's pages as if these keys were gone; what stays is listed as it was."""
     seen = cast("Store", _Without(store=store, going=going))
-    family = folder.removeprefix(f"{documents.STAGING}/")
-    documents.write_pages(seen, documents.STAGING, family, expected=())
+    documents.write_pages(seen, documents.STAGING, folder.removeprefix(cleanup.STAGING), expected=())
 
 
 def carry_out(store: Store, plan: Plan) -> int:
@@ -288,7 +288,7 @@ def _require_unused(store: Store, keys: Sequence[str]) -> None:
 
 def _await_unlisted(store: Store, folder: str, going: frozenset[str]) -> None:
     end = time.monotonic() + _PATIENCE
-    while still := _still_listed(store, folder, going):
+    while still := sorted(_of_pages(store, store.list(folder), folder) & going):
         if time.monotonic() >= end:
             raise StoreError(
                 f"{store.url}/{folder} has pages that go on listing {PurePosixPath(still[0]).name}, "
@@ -296,9 +296,3 @@ def _await_unlisted(store: Store, folder: str, going: frozenset[str]) -> None:
                 hint="Write the pages (nox -s index, or see why the server does not), then run this again.",
             )
         time.sleep(_PAUSE)
-
-
-def _still_listed(store: Store, folder: str, going: frozenset[str]) -> Sequence[str]:
-    pages = [one.key for one in store.list(folder) if one.key.startswith(f"{folder}/") and _lists(one.key)]
-    found = parallel.each(lambda key: listed(key, store.read(key)) & going, pages)
-    return sorted(key for keys in found for key in keys)

@@ -79,12 +79,7 @@ def _artifacts(checkout: Tree) -> tuple[Facts, Facts]:
 def _own_artifacts() -> dict[str, Sequence[str]]:
     data = packages()
     known = ("lib", "run", "dbg", "dev", "doc", "test")
-    every = {
-        "core": data.core,
-        "profiler": data.profiler,
-        "libraries": data.libraries,
-        "device": data.device,
-    }
+    every = {name: getattr(data, name) for name in _VARIABLES.values()}
     facts = ("artifacts", "components", "rpath_core")
     return {
         **{f"{name}.{fact}": getattr(one, fact) for name, one in every.items() for fact in facts},

@@ -55,7 +55,8 @@ def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
     data = load().matrix
     for platform in _PLATFORMS:
         refs = load_refs(None, ROOT, platform=platform)
-        excluded = [row for row in data.release.exclude if row.platform == platform and not row.pythons]
+        rows = [row for row in data.release.exclude if row.platform == platform and not row.pythons]
+        excluded = [f"{ref}: {one}" for row in rows for ref in row.torch_refs for one in row.gpu_families]
         left_out = unsupported[platform]
         theirs |= {
             f"pythons on {platform}": released,
@@ -69,12 +70,7 @@ def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
             f"pythons in CI on {platform}": data.ci.pythons,
             f"refs on {platform}": data.release.torch_refs,
             f"refs in CI on {platform}": data.ci.torch_refs,
-            f"not built on {platform}": [
-                f"{ref}: {family}"
-                for row in excluded
-                for ref in row.torch_refs
-                for family in row.gpu_families
-            ],
+            f"not built on {platform}": excluded,
         }
         for ref in data.release.torch_refs:
             theirs[f"pythons of {ref} on {platform}"] = released

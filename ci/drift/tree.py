@@ -182,9 +182,8 @@ def keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 def strings(node: ast.AST) -> Sequence[str]:
     """List the string constants in a part of a program, in their order."""
-    return [
-        one.value for one in in_order(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
-    ]
+    values = (one.value for one in in_order(node) if isinstance(one, ast.Constant))
+    return [one for one in values if isinstance(one, str)]
 
 
 def in_order(node: ast.AST) -> Iterator[ast.AST]:

@@ -235,9 +235,8 @@ def write_pages(store: Store, area: str, family: str, *, expected: Collection[st
     """
     where = folder(area, family)
     source = Records(store=store, prefix=manifests(area, family))
-    indexed = write_index(
-        store, where, source, title=where, strict=False
-    )  # what names files may outlive them
+    # what names files may outlive them
+    indexed = write_index(store, where, source, title=where, strict=False)
     unlisted = [f"{one.stored.key}: {one.why}" for one in indexed.held if one.stored.key in expected]
     if unlisted:
         raise StoreError(

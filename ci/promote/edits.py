@@ -89,16 +89,10 @@ class MemberEdits:
 
     def require_done(self, members: Iterable[str]) -> None:
         """Raise if a place was missing, a new path holds the old version, or anything else was wrong."""
-        self._problems += [
-            f"{member}: its path still holds the old version."
-            for member in members
-            if self._mention.search(member.encode())
-        ]
-        self._problems += [
-            f"{place.members}: there is no such file."
-            for place, seen in self._places.items()
-            if place.required and not seen
-        ]
+        old = (member for member in members if self._mention.search(member.encode()))
+        absent = (place.members for place, seen in self._places.items() if place.required and not seen)
+        self._problems += [f"{member}: its path still holds the old version." for member in old]
+        self._problems += [f"{member}: there is no such file." for member in absent]
         self.require_nothing_found()
 
     def require_nothing_found(self) -> None:

@@ -128,17 +128,12 @@ def gather(
         for record, document, files, refs in found
         if files and (not request.platforms or record.platform in request.platforms)
     ]
+    locked = [(one, lock) for one in members for lock in one.locks.values() if lock]
     return Facts(
         set_name=f"{request.distribution}-{request.version}",
         wheels=_wheels(bucket, members, jobs),
         tests=tuple(test for one in members for test in one.group.tests),
-        promised={
-            cell: lock.promised
-            for one in members
-            for lock in one.locks.values()
-            if lock
-            for cell in _cells(one, members, request)
-        },
+        promised={cell: lock.promised for one, lock in locked for cell in _cells(one, members, request)},
         commits={one.cell(): lock.commits if lock else {} for one in members for lock in one.locks.values()},
         released={family: _released(bucket, family) for family in {one.record.family for one in members}},
         staging=tuple(one.document for one in members),
@@ -224,9 +219,8 @@ def _edited(member: _Member) -> Iterator[Reason]:
         match record.details.get("source"):
             case {"tree": _, "commit": str(commit)} if lock and not said:
                 wanted = lock.commits.get(record.stage.removeprefix("build_"), commit)
-                said = (
-                    f"commit {commit[:12]}, and the source lock has {wanted[:12]}" if commit != wanted else ""
-                )
+                if commit != wanted:
+                    said = f"commit {commit[:12]}, and the source lock has {wanted[:12]}"
         for file in record.files if said else ():
             if file.key in staged:
                 message = f"{file.name} was built from: {said}"
@@ -241,11 +235,8 @@ def first_line(text: str) -> str:
 def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[Cell]:
     """Return the cells that a lock's promise is for: none may lack a Python that another has."""
     if request.cells:
-        return [
-            cell
-            for of, cell in request.cells
-            if of in member.torch_refs and (cell.family, cell.platform) == _place(member.cell())
-        ]
+        of_refs = [cell for ref, cell in request.cells if ref in member.torch_refs]
+        return [cell for cell in of_refs if _place(cell) == _place(member.cell())]
     alike = [one for one in members if one.record.platform == member.record.platform]
     pythons = request.pythons or {file.python for one in alike for file in one.files if file.python}
     return [member.cell(python) for python in sorted(pythons)]

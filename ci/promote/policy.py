@@ -78,17 +78,10 @@ class Required(Model):
 
     def concerns(self, wheel: Wheel, release_type: str) -> bool:
         """Return whether a wheel of PyTorch's must have passed it."""
-        tags = [python_tag(one).abi for one in self.pythons]
-        return all(
-            not given or one in given
-            for given, one in (
-                (self.families, wheel.cell.family),
-                (self.platforms, wheel.cell.platform),
-                (tags, wheel.cell.python),
-                (self.torch_refs, wheel.file.torch_ref),
-                (self.release_types, release_type),
-            )
-        )
+        cell, tags = wheel.cell, [python_tag(one).abi for one in self.pythons]
+        given = (self.families, self.platforms, tags, self.torch_refs, self.release_types)
+        found = (cell.family, cell.platform, cell.python, wheel.file.torch_ref, release_type)
+        return all(not some or one in some for some, one in zip(given, found, strict=True))
 
 
 class Gates(Model):
@@ -241,11 +234,9 @@ def _rule(
             passed = [one for one in tests if whole and one.outcome == "passed"]
             sound = [one for one in passed if not _other_bytes(one, wheel, facts)]
             name = wheel.file.name
-            passing = [
-                one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)
-            ]
-            evidence |= {one.evidence.record.key: one.evidence for one in passing}
-            untested += [] if passing or broken else [_why_untested(stage, wheel, tests, facts)]
+            proof = [one for one in sound if one.files.get(name) == wheel.found or _beside_tested(one, wheel)]
+            evidence |= {one.evidence.record.key: one.evidence for one in proof}
+            untested += [] if proof or broken else [_why_untested(stage, wheel, tests, facts)]
     rule: Rule = "tests"
     runner = rules.runners.of(cell.family, cell.platform)
     against = [*dict.fromkeys(failed), *dict.fromkeys(untested)]

@@ -55,9 +55,8 @@ def staged_in(store: Store) -> Origin:
     """Release files as they were staged: copied on the server."""
 
     def put(bucket: Store, one: PromotedFile, suffix: str) -> Outcome:
-        key, source_key = f"{one.key}{suffix}", f"{one.staged_key}{suffix}"
         sha256 = one.metadata_sha256 if suffix else one.sha256
-        return bucket.copy(key, store, source_key, sha256=sha256)
+        return bucket.copy(f"{one.key}{suffix}", store, f"{one.staged_key}{suffix}", sha256=sha256)
 
     return put
 

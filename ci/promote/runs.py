@@ -92,12 +92,9 @@ class Test:
 def read_group(store: Store, outputs: RunOutputs, artifact_group: str) -> RunGroup:
     """Read a group's records and reports."""
     # a ROCm build's own manifest lies among the records
-    manifests = [
-        one.key for one in store.list(outputs.manifests_prefix(artifact_group)) if is_record(one.key)
-    ]
-    reports = [
-        one.key for one in store.list(outputs.reports_prefix(artifact_group)) if one.key.endswith(".xml")
-    ]
+    manifests = filter(is_record, (one.key for one in store.list(outputs.manifests_prefix(artifact_group))))
+    below = (one.key for one in store.list(outputs.reports_prefix(artifact_group)))
+    reports = (key for key in below if key.endswith(".xml"))
     return RunGroup(
         outputs=outputs,
         artifact_group=artifact_group,

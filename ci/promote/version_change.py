@@ -72,10 +72,8 @@ class Rules(Model):
 
     def may_mention(self, distribution: str, member: str) -> bool:
         """Return whether a member may hold the old version afterwards."""
-        return any(
-            _any(distribution, one.distributions) and fnmatchcase(member, one.members)
-            for one in self.mentions
-        )
+        of_member = (one for one in self.mentions if fnmatchcase(member, one.members))
+        return any(_any(distribution, one.distributions) for one in of_member)
 
 
 rules = data_file(RULES_FILE, Rules)
@@ -137,10 +135,8 @@ class RocmChange:
 
     def keeps_requirement(self, text: str) -> bool:
         """Return whether a requirement is kept: not on a package that is left out, nor of its extra."""
-        extra = _EXTRA.search(text)
-        return self.keeps_package(canonicalize_name(Requirement(text).name)) and (
-            not extra or self.keeps_target(extra[1])
-        )
+        name, extra = canonicalize_name(Requirement(text).name), _EXTRA.search(text)
+        return self.keeps_package(name) and (not extra or self.keeps_target(extra[1]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -338,27 +338,20 @@ def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
 
 def check_statement(statement: Statement, path: str, file: FileRecord, by: Recorded) -> None:
     """Compare a statement with the file, and with the record that the file is of."""
-    if statement.predicate_type != PREDICATE_TYPE:
-        raise ProvenanceError(f"{path} is not provenance but {statement.predicate_type!r}.", hint=_AGAIN)
     subjects = {one.name: one.digest.get("sha256", "") for one in statement.subject}
-    if file.name not in subjects:
-        about = spelt(", ".join(sorted(subjects))) or "nothing"
-        raise ProvenanceError(f"{path} is about another file: {about}.", hint=_AGAIN)
-    if subjects[file.name] != file.sha256:
-        raise ProvenanceError(
-            f"{path} is about another {file.name}.\n"
-            f"the file       {file.sha256}\nthe statement  {subjects[file.name]}",
-            hint=_AGAIN,
-        )
-    if statement.record is None or statement.record.digest.get("sha256") != by.document.sha256:
-        raise ProvenanceError(
-            f"{path} does not follow from the record {by.document.key} as it is now.", hint=_AGAIN
-        )
-    built_from = inputs_of(by).source.commit
     stated = [one.digest.get("gitCommit", "") for one in statement.sources]
-    if built_from and built_from not in stated:
-        raise ProvenanceError(
-            f"{path} names the source commit {spelt(', '.join(stated)) or 'nothing'}, and the record "
-            f"{by.document.key} {built_from}.",
-            hint=_AGAIN,
-        )
+    record, built_from = by.document.key, inputs_of(by).source.commit
+    if statement.predicate_type != PREDICATE_TYPE:
+        wrong = f"is not provenance but {statement.predicate_type!r}."
+    elif file.name not in subjects:
+        wrong = f"is about another file: {spelt(', '.join(sorted(subjects))) or 'nothing'}."
+    elif (digest := subjects[file.name]) != file.sha256:
+        wrong = f"is about another {file.name}.\nthe file       {file.sha256}\nthe statement  {digest}"
+    elif statement.record is None or statement.record.digest.get("sha256") != by.document.sha256:
+        wrong = f"does not follow from the record {record} as it is now."
+    elif built_from and built_from not in stated:
+        named = spelt(", ".join(stated)) or "nothing"
+        wrong = f"names the source commit {named}, and the record {record} {built_from}."
+    else:
+        return
+    raise ProvenanceError(f"{path} {wrong}", hint=_AGAIN)

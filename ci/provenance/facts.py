@@ -119,9 +119,8 @@ class MadeFile:
     @property
     def commits(self) -> tuple[str, ...]:
         """The commits of the sources that it was built from; not the build system's own."""
-        return tuple(
-            one.digest["gitCommit"] for one in self.materials if one.annotations.get("role") == SOURCE
-        )
+        sources = (one for one in self.materials if one.annotations.get("role") == SOURCE)
+        return tuple(one.digest["gitCommit"] for one in sources)
 
 
 class Source(Model):

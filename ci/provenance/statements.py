@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from core.run import RunOutputs
     from core.stores import Outcome, Store
 
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 # inputs of a build that the user or the ref's data chooses; the rest follows from these and from the tool
 _CHOSEN = ("version", "rocm_extras", "gpu_targets", "flash_attention", "flags", "build_requirements")
@@ -53,7 +52,7 @@ _TRIES = 64
 def statement(run: RunRecords, made: MadeFile) -> dict[str, Any]:
     """Return the statement of how one file was made."""
     return {
-        "_type": STATEMENT_TYPE,
+        "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": made.file.name, "digest": {"sha256": made.file.sha256}}],
         "predicateType": PREDICATE_TYPE,
         "predicate": {"buildDefinition": _definition(made), "runDetails": _details(run, made)},

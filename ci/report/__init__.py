@@ -137,12 +137,9 @@ def _stage(one: GroupEntry) -> str:
 
 def _run(group: str, one: GroupEntry) -> TestRun:
     same = one.model_dump(include={"passed", "seconds", "problems"})
-    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=_totals(one.totals), **same)
-
-
-def _totals(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    known = [(outcome, counts[outcome]) for outcome in OUTCOMES if counts.get(outcome)]
-    return tuple(known + sorted((name, n) for name, n in counts.items() if n and name not in _WORSE))
+    known = [(outcome, one.totals[outcome]) for outcome in OUTCOMES if one.totals.get(outcome)]
+    more = sorted((name, count) for name, count in one.totals.items() if count and name not in _WORSE)
+    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=(*known, *more), **same)
 
 
 def _lines(
@@ -160,11 +157,8 @@ def _lines(
 
 def _joined(first: TestLine, second: TestLine) -> TestLine:
     worse = second if _WORSE.get(second.outcome, 0) > _WORSE.get(first.outcome, 0) else first
-    return replace(
-        worse,
-        cells=tuple(dict.fromkeys((*first.cells, *second.cells))),
-        seconds=max(first.seconds, second.seconds),
-    )
+    cells = tuple(dict.fromkeys((*first.cells, *second.cells)))
+    return replace(worse, cells=cells, seconds=max(first.seconds, second.seconds))
 
 
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:

@@ -123,7 +123,9 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
         known = {run.stage for run in found if run.state != "missing"}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
         missing = [stage for stage in expected if stage not in known]
-        there = {run.stage: run for run in found}
+        there = {run.stage for run in found}
+        absent = [StageRun(stage=one, state="missing") for one in missing if one not in there]
+        hosts = [one for one in made[name] if not device_target(one.distribution)]
         state, reason = _state(found, missing, failing.get(name, ""))
         before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
         cells.append(
@@ -131,15 +133,10 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
                 name=name,
                 state=state,
                 reason=reason,
-                stages=(
-                    *found,
-                    *(StageRun(stage=one, state="missing") for one in missing if one not in there),
-                ),
+                stages=(*found, *absent),
                 line=time_line([*before, *found]),
                 wheels=len(made[name]),
-                requirements=tuple(
-                    one.requirement for one in made[name] if not device_target(one.distribution)
-                ),
+                requirements=tuple(one.requirement for one in hosts),
             )
         )
     return tuple(cells)
@@ -268,11 +265,8 @@ def _critical(spans: Sequence[_Span]) -> list[_Span]:
     path = [at]
     while True:
         needed = NEEDS.get(_kind(at.stage), ())
-        before = [
-            span
-            for span in spans
-            if _kind(span.stage) in needed and span.end <= at.start + _TOLERANCE and span not in path
-        ]
+        others = [span for span in spans if _kind(span.stage) in needed and span not in path]
+        before = [span for span in others if span.end <= at.start + _TOLERANCE]
         if not before:
             return path[::-1]
         at = max(before, key=_LAST)

@@ -61,7 +61,6 @@ class RunFacts:
 
     run_id: str
     platform: str
-    prefix: str
     groups: tuple[GroupFacts, ...]
     locks: Mapping[str, SourceLock]
     problems: tuple[Problem, ...] = ()
@@ -83,7 +82,6 @@ def read_run(common: Common, *, tests: bool = True) -> RunFacts:
     return RunFacts(
         run_id=outputs.run_id,
         platform=outputs.platform,
-        prefix=outputs.prefix,
         groups=facts,
         locks={name: lock for name, lock in locks.items() if common.torch_ref in {"", name}},
         problems=problems,

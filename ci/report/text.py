@@ -47,10 +47,8 @@ def verdict(page: Page) -> str:
     states = [cell.state for cell in page.cells]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
     cells = f"{console.counted(len(states), 'cell')} ({counts})" if states else "no cell"
-    files, problems = (
-        console.counted(len(page.wheels), "file"),
-        console.counted(len(page.problems), "problem"),
-    )
+    files = console.counted(len(page.wheels), "file")
+    problems = console.counted(len(page.problems), "problem")
     return f"run {page.run_id}: {cells}, {files}, {problems}"
 
 
@@ -164,9 +162,7 @@ def spelt(text: str) -> str:
 
 def signed(count: int) -> str:
     """Write a change of bytes: ``+1.4 MiB``, ``-812 B``, ``0``."""
-    if not count:
-        return "0"
-    return f"{'+' if count > 0 else '-'}{console.size(abs(count))}"
+    return f"{'+' if count > 0 else '-'}{console.size(abs(count))}" if count else "0"
 
 
 def duration(seconds: float) -> str:

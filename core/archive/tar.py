@@ -129,14 +129,6 @@ class _Xz:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self._memory)
 
 
-def _expanded(source: HashedSource, suffix: str, where: str, memory: int) -> _Reader:
-    if suffix == XZ:
-        return _Xz(source, where, memory)
-    return zstandard.ZstdDecompressor(max_window_size=memory).stream_reader(
-        cast("BinaryIO", source), read_size=_READ, read_across_frames=True, closefd=False
-    )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
     """One member as its headers describe it; `mode` includes set-user-id bits."""
@@ -156,7 +148,12 @@ class TarStream:
 
     def __init__(self, source: HashedSource, suffix: str, *, where: str, policy: Policy) -> None:
         self.expanded = 0
-        self._reader = _expanded(source, suffix, where, policy.max_memory)
+        if suffix == XZ:
+            self._reader: _Reader = _Xz(source, where, policy.max_memory)
+        else:
+            zstd = zstandard.ZstdDecompressor(max_window_size=policy.max_memory)
+            stream = cast("BinaryIO", source)
+            self._reader = zstd.stream_reader(stream, _READ, read_across_frames=True, closefd=False)
         self._source, self._where, self._policy = source, where, policy
         self._buffer = memoryview(bytearray(_BUFFER))
         self._start = self._end = self._left = self._padding = 0

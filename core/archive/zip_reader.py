@@ -30,7 +30,6 @@ _PACKED_CHUNK = 256 << 10  # what is not inflated at once is copied, so less of 
 _RAW_DEFLATE = -15
 _DAMAGED: Any = zlib_ng.error  # its stub takes the class for an instance
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
-_LOCAL_MAGIC = b"PK\x03\x04"
 _UTF8_FLAG = 0x800
 _ENCRYPTED_FLAG = 0x1
 _UNIX = 3
@@ -103,7 +102,7 @@ def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
     """Find a member's data by its local header."""
     stream.seek(info.header_offset)
     head = stream.read(_LOCAL_HEADER.size)
-    if len(head) != _LOCAL_HEADER.size or not head.startswith(_LOCAL_MAGIC):
+    if len(head) != _LOCAL_HEADER.size or not head.startswith(b"PK\x03\x04"):
         raise MemberError("no local header where the central directory says")
     *_, name_length, extra_length = _LOCAL_HEADER.unpack(head)
     expected = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_FLAG else "cp437", "replace")

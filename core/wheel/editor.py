@@ -112,9 +112,8 @@ def edit_wheel(
         first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
         last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
     file = _write(target, first, added.members, last, info=info, epoch=epoch)
-    return EditedFile(
-        file=file, members=(*(step.name for step in first), *new, *(step.name for step in last))
-    )
+    members = (*(step.name for step in first), *new, *(step.name for step in last))
+    return EditedFile(file=file, members=members)
 
 
 def assemble_wheel(

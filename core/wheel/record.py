@@ -14,7 +14,6 @@ import os
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -239,11 +238,9 @@ def _read_member(
         ) from problem
     problems: _Problems = []
     if entry and entry.size not in {None, info.file_size}:
-        message = f"{name} has {info.file_size} bytes; RECORD says {entry.size}."
-        problems.append((name, message))
+        problems.append((name, f"{name} has {info.file_size} bytes; RECORD says {entry.size}."))
     if entry and hasher.digest() != entry.digest:
-        message = f"{name} does not have the {entry.algorithm} that RECORD says."
-        problems.append((name, message))
+        problems.append((name, f"{name} does not have the {entry.algorithm} that RECORD says."))
     return problems
 
 
@@ -254,15 +251,11 @@ def _consume(
     pieces = zip_reader.chunks(stream, info, span)
     first = next(pieces, b"")
     update(first)
-    wanted = tap is not None and tap.wanted(info.filename, first)
-    folder = (
-        tempfile.TemporaryDirectory(prefix="member-", dir=tap.folder) if tap and wanted else nullcontext()
-    )
-    with folder as place:
-        if tap is None or place is None:
-            for piece in pieces:
-                update(piece)
-            return
+    if tap is None or not tap.wanted(info.filename, first):
+        for piece in pieces:
+            update(piece)
+        return
+    with tempfile.TemporaryDirectory(prefix="member-", dir=tap.folder) as place:
         kept = Path(place) / "member"
         with kept.open("wb") as copy:
             copy.write(first)
