@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from core.data import Model, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,8 +15,7 @@ if TYPE_CHECKING:
 _QUIET = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Platform:
+class Platform(Model):
     """A platform that wheels are built on; `preloads` are ROCm's libraries that torch loads first."""
 
     name: str
@@ -61,39 +62,6 @@ class Platform:
         return kept | {name: value for name, value in changes.items() if self._key(name) not in gone}
 
 
-_LINUX_PRELOADS = (
-    "amd_comgr",
-    "amdhip64",
-    "amd_smi",
-    "rocm_sysdeps_liblzma",
-    "rocm_smi64",
-    "rocprofiler-sdk",
-    "rocprofiler-sdk-roctx",
-    "roctracer64",
-    "roctx64",
-    "hiprtc",
-    "hipblas",
-    "hipfft",
-    "hiprand",
-    "hipsparse",
-    "hipsparselt",
-    "hipsolver",
-    "rccl",
-    "hipblaslt",
-    "miopen",
-    "hipdnn",
-    "hipfile",
-    "rocm-openblas",
-)
-_NOT_ON_WINDOWS = {
-    *("amd_smi", "rocm_sysdeps_liblzma", "rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx"),
-    *("roctracer64", "roctx64", "rccl", "hipfile"),
-}
-LINUX = Platform(name="linux", path_separator=":", kineto="ON", preloads=_LINUX_PRELOADS)
-WINDOWS = Platform(
-    name="windows",
-    path_separator=";",
-    kineto="OFF",
-    preloads=tuple(name for name in _LINUX_PRELOADS if name not in _NOT_ON_WINDOWS),
-)
-PLATFORMS = {platform.name: platform for platform in (LINUX, WINDOWS)}
+FILE = Path(__file__).with_suffix(".toml")
+PLATFORMS = {name: Platform(name=name, **table) for name, table in read_toml(FILE).items()}
+LINUX, WINDOWS = PLATFORMS["linux"], PLATFORMS["windows"]

@@ -186,7 +186,7 @@ def _images(checkout: Tree) -> tuple[Facts, Facts]:
 
 SUBJECTS = (
     Subject(name="matrix", upstream=_MATRIX, here="ci/matrix.toml, refs.toml", facts=_matrix),
-    Subject(name="preloads", upstream=_BUILDER, here="pytorch_build/platforms.py", facts=_preloads),
+    Subject(name="preloads", upstream=_BUILDER, here="pytorch_build/platforms.toml", facts=_preloads),
     Subject(name="tests", upstream=_TESTS, here="pytorch_build/test/configurations.toml", facts=_tests),
     Subject(name="skips", upstream=_SKIPS, here="pytorch_build/test/skips/", facts=_skips),
     Subject(name="Windows tools", upstream=_WINDOWS, here=f"toolchain.toml, {_LOCK}", facts=_windows),

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pytorch_build.sources.trees import Tree
     from rocm_packaging.origin import RocmSource
 
-# The others have no fat binaries: apex ships sources that are compiled when they are first used.
-SPLIT_PROJECTS = ("torch", "vision")
 # what each project's build stands on, in the order of installation
 NEEDS: dict[str, tuple[str, ...]] = {
     "triton": (),
@@ -45,8 +43,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 # a borrowed wheel's record has in its details whose it is
 BORROWED = "borrowed"
-# the user's variables that change what upstream's builds and compilers make
-_FLAGS = "build flags"
 # what CI servers set to another value for every job, and what says how fast to build
 _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
@@ -57,7 +53,7 @@ _CODE = (
     "build/plans/*.py",
     "build/rpaths.py",
     "build/stage.py",
-    "platforms.py",
+    "platforms.*",
     "split/*.py",
 )
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
@@ -146,7 +142,8 @@ class Build:
     def splits(self) -> bool:
         """Whether the wheel's device code goes into wheels of its own, as ROCm's does."""
         split = self.rocm is not None and self.rocm.layout == "split"
-        return split and self.choices.split and self.project in SPLIT_PROJECTS
+        # the others have no fat binaries: apex ships sources that are compiled when they are first used
+        return split and self.choices.split and self.project in {"torch", "vision"}
 
     @property
     def foreign_torch(self) -> bool:
@@ -227,10 +224,11 @@ def inputs(build: Build) -> dict[str, Any]:
         "build_requirements": list(build.ref_requirements),
         "flash_attention": build.choices.flash_attention,
         "split": build.splits,
+        # the user's variables that change what upstream's builds and compilers make
         "flags": {
             name: console.mask(value)
             for name, value in sorted(build.base_env.items())
-            if need_of(name) == _FLAGS and name not in _PASSING
+            if need_of(name) == "build flags" and name not in _PASSING
         },
         "lock": files.sha256(lock),
         "code": files.digest_of(code),
@@ -266,9 +264,8 @@ def dependencies(
             raise _missing(context, target.tag, name)
         elif project == "torch" and name in context.ref.components:
             missing = _missing(context, target.tag, name)
-            if (
-                context.common.outputs.immutable and not own
-            ):  # a run that others use must not get a lesser wheel
+            # a run that others use must not get a lesser wheel
+            if context.common.outputs.immutable and not own:
                 raise missing
             console.warn(
                 f"{missing.message} This torch gets no flash attention and does not require triton, "

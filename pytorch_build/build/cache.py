@@ -41,15 +41,6 @@ _KEPT = frozenset(
 _BACKENDS = ("AZURE", "COS", "GCS", "GHA", "LOCAL", "MEMCACHED", "OSS", "REDIS", "S3", "WEBDAV")
 # Longer than any link step, which is time without compilations; and an end, should nothing stop the server.
 _IDLE_SECONDS = "7200"
-# From this ROCm on, hipcc starts its clang through HIP_CLANG_LAUNCHER.
-_FIRST_ROCM_WITH_LAUNCHER = (7, 13)
-_SCCACHE_UNCACHEABLE = (
-    "requests_not_cacheable",
-    "requests_not_compile",
-    "requests_unsupported_compiler",
-    "non_cacheable_compilations",
-)
-_COUNTER = re.compile(r"[a-z]+(_[a-z0-9]+)+")
 _UNREADABLE = (KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -61,8 +52,8 @@ class AccessRules(Model):
     shared: Access
 
 
-class CcacheCounters(Model):
-    """Counters of ccache that are neither hit nor miss nor bookkeeping."""
+class Counters(Model):
+    """Counters of a compiler cache that are neither hit nor miss nor bookkeeping."""
 
     errors: tuple[str, ...]
     uncacheable: tuple[str, ...]
@@ -74,7 +65,8 @@ class CacheRules(Model):
     layout: str
     access: AccessRules
     own_settings: dict[str, tuple[str, ...]]
-    ccache: CcacheCounters
+    ccache: Counters
+    sccache: Counters
 
     @field_validator("layout")
     @classmethod
@@ -239,7 +231,8 @@ def launcher_env(
     if platform == "windows":
         # Debug information in a file of its own (/Zi) cannot be cached.
         env["CMAKE_MSVC_DEBUG_INFORMATION_FORMAT"] = "Embedded"
-    elif cache.kind == "sccache" and Version(rocm_version or "0").release[:2] >= _FIRST_ROCM_WITH_LAUNCHER:
+    # from this ROCm on, hipcc starts its clang through HIP_CLANG_LAUNCHER
+    elif cache.kind == "sccache" and Version(rocm_version or "0").release[:2] >= (7, 13):
         env["HIP_CLANG_LAUNCHER"] = program
     return env
 
@@ -335,7 +328,7 @@ def parse_statistics(kind: str, text: str, *, read_only: bool = False) -> Counte
 def _ccache_statistics(text: str) -> Counter[str]:
     """Add up the log: a comment names each file, and lines below it the counters that went up by one."""
     counters = Counter(line for line in text.splitlines() if line and line[0] != "#")
-    if strange := [name for name in counters if not _COUNTER.fullmatch(name)]:
+    if strange := [name for name in counters if not re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", name)]:
         raise ValueError(f"{strange[0]!r} is not a counter")
     return Counter(
         hits=counters["direct_cache_hit"] + counters["preprocessed_cache_hit"],
@@ -347,12 +340,13 @@ def _ccache_statistics(text: str) -> Counter[str]:
 
 def _sccache_statistics(text: str, *, read_only: bool) -> Counter[str]:
     stats: dict[str, Any] = json.loads(text)["stats"]
-    errors = ("cache_timeouts", "cache_read_errors", *(() if read_only else ("cache_write_errors",)))
+    known = cache_rules().sccache
     return Counter(
         hits=_per_language(stats["cache_hits"]),
         misses=_per_language(stats["cache_misses"]),
-        uncacheable=sum(stats[name] for name in _SCCACHE_UNCACHEABLE),
-        errors=_per_language(stats["cache_errors"]) + sum(stats[name] for name in errors),
+        uncacheable=sum(stats[name] for name in known.uncacheable),
+        errors=_per_language(stats["cache_errors"])
+        + sum(stats[name] for name in known.errors if not (read_only and name == "cache_write_errors")),
     )
 
 

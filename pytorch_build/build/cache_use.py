@@ -56,13 +56,9 @@ if TYPE_CHECKING:
     from pytorch_build.build.cache import CompilerCache
 
 _START_SECONDS = 20.0
-_QUERY_SECONDS = 10.0
-_WRITE_SECONDS = 30.0
 # when a storage that does not answer is given up: seconds between probes, failures in a row, seconds of each
 EVERY, SILENT, ANSWER = 15.0, 3, 10
 _STATISTICS = ("--show-stats", "--stats-format", "json")
-# sccache finds these by itself and renews them; others are handed to it as they are now
-_RENEWED = frozenset({"assume-role-with-web-identity", "iam-role"})
 
 
 class CacheUse(ABC):
@@ -198,7 +194,7 @@ class _Sccache(CacheUse):
 
     def statistics(self) -> Counter[str]:
         """Return what was done for the build so far, once all entries are stored."""
-        end = time.monotonic() + (0 if self.lost else _WRITE_SECONDS)
+        end = time.monotonic() + (0 if self.lost else 30.0)
         while unwritten(said := self._said(*_STATISTICS)) > 0 and time.monotonic() < end:
             time.sleep(0.1)
         now = self._statistics(said)
@@ -213,7 +209,7 @@ class _Sccache(CacheUse):
 
     def _said(self, *words: str) -> str:
         env = self.environment(allowed(self._base_env))
-        return process.capture([self._program, *words], env=env, timeout=_QUERY_SECONDS).stdout
+        return process.capture([self._program, *words], env=env, timeout=10.0).stdout
 
     def _statistics(self, said: str) -> Counter[str]:
         return parse_statistics("sccache", said, read_only=self.storage.access == "read-only")
@@ -341,7 +337,8 @@ def s3_access(bucket: str) -> S3Access:
     lines: dict[str, str | None] = {}
     with explained(f"s3://{bucket}"):
         found = boto3.session.Session().get_credentials() if connection.signed else None
-        if found and found.method not in _RENEWED:
+        # sccache finds these by itself and renews them; others are handed to it as they are now
+        if found and found.method not in {"assume-role-with-web-identity", "iam-role"}:
             keys = found.get_frozen_credentials()
             lines = {
                 "aws_access_key_id": keys.access_key,

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 CONFIGURATION_MARKER = ".configuration"
-_NO_PRELOADS = "def initialize():\n    pass\n"
 
 
 def execute(
@@ -134,7 +133,7 @@ def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, prel
         shutil.copytree(prefix, bare, symlinks=True, ignore=ignored, copy_function=_link)
         init = bare / target.purelib.relative_to(prefix) / ROCM_INIT
         if init.is_file() and not preloads:
-            files.write_text(init, _NO_PRELOADS)
+            files.write_text(init, "def initialize():\n    pass\n")
         python = bare / target.scripts.relative_to(prefix) / target.executable.name
         where = ", where ROCm's development tree is not installed and nothing was loaded before"
         _require_import(plan, wheel, python, cwd=bare, where=where)
@@ -214,8 +213,6 @@ def _remove(path: Path) -> None:
 
 
 SCRIPT = Path(__file__).parents[1] / "check" / "import_check.py"
-# Its module states the base version as a constant, whatever suffix the wheel carries.
-_PUBLIC = frozenset({"triton"})
 
 
 class _Report(Model):
@@ -229,7 +226,8 @@ def import_command(python: Path, distribution: str, version: str) -> tuple[str, 
     return (
         *(str(python), "-I", str(SCRIPT)),
         *("--distribution", name, "--version", version, "--module", name.replace("-", "_")),
-        *(("--public",) if name in _PUBLIC else ()),
+        # its module states the base version as a constant, whatever suffix the wheel carries
+        *(("--public",) if name == "triton" else ()),
     )
 
 

@@ -32,13 +32,7 @@ _FIELDS = 5
 _MOST_RESTARTS = 20
 _MILLISECONDS = 1000
 _NUMBER = re.compile(r"\d{1,12}", re.ASCII)
-# what ninja prints unless NINJA_STATUS is set; since 1.13 a failure says its code
-_STATUS = re.compile(r"^\[(\d{1,9})/(\d{1,9})\] ", re.MULTILINE)
-_FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
-_MOST_FAILED = 5
 _TAIL = 4 << 20  # bytes of a log's end: the last command's errors may be long
-_PERIOD = 1.0  # seconds between two samples, doubled whenever there are too many of them
-_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass
@@ -68,7 +62,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.total = self.peak = 0
-        self.period = _PERIOD
+        self.period = 1.0  # seconds between two samples, doubled whenever there are too many of them
         self._used: list[int] = []
 
     def add(self, used: int, total: int) -> None:
@@ -90,7 +84,8 @@ class Memory:
 
 def memory_use(text: str) -> tuple[int, int] | None:
     """Read ``/proc/meminfo``: bytes in use and in total; None where they are not named."""
-    said = {name: int(count) << 10 for name, count in _MEMORY.findall(text)}
+    found = re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", text, re.MULTILINE)
+    said = {name: int(count) << 10 for name, count in found}
     total, available = said.get("MemTotal"), said.get("MemAvailable")
     return None if total is None or available is None else (total - available, total)
 
@@ -154,12 +149,13 @@ def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[s
 
 def reached(output: str) -> dict[str, Any] | None:
     """Return how far ninja came, from what a build printed."""
-    printed = _STATUS.findall(output)
-    failed = tuple(dict.fromkeys(found.group(1) for found in _FAILED.finditer(output)))
+    # unless NINJA_STATUS is set; since 1.13 a failure says its code
+    printed = re.findall(r"^\[(\d{1,9})/(\d{1,9})\] ", output, re.MULTILINE)
+    failed = tuple(dict.fromkeys(re.findall(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", output, re.MULTILINE)))
     if not printed and not failed:
         return None
     counts = dict(zip(("done", "total"), map(int, printed[-1]), strict=True)) if printed else {}
-    return {**counts, "failed": [_short(one, "") for one in failed[:_MOST_FAILED]]}
+    return {**counts, "failed": [_short(one, "") for one in failed[:5]]}
 
 
 def _lines(path: Path) -> list[str]:

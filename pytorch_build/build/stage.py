@@ -42,7 +42,8 @@ def make(build: Build, log: Path, metrics: Metrics) -> Made:
     )
     with build.tree.checked_out() as tree:
         facts = machine.machine_facts(build.platform, target=build.target, tree=tree, base_env=build.base_env)
-        machine.require_none(list(machine.problems(build.project, facts, sample=_is_sample(build))))
+        sample = bool(build.context.ref.local_label)
+        machine.require_none(list(machine.problems(build.project, facts, sample=sample)))
         with _environment(build, tree) as sdk:
             return _build(build, tree, sdk, log, metrics)
 
@@ -116,12 +117,8 @@ def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None)
 
 def jobs(build: Build) -> int:
     """Return how many compilers run at a time on this machine."""
-    need = machine.load_needs().of(build.project, sample=_is_sample(build))
+    need = machine.load_needs().of(build.project, sample=bool(build.context.ref.local_label))
     return machine.max_jobs(need, build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""))
-
-
-def _is_sample(build: Build) -> bool:
-    return bool(build.context.ref.local_label)
 
 
 @contextmanager

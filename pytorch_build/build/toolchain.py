@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_name("toolchain.toml")
 LICENSE = "LICENSE"
-_MOST_BYTES = 64 << 20  # of one file out of a downloaded archive
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -298,7 +297,7 @@ def _member(path: Path, wanted: Member) -> bytes:
             with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as inner:
                 found = next((one for one in inner if one.name == wanted.member and one.isfile()), None)
                 opened = inner.extractfile(found) if found else None
-                content = opened.read(_MOST_BYTES) if opened else b""
+                content = opened.read(64 << 20) if opened else b""  # bounded: the archive is not ours
     except (KeyError, zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, OSError) as problem:
         raise DataError(f"{path.name}: {wanted.archive} cannot be read: {problem}.") from problem
     if hashlib.sha256(content).hexdigest() != wanted.sha256:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _BUILDS = {f"build_{name}": name for name in DISTRIBUTIONS}
 CHECK = "contents"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
-# name.cpython-312-x86_64-linux-gnu.so, name.cp312-win_amd64.pyd (PEP 3149 and CPython's build)
-_EXTENSION = re.compile(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$")
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
@@ -145,13 +143,11 @@ def _extensions(view: WheelView) -> Iterator[Finding]:
     if {tag.interpreter for tag in view.name.tags} & {"py3", "py2"}:
         return  # a wheel for every Python may carry one extension for each
     for member in view.members:
-        found = _EXTENSION.search(member.name)
+        # name.cpython-312-x86_64-linux-gnu.so, name.cp312-win_amd64.pyd (PEP 3149 and CPython's build)
+        found = re.search(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$", member.name)
         if found and f"cp{found[1]}" not in abis:
             message = f"It is for cp{found[1]}, the wheel for {', '.join(sorted(abis))}."
             yield view.finding("error", "tags", message, member.name)
-
-
-_CPYTHON = re.compile(r"cp3(\d+)t?")
 
 
 def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
@@ -200,7 +196,7 @@ def fits(tag: Tag, wanted: str) -> bool:
 
 
 def _minor(interpreter: str) -> int:
-    found = _CPYTHON.fullmatch(interpreter)
+    found = re.fullmatch(r"cp3(\d+)t?", interpreter)
     return int(found[1]) if found else 1000
 
 

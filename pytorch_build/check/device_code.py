@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
-_FATBIN = ".hip_fatbin"
-_WRAPPERS = ".hipFatBinSegment"
 _WRAPPER_SIZE = 24
-# Written by rocm-kpack when it moves device code out of a library.
-_KPACK = ".rocm_kpack_ref"
-# PE has room for eight characters.
-_PE_FATBIN, _PE_WRAPPERS, _PE_KPACK = ".hip_fat", ".hipFatB", ".kpackrf"
 # A code object's metadata note names its target in full (AMDGPU backend guide, code object V3 and up).
 _NOTE_TARGET = re.compile(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+(?::[a-z]+[+-])*)")
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
@@ -75,18 +69,19 @@ def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
         notes = [data[offset : offset + size] for offset, size in facts.notes]
         found = frozenset(one.group(1).decode() for note in notes for one in _NOTE_TARGET.finditer(note))
         return DeviceFacts(targets=found)
-    return _section_facts(facts.sections, data, _FATBIN, _WRAPPERS, _KPACK)
+    return _section_facts(facts.sections, data, ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref")
 
 
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
     """Read the device code of a DLL or program of Windows."""
-    return _section_facts(facts.sections, data, _PE_FATBIN, _PE_WRAPPERS, _PE_KPACK)
+    # PE has room for eight characters
+    return _section_facts(facts.sections, data, ".hip_fat", ".hipFatB", ".kpackrf")
 
 
 def _section_facts(
     sections: Mapping[str, tuple[int, int]], data: Data, fatbin: str, wrappers: str, moved: str
 ) -> DeviceFacts | None:
-    if moved in sections:
+    if moved in sections:  # by rocm-kpack, out of the library
         return DeviceFacts(split=True)
     if fatbin not in sections:
         return None

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 CHECK = "dll"
 Origin = Literal["system", "redistributable", "debug", "python", ""]
 _MACHINES = {"win_amd64": ("amd64", pe.AMD64), "win_arm64": ("arm64", pe.ARM64)}
-_DELVEWHEEL = {"amd64": "AMD64", "arm64": "ARM64"}
 _PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
-_DEBUG_PYTHON = re.compile(r"python3\d*t?_d\.dll")
-_ABI = re.compile(r"cp(3\d+)(t?)")
 
 
 class _Libraries:
@@ -125,14 +122,14 @@ def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ..
             "delvewheel, which knows the DLLs of Windows, is not installed.",
             hint="It is part of the tool: pip install -r requirements.txt.",
         ) from problem
-    names = data.ignore_names[data.MachineType[_DELVEWHEEL[machine]]]
+    names = data.ignore_names[data.MachineType[machine.upper()]]
     return frozenset(names), tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
 
 
 def origin(name: str, windows: Windows, machine: str = "amd64") -> Origin:
     """Return what a machine gets a DLL from; "" where it is unknown."""
     lower = name.lower()
-    if matches(lower, windows.debug) or _DEBUG_PYTHON.fullmatch(lower):
+    if matches(lower, windows.debug) or re.fullmatch(r"python3\d*t?_d\.dll", lower):
         return "debug"
     if _PYTHON.fullmatch(lower):
         return "python"
@@ -145,7 +142,7 @@ def origin(name: str, windows: Windows, machine: str = "amd64") -> Origin:
 
 def python_dlls(tags: frozenset[Tag]) -> frozenset[str]:
     """Return the DLLs of Python that a wheel with these tags may be linked to."""
-    found = [one for tag in tags if (one := _ABI.fullmatch(tag.abi))]
+    found = [one for tag in tags if (one := re.fullmatch(r"cp(3\d+)(t?)", tag.abi))]
     stable = {"python3.dll" for tag in tags if tag.abi == "abi3"}
     return frozenset(
         stable.union(*({f"python{one[1]}{one[2]}.dll", f"python3{one[2]}.dll"} for one in found))

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 CHECK = "elf"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
@@ -125,7 +124,7 @@ def _machine(view: WheelView, elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
 
 
 def _promised_glibc(platform: str) -> tuple[int, int] | None:
-    if found := _MANYLINUX.match(platform):
+    if found := re.match(r"manylinux_(\d+)_(\d+)_", platform):
         return int(found[1]), int(found[2])
     return next((version for prefix, version in _LEGACY.items() if platform.startswith(prefix)), None)
 

@@ -46,7 +46,6 @@ _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
 _TEXTS = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
 _MAX_TEXT = 4 << 20
-_MAX_SCRIPT = 64 << 10
 _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
@@ -207,7 +206,7 @@ class _Reader:
         text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
         if load_policy().promise(name) and not first.startswith(_MAGICS):
             with self._lock:
-                self.texts[name] = first[:_MAX_SCRIPT].decode("latin-1")
+                self.texts[name] = first[: 64 << 10].decode("latin-1")
         return text or first.startswith(_MAGICS)
 
     def inspect(self, name: str, file: Path) -> None:

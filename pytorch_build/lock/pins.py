@@ -22,12 +22,9 @@ RELATED_COMMITS_FILE = "related_commits"
 TRITON_PIN_FILE = ".ci/docker/ci_commit_pins/triton.txt"
 TRITON_VERSION_FILE = ".ci/docker/triton_version.txt"
 TRITON_MODULES = ("python/triton/__init__.py", "triton/__init__.py")
-_MODULE_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 VERSION_FILE = "version.txt"
 # up to triton 3.3 it lay in python/
 SETUP_FILES = ("setup.py", "python/setup.py")
-
-_OS = "ubuntu"
 
 
 class RelatedCommit(NamedTuple):
@@ -61,7 +58,7 @@ def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
                 f"{earlier.origin} {earlier.commit} and {row.origin} {row.commit}.",
                 hint="Make its rows agree, or give the project's ref yourself.",
             )
-        if row.os == _OS:
+        if row.os == "ubuntu":
             found[row.project] = row
     return found
 
@@ -104,7 +101,7 @@ def parse_version(text: str, where: str) -> str:
 
 def module_version(text: str, where: str) -> str:
     """Read a Python module's ``__version__``; "" where it has none."""
-    said = _MODULE_VERSION.search(text)
+    said = re.search(r"""^__version__\s*=\s*["']([^"']+)["']""", text, re.MULTILINE)
     return parse_version(said[1], where) if said else ""
 
 

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import Kind
     from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
-_TORCH_FILES = (
-    *(pins.VERSION_FILE, pins.RELATED_COMMITS_FILE),
-    *(pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE),
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -131,7 +126,9 @@ class _Resolution:
         if source is None or source.prebuilt:
             return _Torch()
         found = self._found(source, self.explicit.get("torch") or source.ref)
-        return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, _TORCH_FILES))
+        version, triton = pins.VERSION_FILE, (pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE)
+        named = (version, pins.RELATED_COMMITS_FILE, *triton)
+        return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, named))
 
     def locked(self, project: str, torch: _Torch) -> LockedProject:
         source = self.ref.projects[project]

@@ -22,8 +22,6 @@ from core.errors import SourceError, UsageError, nearest
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8
 _COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)
-_EDITED = re.compile(r"\.dirty\.[0-9a-f]{1,8}(?![0-9a-z])", re.ASCII)
-_LABEL = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*", re.ASCII)
 _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
 
 
@@ -71,7 +69,7 @@ def cpu_suffix(label: str = "") -> str:
     """Make the local version suffix of wheels without ROCm: ``+cpu``, or ``+cpu.{label}``."""
     if not label:
         return "+cpu"
-    if not _LABEL.fullmatch(label):
+    if not re.fullmatch(r"[a-z0-9]+(?:\.[a-z0-9]+)*", label):
         raise UsageError(f"{label!r} is not a local version label.", hint="Write it like sample or my.fork.")
     return str(Version(f"0+cpu.{label}"))[1:]
 
@@ -83,7 +81,7 @@ def edited(suffix: str, digest: str) -> str:
 
 def without_edits(text: str) -> str:
     """Take what `edited` adds out of a setting, in which each edit would be another configuration."""
-    return _EDITED.sub("", text)
+    return re.sub(r"\.dirty\.[0-9a-f]{1,8}(?![0-9a-z])", "", text)
 
 
 def wheel_version(

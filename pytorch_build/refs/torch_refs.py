@@ -31,8 +31,6 @@ SAMPLE_SCHEME = "sample:"
 REFS_FILE = Path(__file__).with_name("refs.toml")
 USER_FILE_NAME = "pytorch-build.toml"
 
-_PATH_ORIGIN = re.compile(r"^[./~]|^[A-Za-z]:[\\/]|^[^:@]+$")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSource:
@@ -171,7 +169,7 @@ def _add_user_table(tables: dict[str, dict[str, Any]], name: str, table: dict[st
 
 def absolute_origin(origin: str, folder: Path) -> str:
     """Make an origin that is a path absolute, relative to `folder`; URLs stay as they are."""
-    if origin.startswith(SAMPLE_SCHEME) or not _PATH_ORIGIN.search(origin):
+    if origin.startswith(SAMPLE_SCHEME) or not re.search(r"^[./~]|^[A-Za-z]:[\\/]|^[^:@]+$", origin):
         return origin
     return str((folder / Path(origin).expanduser()).resolve())
 

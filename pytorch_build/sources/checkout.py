@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _STATE = "pytorch-build.json"
 _UPSTREAM_REF = "refs/pytorch-build/upstream"
-_LOCK_PATIENCE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +307,7 @@ def _remove_stale_locks(folder: Path) -> None:
     names = ("index.lock", "HEAD.lock", "shallow.lock", "config.lock", "packed-refs.lock")
     roots = [folder, *(path.parent for path in (folder / "modules").rglob("HEAD"))]
     locks = [*(root / name for root in roots for name in names), *(folder / "refs").rglob("*.lock")]
-    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    deadline = time.monotonic() + 2.0
     while (stale := [path for path in locks if path.exists()]) and time.monotonic() < deadline:
         time.sleep(0.1)
     for path in stale:

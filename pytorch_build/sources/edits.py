@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 UPSTREAM_TAG = "THEROCK_UPSTREAM_DIFFBASE"
 HIPIFY_TAG = "THEROCK_HIPIFY_DIFFBASE"
-HIPIFY_SUBJECT = "DO NOT SUBMIT: HIPIFY"
 AUTHOR = "pytorch-build"
 EMAIL = "pytorch-build@localhost"
-KEPT_BRANCH = "pytorch-build-kept-"
 SCRIPT = "tools/amd_build/build_amd.py"
 _SHOWN = 3
 _NOTHING = "0" * 40
@@ -70,7 +68,7 @@ def own_commits(git: Repository, ours: Iterable[str]) -> tuple[str, ...]:
 
 def keep_or_refuse(git: Repository, commits: tuple[str, ...], *, force: bool) -> None:
     """Keep the user's commits as a branch if `force` is given; stop otherwise."""
-    branch = KEPT_BRANCH + git.commit_of("HEAD")[:8]
+    branch = f"pytorch-build-kept-{git.commit_of('HEAD')[:8]}"
     if not force:
         listed = "".join(f"\n  {commit}" for commit in commits[:_SHOWN])
         more = f"\n  and {len(commits) - _SHOWN} more" if len(commits) > _SHOWN else ""
@@ -189,7 +187,7 @@ def commit_hipified(git: Repository, date: str, before: Mapping[Path, set[str]])
             git.run("update-index", "--cacheinfo", f"160000,{commit},{path}")
     if git.run("diff", "--cached", "--quiet", "--ignore-submodules=none", check=False).returncode == 0:
         return ""
-    message = ("--no-verify", "--no-gpg-sign", "--message", HIPIFY_SUBJECT)
+    message = ("--no-verify", "--no-gpg-sign", "--message", "DO NOT SUBMIT: HIPIFY")
     git.run("commit", "--quiet", *message, env=identity(date))
     git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
     return git.commit_of("HEAD")

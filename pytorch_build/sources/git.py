@@ -49,7 +49,6 @@ _MANAGED = (
 )
 # how git may reach what a tree or a lock names; and a person, besides
 _SAFE, _NAMED = ("https", "ssh"), {"file", "git", "http"}
-_REFUSED_WANT = re.compile(r"not our ref|unadvertised object|Server does not allow request")
 _WORDLESS = re.compile(
     r"^(hint|warning):|^fatal: Could not read from remote|^Please make sure|^and the repository exists"
     r"|^fatal: Failed to recurse|^Failed to clone|^fatal: clone of|^BUG:"
@@ -202,7 +201,7 @@ def unreachable(origin: str, problem: ProcessError) -> SourceError:
 
 def refuses_commits(problem: ProcessError) -> bool:
     """Return whether a server refused a fetch because it was for a commit, or for one it lacks."""
-    return _REFUSED_WANT.search(problem.output) is not None
+    return bool(re.search(r"not our ref|unadvertised object|Server does not allow request", problem.output))
 
 
 @dataclass(frozen=True, kw_only=True)

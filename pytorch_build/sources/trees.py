@@ -172,7 +172,6 @@ def base_version_of(tree: Path, project: str) -> str:
 
 
 _STATE = "pytorch-build-mirror.json"
-_BUILD_FILES = ("setup.py", "pyproject.toml", "python/setup.py")
 # A diff's text depends on the reader's taste; these make it depend on the tree alone.
 _DIFF = (
     "diff.noprefix=false",
@@ -182,8 +181,6 @@ _DIFF = (
     "diff.context=3",
     "core.quotePath=true",
 )
-
-_DIFFERS = re.compile(rb"^diff --git ", re.MULTILINE)
 
 Stamp = tuple[int, int, int]
 
@@ -250,7 +247,7 @@ def _opened(tree: Path) -> Repository:
         raise SourceError(f"{tree} does not exist.", hint=hint)
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
-    if not any((tree / name).is_file() for name in _BUILD_FILES):
+    if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
         raise SourceError(
             f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint=hint
         )
@@ -364,7 +361,7 @@ def _edits(git: Repository, top: Repository, scratch: Path) -> Iterator[tuple[by
     words = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--full-index")
     git.run(*words, "--ignore-submodules=dirty", f"--output={diff}", env=env)
     if text := diff.read_bytes():
-        yield b"diff %s\0%d\0" % (place, len(text)) + text, len(_DIFFERS.findall(text))
+        yield b"diff %s\0%d\0" % (place, len(text)) + text, len(re.findall(rb"(?m)^diff --git ", text))
     listed = git.run("ls-files", "-z", "--others", "--exclude-standard", env=env).stdout
     for name in sorted(name for name in listed.split("\0") if name):
         path = git.path / name

@@ -162,7 +162,6 @@ def _frames(code: Sequence[Code]) -> Iterator[bytes]:
             yield stream.read(one.length)
 
 
-_HEADERS_END = "\n\n"
 # Fields of the host's metadata that hold for its device code as well.
 _KEPT = (
     *("license-expression", "license", "license-file", "requires-python", "home-page"),
@@ -226,7 +225,7 @@ def _tag_of(wheel: str) -> str:
 def host_metadata(old: bytes, wheels: Wheels) -> bytes:
     """Add the extras to the host's METADATA, behind its other fields."""
     text = old.decode()
-    head, blank, body = text.partition(_HEADERS_END)
+    head, blank, body = text.partition("\n\n")
     return "\n".join((head.rstrip("\n"), *wheels.host_lines(), "")).encode() + (blank[1:] + body).encode()
 
 
@@ -265,8 +264,6 @@ def licence_members(names: Collection[str], folder: str, new: str) -> Mapping[st
 
 
 TABLE = Path(__file__).with_name("files.toml")
-_FAMILY = re.compile(r"gfx([0-9]+)xx")
-_SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
 
 
 class _Rule(Model):
@@ -287,9 +284,9 @@ def gpu_of(path: str, targets: Collection[str]) -> str | None:
     if found is None:
         return None
     word, group = found["gpu"], ""
-    if family := _FAMILY.fullmatch(word):
+    if family := re.fullmatch(r"gfx([0-9]+)xx", word):
         group = f"gfx{family[1]}"
-    elif found := _SUB_FAMILY.fullmatch(word):
+    elif found := re.fullmatch(r"gfx([0-9]+)([0-9a-f])x", word):
         group = sub_family(found[1], found[2])
     if group:
         return group if any(group in parents(target) for target in targets) else None

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
     from pytorch_build.check.policy import Policy
 
-_HASH = 8
 _CHUNK = 1 << 20
 _SHOWN = 3
 
@@ -175,7 +174,7 @@ def plan(
     """Decide what becomes of each file: the machine's (external) libraries, and the files that need them."""
     folder = f"{distribution}.libs"
     parts = {name: name.partition(".") for name in external}
-    names = {name: f"{stem}-{digests[name][:_HASH]}{dot}{rest}" for name, (stem, dot, rest) in parts.items()}
+    names = {name: f"{stem}-{digests[name][:8]}{dot}{rest}" for name, (stem, dot, rest) in parts.items()}
 
     def renamed(binary: Binary) -> dict[str, str]:
         return {name: names[name] for name in binary.needed if name in names}

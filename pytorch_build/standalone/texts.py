@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 FOLDER = "lib/rocm"
 """Where ROCm lies in torch's package, on both platforms."""
 _EXTRA = re.compile(r"provides-extra:\s*(device-\S+)", re.IGNORECASE)
-_DLL_LOOP = re.compile(r"^(?P<indent>[ \t]*)for dll_path in dll_paths:", re.MULTILINE)
 _DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
-_LOADER = Path(__file__).with_name("rocm_init.template")
-_DLL_FOLDER = '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,16 +151,19 @@ def standalone_init(paths: Sequence[str], *, windows: bool) -> str:
     Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
     their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
     """
-    text = read_text(_LOADER).replace("@LIBRARIES@", "".join(f'    "{path}",\n' for path in paths))
+    text = read_text(Path(__file__).with_name("rocm_init.template"))
+    text = text.replace("@LIBRARIES@", "".join(f'    "{path}",\n' for path in paths))
     text = text.replace("@GLOBAL@", "_added = None\n" if windows else "")
-    return text.replace("@DLL_FOLDER@", _DLL_FOLDER if windows else "")
+    added = '    global _added\n    _added = os.add_dll_directory(os.path.join(_ROOT, "bin"))\n'
+    return text.replace("@DLL_FOLDER@", added if windows else "")
 
 
 def patched_torch_init(text: str, where: str) -> str:
     """Let torch's ``__init__.py`` look for DLLs in the wheel's ROCm first."""
     if _DLL_INSERT in text:
         raise WheelError(f"{where} looks into the wheel's own ROCm already: it is stand-alone.")
-    patched, count = _DLL_LOOP.subn(rf"\g<indent>{_DLL_INSERT}\n\g<0>", text)
+    loop = r"(?m)^(?P<indent>[ \t]*)for dll_path in dll_paths:"
+    patched, count = re.subn(loop, rf"\g<indent>{_DLL_INSERT}\n\g<0>", text)
     if not count:
         raise WheelError(
             f"{where} has no line 'for dll_path in dll_paths:', so nothing would look for ROCm's DLLs.",

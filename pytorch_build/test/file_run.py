@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 # pytest stops a test itself at its limit; what does not let itself be stopped has this long again
 _SECOND_CHANCE = 30.0
 _TAIL_LINES = 60
-# what pytest-timeout writes, in its older and newer words
-_LATE = re.compile(r"Timeout \(?>[0-9.]+s\)?")
 # https://docs.pytest.org/en/stable/reference/exit-codes.html
 _TESTS_FAILED = 1
-_BY_ITSELF = frozenset({0, _TESTS_FAILED, 5})
 _EXIT_WORDS = {2: "was interrupted", 3: "had an internal error", 4: "refused its arguments"}
 _OUTCOMES: dict[str, Outcome] = {one: one for one in OUTCOMES} | {"xpassed": "passed", "rerun": "failed"}
 
@@ -330,7 +327,8 @@ def of_script(file: str, ended: Ended, output: str) -> Case:
 def _case(file: str, line: Line) -> Case:
     outcome, quiet = _OUTCOMES[line.outcome], line.outcome in {"passed", "xpassed"}
     why = "" if quiet else first_line(line.message, line.text)
-    if outcome in {"failed", "error"} and _LATE.search(why):
+    # what pytest-timeout writes, in its older and newer words
+    if outcome in {"failed", "error"} and re.search(r"Timeout \(?>[0-9.]+s\)?", why):
         outcome = "timeout"
     text = "" if quiet else cut(clean(line.text or line.message))
     seconds = max(0.0, line.seconds)
@@ -379,7 +377,7 @@ def _odd(ended: Ended, cases: Mapping[str, Case]) -> tuple[Outcome, str] | None:
     if words := _EXIT_WORDS.get(ended.returncode):
         # a file that cannot be collected interrupts pytest, and is a result by itself
         return None if failing else ("error", f"pytest {words} ({status})")
-    if ended.returncode not in _BY_ITSELF:
+    if ended.returncode not in {0, _TESTS_FAILED, 5}:
         return "crashed", f"the interpreter ended with {status} after the last test"
     if ended.returncode == _TESTS_FAILED and not failing:
         return "error", f"pytest ended with status 1 and named none of {len(cases)} tests as failed"

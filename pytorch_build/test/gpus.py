@@ -41,9 +41,7 @@ RENDER_NODES = Path("/dev/dri")
 NVIDIA = Path("/dev/nvidiactl")
 _SECONDS = 60.0
 _TARGET = re.compile(r"gfx[0-9a-f]{3,}")
-_AGENTS = re.compile(r"^\*+\s*\nAgent \d+\s*\n\*+\s*\n", re.MULTILINE)
 _FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
-_NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,15 +131,16 @@ def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
 
 def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
     """Read what ``rocminfo`` prints: the GPUs among its agents."""
+    _, *agents = re.split(r"(?m)^\*+\s*\nAgent \d+\s*\n\*+\s*\n", text)
     # the first of a name counts: an ISA has a name, too, further down
-    agents = [dict(reversed(_FIELD.findall(agent))) for agent in _AGENTS.split(text)[1:]]
+    found = (dict(reversed(_FIELD.findall(agent))) for agent in agents)
     return tuple(
         Gpu(
             target=facts["Name"],
             uuid=uuid if re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid := facts.get("Uuid", "")) else "",
             name=facts.get("Marketing Name", ""),
         )
-        for facts in agents
+        for facts in found
         if facts.get("Device Type") == "GPU" and _TARGET.fullmatch(facts.get("Name", ""))
     )
 
@@ -171,10 +170,8 @@ def amd_smi_gpus(text: str) -> tuple[Gpu, ...]:
 
 def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
     """Read what ``nvidia-smi --query-gpu=uuid,compute_cap,name --format=csv,noheader`` prints."""
-    return tuple(
-        Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name)
-        for uuid, major, minor, name in _NVIDIA_ROW.findall(text)
-    )
+    rows = re.findall(r"(?m)^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", text)
+    return tuple(Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name) for uuid, major, minor, name in rows)
 
 
 def without_gpu() -> Assignment:

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 # property of a report, and detail of a record, that was made of those of all shards
 MERGED = "merged_shards"
-# inputs in which all shards must agree, because a promotion goes by them
-_AGREED = ("files", "arguments", "selection", "installed", "config")
 _SHOWN = 10
 _STAGE = "test_"
 
@@ -232,7 +230,8 @@ def _shared_inputs(origin: Origin, mine: Sequence[Record]) -> dict[str, Any]:
     shared = {
         name: value for name, value in first.items() if all(one.inputs.get(name) == value for one in mine)
     }
-    for name in _AGREED:
+    # all shards must agree in these, because a promotion goes by them
+    for name in ("files", "arguments", "selection", "installed", "config"):
         if name not in shared and any(name in one.inputs for one in mine):
             raise CheckError(f"{origin}: the shards differ in {name}.", hint="Run all shards again, alike.")
     if not first.get("files"):

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 BALANCE = 1.1
 # tests that take less stay with their class: a plan of every test would be megabytes
 LISTED_SECONDS = 1.0
-_SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
-_UNKNOWN_SECONDS = 1.0
 
 
 class FileDuration(Model):
@@ -78,7 +76,7 @@ class Shard:
 
 def parse_shard(text: str) -> Shard:
     """Read ``k/n``."""
-    found = _SHARD.fullmatch(text)
+    found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if not found:
         raise UsageError(f"--shard {text!r} is not K/N, such as 2/6.")
     index, count = int(found[1]), int(found[2])
@@ -172,7 +170,7 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
         raise MissingInputError("There are no test files to put into shards.")
     known = {name: one for name, one in durations.files.items() if name in named} or durations.files
     typical = FileDuration(
-        seconds=median([one.seconds for one in known.values()] or [_UNKNOWN_SECONDS]),
+        seconds=median([one.seconds for one in known.values()] or [1.0]),
         starting=median([one.starting for one in known.values()] or [0.0]),
     )
     units = [Unit(file=name, seconds=known.get(name, typical).seconds) for name in named]

@@ -29,7 +29,6 @@ FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
 RETRIES = 2
 _NAME = r"^[a-z0-9]+(?:[-_.][a-z0-9]+)*$"
-_ISSUE = re.compile(r"https://[^\s/]+/\S+|[\w.-]+/[\w.-]+#\d+")
 
 
 def _specifier(text: str) -> str:
@@ -55,7 +54,7 @@ def _reason(text: str) -> str:
 
 
 def _issue(text: str) -> str:
-    if not _ISSUE.fullmatch(text):
+    if not re.fullmatch(r"https://[^\s/]+/\S+|[\w.-]+/[\w.-]+#\d+", text):
         raise ValueError(f"{text!r} is not a link (https://…) or OWNER/REPOSITORY#NUMBER.")
     return text
 

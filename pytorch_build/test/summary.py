@@ -29,17 +29,14 @@ MOST_LISTED = 50
 # room for what other steps of the job write
 LIMIT = console.SUMMARY_LIMIT * 3 // 4
 _SLOWEST = 10
-_SLOWEST_ENTRIES = 50
 # faster tests are of no interest
 _SLOW_SECONDS = 1.0
 _NAME_LIMIT = 400
-_FENCE = re.compile(r"`+")
 # what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
 _WORD = re.compile(r"[\w:+\-.\\/]+")
 _PYTHON = re.compile(r"cp(\d)(\d+t?)")
 _ABOUT = ("torch_ref", "python", "gpu_family", "config", "run_id")
 _SHOWN = ("test", "outcome", "attempts", "rule", "line", "text")
-_STAGES = ("test_torch", "test_smoke", "test_rocm")
 
 
 class CaseEntry(Model):
@@ -103,7 +100,7 @@ def _group(one: Tested) -> GroupEntry:
         problems=one.problems,
         failures=tuple(_entry(one, case, shard) for case, shard in one.failing),
         flaky=tuple(_entry(one, case, shard) for case, shard in one.cases if case.outcome == "flaky"),
-        slowest=tuple(_entry(one, case, "") for _, case in _slowest([one])[:_SLOWEST_ENTRIES]),
+        slowest=tuple(_entry(one, case, "") for _, case in _slowest([one])[:50]),
         skipped={case.test: case.line for case, _ in one.cases if case.outcome in {"skipped", "xfailed"}},
     )
 
@@ -116,7 +113,7 @@ def _entry(one: Tested, case: Case, shard: str) -> CaseEntry:
 
 def command(origin: Origin, case: Case) -> str:
     """Write the command that runs a failed test again, on the same wheels."""
-    if origin.stage not in _STAGES:
+    if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
     file = case.file.partition("@")[0].removeprefix("test/").removesuffix(".py")
     torch, python = origin.stage == "test_torch", _PYTHON.fullmatch(origin.python)
@@ -207,7 +204,7 @@ def _cell(value: str) -> str:
 
 
 def _fence(plain: str, least: int) -> str:
-    return "`" * max(least, max((len(run) + 1 for run in _FENCE.findall(plain)), default=0))
+    return "`" * max(least, max((len(run) + 1 for run in re.findall(r"`+", plain)), default=0))
 
 
 def _failure(one: Tested, case: Case, shard: str) -> str:

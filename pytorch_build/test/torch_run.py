@@ -32,19 +32,6 @@ if TYPE_CHECKING:
 LOGS = "logs"
 # a log among a run's outputs is for reading; of a longer one the beginning and the end are enough
 _LOG_BYTES = 8 << 20
-# variables that builds get, and that would lead tests to another ROCm
-_REMOVED = ("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
-# folders of a test file's processes: variable -> folder
-_FOLDERS = {
-    **dict.fromkeys(("HOME", "USERPROFILE", "TRITON_HOME"), "home"),
-    **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), "tmp"),
-    **dict.fromkeys(("MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH"), "miopen"),
-    "XDG_CACHE_HOME": "cache",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "TORCH_HOME": "torch",
-    "TORCH_EXTENSIONS_DIR": "extensions",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +82,14 @@ class Bench:
 
 def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str, str]:
     """Return the environment of a test file's processes: GPUs, upstream's switches, caches of its own."""
-    target = bench.target
+    target, folders = bench.target, upstream_tests.load().folders
     separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
-    for name in set(_FOLDERS.values()):
+    for name in set(folders.values()):
         (folder / name).mkdir(parents=True, exist_ok=True)
     changes: dict[str, str | None] = {
-        **dict.fromkeys(_REMOVED),
-        **{name: str(folder / below) for name, below in _FOLDERS.items()},
+        # builds get these, and tests would be led to another ROCm
+        **dict.fromkeys(("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")),
+        **{name: str(folder / below) for name, below in folders.items()},
         **assigned.env,
         "PATH": f"{target.scripts}{separator}{process.handed_on().get('PATH', '')}",
         "VIRTUAL_ENV": str(target.prefix),

@@ -215,6 +215,7 @@ class ConfigurationsFile(Model):
     """The data file."""
 
     limits: LimitsTable
+    folders: dict[str, str]
     configurations: dict[str, Configuration]
 
 

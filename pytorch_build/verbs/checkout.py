@@ -65,12 +65,9 @@ def run(arguments: argparse.Namespace) -> None:
         )
     rows = []
     for name in names:
-        options = replace(
-            checkout_options(chosen, arguments.depth, mirrors_from(arguments), name),
-            submodules=not arguments.no_submodules,
-        )
-        if arguments.no_hipify:
-            options = replace(options, hipify=False)
+        options = checkout_options(chosen, arguments.depth, mirrors_from(arguments), name)
+        hipify = options.hipify and not arguments.no_hipify
+        options = replace(options, submodules=not arguments.no_submodules, hipify=hipify)
         path = arguments.checkout_dir or tree_path(chosen.common.sources, chosen.ref.name, name)
         with console.group(f"checkout {name}"):
             tree = checkout(lock.project(name), path, options)

@@ -18,13 +18,11 @@ from pytorch_build.context import add_source_options, mirrors_from
 if TYPE_CHECKING:
     import argparse
 
-_PARTS = ("libuv", "openmp")
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "provide this part, whether the platform needs it or not; repeatable"
-    parser.add_argument("--only", action="append", default=[], choices=_PARTS, help=what)
+    parser.add_argument("--only", action="append", default=[], choices=("libuv", "openmp"), help=what)
     add_platform(parser)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     add_source_options(parser)

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 PASSES_REST = True
 # a whole file; what hangs is one of the reasons for which tests are skipped
 SECONDS = 1800.0
-_PASSED = ("passed", "xpassed")
-_SERIES = re.compile(r"\d+\.\d+(?:\.\d+)?$")
-_LAST_LINES = 15
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +128,7 @@ def _torch_of(chosen: Context) -> str:
     lock = stored_lock(chosen)
     if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
         return lock.version("torch", gpu=chosen.gpu)
-    if series := _SERIES.search(chosen.ref.name):
+    if series := re.search(r"\d+\.\d+(?:\.\d+)?$", chosen.ref.name):
         return series[0]
     raise UsageError(
         f"The version of torch is unknown: the run has no source lock of {chosen.ref.name}.",
@@ -199,7 +196,7 @@ def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     for session in _sessions(trial, decisions, "try"):
         for one in session.results:
             outcomes.setdefault(one.rule, []).append(f"{one.test}: {one.outcome}")
-            if one.outcome in _PASSED:
+            if one.outcome in {"passed", "xpassed"}:
                 passed += 1
                 console.notice(f"{one.test} passes now; {one.rule} hides it.")
         for test in session.unfinished:
@@ -328,6 +325,6 @@ def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path)
     if ended.stopped:
         console.warn(f"{file} {ended.stopped}.")
     if not journal.is_file():
-        tail = process.tail(log, lines=_LAST_LINES)
+        tail = process.tail(log, lines=15)
         raise CheckError(f"pytest wrote nothing about {file}:\n{tail}", hint="Run pytest on it by hand.")
     return plugin.read_journal(journal)

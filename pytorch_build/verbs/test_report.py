@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from pytorch_build.test.results import Tested
 
-DATA_NAME = "test-report.json"
 _SHOWN = 20
 
 
@@ -71,7 +70,7 @@ class Group:
         """File what follows from the reports: data, durations, and the records that a promotion reads."""
         store, outputs, name = self.common.open_store(), self.common.outputs, self.name
         content = _json(outputs.run_id, self.tested)
-        store.put_bytes(f"{outputs.reports_prefix(name)}/{DATA_NAME}", content.encode())
+        store.put_bytes(f"{outputs.reports_prefix(name)}/test-report.json", content.encode())
         ours = [one for one in self.reports if one.origin.stage == "test_torch" and not one.document.problems]
         for config in sorted({one.origin.config for one in ours}) if keep_durations else ():
             found = shards.of_documents(one.document for one in ours if one.origin.config == config)

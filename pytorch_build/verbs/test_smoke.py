@@ -41,10 +41,7 @@ if TYPE_CHECKING:
     from pytorch_build.test.plugin import Session
 
 PASSES_REST = True
-# the tests, and what builds the rocm sdist
-SMOKE_REQUIREMENTS = ("pytest", "setuptools")
 SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
-REASONS = SMOKE_TESTS / "reasons.toml"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +105,8 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         if not options.install:
             installation.require_device_code(target, installation.amd_targets([gpu]))
             return Made(files=(), details=_pytest(context, target, what, options, gpu))
-        tools = locked_call(common, target, only=SMOKE_REQUIREMENTS)
+        # the second builds the rocm sdist
+        tools = locked_call(common, target, only=("pytest", "setuptools"))
         with installation.prepared(context, target, what, tools=tools, inputs=inputs, rocm=options.rocm):
             return Made(files=(), details=_pytest(context, target, what, options, gpu))
 
@@ -159,7 +157,9 @@ def _pytest(
         session, ended = _session(target, at / "run", options.pytest_arguments, changes, process.run)
     known = _reasons(context, expect)
     cases = (
-        replace(one, file=_file(one.test), rule=known(one.line) if one.outcome == "skipped" else "")
+        replace(
+            one, file=one.test.partition("::")[0], rule=known(one.line) if one.outcome == "skipped" else ""
+        )
         for one in of_file("the smoke tests", ended, [session], "", may_be_empty=True)
     )
     # what somebody else's files add is not among the tests that a release rests on
@@ -171,7 +171,7 @@ def _pytest(
             # a file that cannot be collected has tests, too
             properties={EXISTING: str(count)} if every.whole else {},
         )
-        for name, count in Counter(map(_file, existing)).items()
+        for name, count in Counter(test.partition("::")[0] for test in existing).items()
     }
     document = Document(cases=ours, suites=suites, properties={MAY_SKIP: "0"})
     report = Report(origin=_origin(context, target), document=document)
@@ -210,10 +210,6 @@ def _session(
     return plugin.read_journal(journal)[-1], ended
 
 
-def _file(test: str) -> str:
-    return test.partition("::")[0]
-
-
 def _reasons(context: Context, expect: Mapping[str, str]) -> Callable[[str], str]:
     """Return what finds the known reason, by its name, for which a test may skip itself here."""
     holds = {
@@ -224,7 +220,7 @@ def _reasons(context: Context, expect: Mapping[str, str]) -> Callable[[str], str
     }
 
     def known(line: str) -> str:
-        for name, one in read_toml(REASONS).items():
+        for name, one in read_toml(SMOKE_TESTS / "reasons.toml").items():
             found = re.fullmatch(one["reason"], line)
             if found and (holds[name] if name in holds else found["name"] not in expect):
                 return name

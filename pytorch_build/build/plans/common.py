@@ -26,8 +26,6 @@ _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
 # Another ROCm installation's variables, which would lead hipcc and CMake there.
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
-# The others' setup.py starts compilers by itself.
-_BUILT_BY_CMAKE = frozenset({"torch", "triton"})
 _OURS = frozenset({"rocm", "triton", "torch", "torchaudio", "torchvision", "apex"})
 # What differs from run to run and leaves a build folder's contents as they are.
 _PASSING = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
@@ -154,7 +152,8 @@ def common_env(build: Build, site: Site) -> dict[str, str]:
         site.cache,
         platform=platform.name,
         rocm_version=rocm.version if rocm else "",
-        by_cmake=build.project in _BUILT_BY_CMAKE,
+        # the others' setup.py starts compilers by itself
+        by_cmake=build.project in {"torch", "triton"},
         base_env=build.base_env,
     )
     return env | ({"MAX_JOBS": str(site.max_jobs)} if site.max_jobs is not None else {})

@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 ROCM_INIT = "torch/_rocm_init.py"
 # Without these torch cannot work, so their absence is an error of the SDK.
 REQUIRED = ("amdhip64", "hiprtc", "hipblas")
-# GPU targets that the attention kernels (aotriton) exist for; one of them is enough.
-_FLASH_TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
-# Names of the git-ignored libraries that a Windows build with flash attention leaves in torch/lib.
-_FLASH_DLLS = ("aotriton_v2.dll", "liblzma.dll")
-_OFF = frozenset({"0", "OFF", "NO", "FALSE", "N"})
 
 
 def plan(build: Build, site: Site) -> BuildPlan:
@@ -55,9 +50,9 @@ def plan(build: Build, site: Site) -> BuildPlan:
     overlays = tuple(_overlays(build, site))
     arguments = ["--no-isolation", *_unchecked(build, site)]
     if site.facts.build_backend.startswith("scikit_build_core."):
-        # it would leave these out, as git ignores them
+        # it would leave these out, as git ignores them; with flash attention the build adds libraries
         included = [one.path for one in overlays if one.path.startswith("torch/")]
-        included += [f"torch/lib/{name}" for name in (_FLASH_DLLS if windows and flash else ())]
+        included += ["torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll"] if windows and flash else []
         arguments += [f"-Cwheel.force-include.{path}={path}" for path in included]
     return make_plan(
         build,
@@ -95,7 +90,9 @@ def flash_attention(
         )
     if wanted is not None:
         return wanted
-    return not needs_triton and any(target.startswith(_FLASH_TARGETS) for target in gpu_targets)
+    # the attention kernels (aotriton) exist for these; one of them is enough
+    kernels = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
+    return not needs_triton and any(target.startswith(kernels) for target in gpu_targets)
 
 
 def _env(build: Build, site: Site, triton_version: str, *, attention: str) -> dict[str, str]:
@@ -128,8 +125,8 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
     """Lead gloo to libuv; without it torch would silently be built without distributed."""
     if site.provided.uv:
         return {"libuv_ROOT": str(site.provided.uv.parent.parent)}
-    chosen = {**build.base_env, **build.ref_env}
-    if build.platform.find_variable(chosen, "USE_DISTRIBUTED").upper() not in _OFF:
+    wanted = build.platform.find_variable({**build.base_env, **build.ref_env}, "USE_DISTRIBUTED")
+    if wanted.upper() not in {"0", "OFF", "NO", "FALSE", "N"}:
         raise MissingInputError(
             "torch's distributed needs libuv on Windows.",
             hint="Provide it: nox -s prepare. Or build without distributed: USE_DISTRIBUTED=0.",
