@@ -68,16 +68,12 @@ class Folder(NamedTuple):
 
 def handler(event: Mapping[str, Any], _context: object) -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Bring the pages up to date with an event's changes: what AWS Lambda calls."""
-    return handle(event, open_bucket=_store, folders=_folders())
+    return handle(event, open_bucket=lambda name: open_bucket(f"s3://{name}"), folders=_folders())
 
 
 @functools.cache
 def _folders() -> re.Pattern[str]:
     return re.compile(environment().get(FOLDERS_VARIABLE) or RUN_FOLDERS)
-
-
-def _store(bucket: str) -> Store:
-    return open_bucket(f"s3://{bucket}")
 
 
 def handle(
