@@ -32,7 +32,6 @@ RUN_FOLDERS = r"(?:[^/]+/)?[^/]+-(?:linux|windows)/python/[^/]+"
 FOLDERS_VARIABLE = "PAGES_FOLDERS"
 
 _RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)")
-_SQS = "aws:sqs"
 _SHOWN = 200
 # folders in parallel: each of them has many requests in parallel
 _FOLDERS = 4
@@ -135,7 +134,7 @@ def messages(event: Mapping[str, Any]) -> Sequence[Message]:
     """Read an event: each of a queue's messages by itself, so that a broken one spoils no other."""
     records = event.get("Records")
     listed = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
-    if any(one.get("eventSource") == _SQS for one in listed):
+    if any(one.get("eventSource") == "aws:sqs" for one in listed):
         return [_message(one) for one in listed]
     return [Message("", tuple(_changes(event)))]
 
