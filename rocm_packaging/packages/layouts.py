@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.licenses import canonicalize_license_expression
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, Field
 
@@ -167,10 +167,7 @@ class DevelPackage(Model):
 
 
 def _expression(text: str) -> str:
-    try:
-        canonical = canonicalize_license_expression(text)
-    except InvalidLicenseExpression as problem:
-        raise ValueError(str(problem)) from problem
+    canonical = canonicalize_license_expression(text)  # its error is a ValueError
     if canonical != text:
         raise ValueError(f"write {canonical}")
     return text
