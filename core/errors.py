@@ -163,14 +163,11 @@ def fatal(problem: BaseException) -> FatalError:
     return MachineError(f"{said}.", hint=hint)
 
 
-def origin(problem: BaseException) -> FatalError | None:
+def origin(problem: BaseException | None) -> FatalError | None:
     """Return the error that a tool's own error is known of: this one, or one that it was raised from."""
-    seen: BaseException | None = problem
-    while seen is not None:
-        if isinstance(seen, FatalError) and (seen.cause or seen.log):
-            return seen
-        seen = seen.__cause__
-    return None
+    if problem is None or (isinstance(problem, FatalError) and (problem.cause or problem.log)):
+        return problem
+    return origin(problem.__cause__)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

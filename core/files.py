@@ -107,17 +107,15 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
     """Hold a lock file, so that two processes do not work on the same thing; wait for it aloud."""
     from filelock import FileLock, Timeout
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    made(path.parent)
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         console.say(f"Waiting for another process that works on {what} (lock {path}).")
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

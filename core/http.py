@@ -264,16 +264,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._store, self._pages = store, pages
         super().__init__(*arguments)
 
-    def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Print nothing: the installer shows what it fetches."""
 
-    def _answer(self, *, with_body: bool) -> None:
+    def do_GET(self) -> None:
         key = unquote(urlsplit(self.path).path).lstrip("/")
         key += "index.html" if key.endswith("/") else ""
         try:
@@ -285,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", headers_for(key)["ContentType"])
             self.send_header("Content-Length", str(size))
             self.end_headers()
-            if with_body:
+            if self.command == "GET":
                 page = self._pages.get(key)
                 with self._store.open(key) if page is None else io.BytesIO(page) as stream:
                     shutil.copyfileobj(stream, self.wfile)
@@ -295,6 +289,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except ConnectionError:
             self.close_connection = True
+
+    do_HEAD = do_GET  # noqa: N815 - the base class's name
 
     def _size(self, key: str) -> int | None:
         if key in self._pages:

@@ -123,10 +123,8 @@ class Document:
 
 def counts(cases: Iterable[Case]) -> dict[str, int]:
     """Count results by outcome; every outcome is a key."""
-    found: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
-    for case in cases:
-        found[case.outcome] += 1
-    return found
+    found = Counter(case.outcome for case in cases)
+    return {one: found[one] for one in OUTCOMES}
 
 
 def totals(cases: Collection[Case]) -> dict[str, int]:

@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
@@ -201,7 +201,8 @@ class _Tree:
         self._folder = folder
         self._where = where
         self._below = tuple(f"{stage}/" for stage in stages)
-        self._above = {*stages, *_ancestors(stages)}
+        above = {one for stage in map(PurePosixPath, stages) for one in (stage, *stage.parents)}
+        self._above = {str(one) for one in above} - {"."}
         self._kinds = {"": "folder", MANIFEST: "file"}
         self._links: dict[str, str] = {}
 
@@ -285,12 +286,6 @@ class _Tree:
 
     def _bad(self, name: str, what: str) -> ArtifactError:
         return ArtifactError(f"{self._where}: {name!r} {what}.")
-
-
-def _ancestors(stages: Iterable[str]) -> Iterator[str]:
-    for stage in stages:
-        parts = stage.split("/")
-        yield from ("/".join(parts[:end]) for end in range(1, len(parts)))
 
 
 def _require_plain(name: str, where: str) -> None:

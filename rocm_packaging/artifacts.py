@@ -193,10 +193,7 @@ def _require_same(one: Entry, other: Entry) -> None:
     """Require that two entries of one path do not contradict each other."""
     if one is other:
         return
-    if one.link or other.link:
-        same = one.link == other.link
-    else:
-        same = filecmp.cmp(one.source, other.source, shallow=False)
+    same = one.link == other.link and (one.link or filecmp.cmp(one.source, other.source, shallow=False))
     if not same:
         raise _clash(f"{one.source} and {other.source} are different files for {one.path}.")
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rocm_packaging.origin import RocmSource
     from rocm_packaging.packages.layouts import Layout
 
-# what the sdist of `rocm` is built with
-_BUILD_REQUIREMENTS = ("setuptools",)
 # Variables that would let programs find another ROCm than the one installed.
 _OTHER_ROCM = (
     *("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME"),
@@ -105,7 +103,7 @@ def run_tests(request: TestRequest) -> None:
             layout = layout_of(names, where=str(target.prefix)) or "unsplit"
             return Made(files=(), details=_tested(request, target, layout))
         with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
-            calls = (locked_call(common, target, only=_BUILD_REQUIREMENTS), rocm)
+            calls = (locked_call(common, target, only=("setuptools",)), rocm)  # what its sdist is built with
             with installer.prepared(
                 target,
                 calls,

@@ -69,10 +69,8 @@ def put(
     def same_size(item: Item) -> bool:
         return item.key in listed and listed[item.key].size == item.size
 
-    unclear = [one for one in items if same_size(one) and one.sha256 not in known.get(one.key, ())]
-    queried = dict(
-        zip((one.key for one in unclear), each(store.digest, [one.key for one in unclear]), strict=True)
-    )
+    unclear = [one.key for one in items if same_size(one) and one.sha256 not in known.get(one.key, ())]
+    queried = dict(zip(unclear, each(store.digest, unclear), strict=True))
     same = {one.key for one in items if same_size(one) and queried.get(one.key, one.sha256) == one.sha256}
     refused = [one.key for one in items if one.key in listed and one.key not in same and not one.replace]
     if refused:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from core.binaries import read_at
 from core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -119,11 +120,7 @@ class Elf:
 
     def at(self, offset: int, size: int) -> bytes:
         """Read a part of the file."""
-        self._stream.seek(offset)
-        data = self._stream.read(size)
-        if len(data) != size:
-            raise ValueError("it is cut off")
-        return data
+        return read_at(self._stream, offset, size)
 
     def text(self, offset: int, limit: int) -> str:
         """Read a name that ends with a zero within `limit` bytes."""

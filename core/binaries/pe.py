@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from core.binaries import read_at
 from core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
         return None
     try:
         at = struct.unpack_from("<I", head, _AT_PE)[0]
-        if at > _MOST_HEADER or _read(stream, at, len(_PE)) != _PE:
+        if at > _MOST_HEADER or read_at(stream, at, len(_PE)) != _PE:
             return None
         return _facts(stream, at + len(_PE))
     except (struct.error, ValueError) as problem:
@@ -68,13 +69,13 @@ def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
 
 
 def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
-    machine, sections, _, symbols, count, size, flags = _COFF.unpack(_read(stream, at, _COFF.size))
-    optional = _read(stream, at + _COFF.size, size)
+    machine, sections, _, symbols, count, size, flags = _COFF.unpack(read_at(stream, at, _COFF.size))
+    optional = read_at(stream, at + _COFF.size, size)
     if size < _AT_DIRECTORIES or struct.unpack_from("<H", optional)[0] != _PE32_PLUS:
         return None
     if sections > _MOST_SECTIONS:
         raise ValueError(f"{sections} sections")
-    table = [*_SECTION.iter_unpack(_read(stream, at + _COFF.size + size, sections * _SECTION.size))]
+    table = [*_SECTION.iter_unpack(read_at(stream, at + _COFF.size + size, sections * _SECTION.size))]
     places = [
         _Section(
             name.rstrip(b"\0").decode("latin-1"),
@@ -96,7 +97,7 @@ def _facts(stream: BinaryIO, at: int) -> PeFacts | None:
     ends += [offset + size for _, _, _, size, offset, *_ in table]
     if symbols:  # with their names behind them, as MinGW leaves them
         names = symbols + count * _SYMBOL
-        ends.append(names + int.from_bytes(_read(stream, names, 4), "little"))
+        ends.append(names + int.from_bytes(read_at(stream, names, 4), "little"))
     if max(ends, default=0) > stream.seek(0, io.SEEK_END):
         raise ValueError("it is cut off")
     tables = _Tables(stream, places, [address for address, _ in directories])
@@ -129,7 +130,7 @@ class _Tables(NamedTuple):
         address = self.directories[_EXPORTS] if self.directories else 0
         if not address:
             return ""
-        return self._text(struct.unpack("<I", _read(self.stream, self._place(address) + 12, 4))[0])
+        return self._text(struct.unpack("<I", read_at(self.stream, self._place(address) + 12, 4))[0])
 
     def imports(self, which: int, form: struct.Struct, field: int) -> Iterator[str]:
         """Return the DLL names of an import table; it ends with an entry of zeros."""
@@ -138,7 +139,7 @@ class _Tables(NamedTuple):
             return
         at = self._place(address)
         for index in range(_MOST_IMPORTS):
-            name = form.unpack(_read(self.stream, at + index * form.size, form.size))[field]
+            name = form.unpack(read_at(self.stream, at + index * form.size, form.size))[field]
             if not name:
                 return
             yield self._text(name)
@@ -157,11 +158,3 @@ class _Tables(NamedTuple):
             if one.address <= address < one.address + one.size:
                 return one.offset + address - one.address
         raise ValueError(f"an address outside of its sections ({address:#x})")
-
-
-def _read(stream: BinaryIO, offset: int, size: int) -> bytes:
-    stream.seek(offset)
-    data = stream.read(size)
-    if len(data) != size:
-        raise ValueError("it is cut off")
-    return data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from core import files, process
 from core.data import Model
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
+from core.wheel.writer import record_row
 
 _PROBE = """
 import json, os, platform, sys, sysconfig
@@ -130,15 +130,11 @@ class Installed(Model):
             if not path.is_file():
                 continue
             known = digest.startswith("sha256=") and int(size) <= _HASHED
-            if path.stat().st_size != int(size) or (known and _digest(path) != digest):
+            if path.stat().st_size != int(size):
+                return name
+            if known and record_row(name, bytes.fromhex(files.sha256(path)), int(size))[1] != digest:
                 return name
         return ""
-
-
-def _digest(path: Path) -> str:
-    """Write a file's SHA-256 as RECORD does."""
-    encoded = base64.urlsafe_b64encode(bytes.fromhex(files.sha256(path)))
-    return f"sha256={encoded.decode().rstrip('=')}"
 
 
 def installed(target: Interpreter) -> tuple[Installed, ...]:

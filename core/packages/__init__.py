@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from dataclasses import dataclass, replace
 from email import message_from_bytes
@@ -18,7 +19,7 @@ from core.stores.location import open_store
 from core.wheel import distributions, parse_name, parse_wheel_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from packaging.specifiers import SpecifierSet
 
@@ -187,11 +188,7 @@ def remote_metadata(url: str, *, cert: str = "") -> bytes:
     shown = without_secret(url)
     try:
         with reachable(url), zipfile.ZipFile(remote_file(url, cert=cert)) as archive:
-            found: Sequence[str] = [
-                one
-                for one in archive.namelist()
-                if one.count("/") == 1 and one.endswith(".dist-info/METADATA")
-            ]
+            found = [one for one in archive.namelist() if re.fullmatch(r"[^/]*\.dist-info/METADATA", one)]
             if len(found) == 1:
                 return archive.read(found[0])
     except zipfile.BadZipFile as problem:

@@ -344,10 +344,7 @@ def parse_pylock(text: str) -> tuple[Resolved, ...]:
 
 
 def _resolved(package: Mapping[str, Any]) -> Resolved:
-    listed: Sequence[Mapping[str, Any]] = [
-        *package.get("wheels", ()),
-        *([package["sdist"]] if "sdist" in package else ()),
-    ]
+    listed: Sequence[Mapping[str, Any]] = [*package.get("wheels", ()), *filter(None, [package.get("sdist")])]
     places = ((str(one.get("url") or one.get("path", "")), one) for one in listed)
     found = tuple(
         ResolvedFile(

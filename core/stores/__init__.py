@@ -14,18 +14,14 @@ if TYPE_CHECKING:
 Outcome = Literal["written", "unchanged", "planned"]
 
 _CONTENT_TYPES = {
+    **dict.fromkeys((".log", ".md", ".metadata", ".sha256sum", ".txt"), "text/plain; charset=utf-8"),
     ".whl": "application/zip",
-    ".metadata": "text/plain; charset=utf-8",
     ".gz": "application/gzip",
     ".xz": "application/x-xz",
     ".zst": "application/zstd",
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
     ".xml": "application/xml",
-    ".log": "text/plain; charset=utf-8",
-    ".md": "text/plain; charset=utf-8",
-    ".txt": "text/plain; charset=utf-8",
-    ".sha256sum": "text/plain; charset=utf-8",
 }
 # what another attempt of a job writes again
 _REPLACED_FOLDERS = frozenset({"logs", "reports"})
@@ -71,46 +67,36 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """Where the store is, as messages show it."""
-        ...
 
     def url_of(self, key: str) -> str:
         """Return the address under which clients read a key, quoted so that ``+`` in a version survives."""
-        ...
 
     def keeps_folder_pages(self, prefix: str) -> bool:
         """Return whether objects below `prefix` may have keys that end with a slash.
 
         Installers get such an object for ``simple/{name}/``; a bucket knows no ``index.html``.
         """
-        ...
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
-        ...
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Name the folders directly under `prefix`, sorted; without looking into them."""
-        ...
 
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
-        ...
 
     def digest(self, key: str) -> str:
         """Return an object's hex SHA-256."""
-        ...
 
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
-        ...
 
     def open(self, key: str) -> BinaryIO:
         """Open an object for reading it once; its methods raise a `StoreError` if reading breaks off."""
-        ...
 
     def fetch(self, key: str, folder: Path) -> Path:
         """Return an object as a file: itself where it lies on this machine, else a copy in `folder`."""
-        ...
 
     def put_file(
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
@@ -120,22 +106,18 @@ class Store(Protocol):
         `absent` says that a listing has just shown nothing there, so that it is not looked for again where
         the write itself shows it, or does not care.
         """
-        ...
 
     def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
 
         A race that was lost is a `ConflictError`.
         """
-        ...
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
         """Put an object of any store, of that digest, where nothing else is; on the server where possible."""
-        ...
 
     def delete(self, key: str) -> None:
         """Delete an object; an absent one is not an error."""
-        ...
 
 
 def require_key(key: str, url: str) -> None:

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from types_boto3_s3 import S3Client
 
-_CONNECTIONS = 64
-_PARTS_IN_MEMORY = 12  # over all uploads of a process
-_AMAZON_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
 # what botocore reads besides its own files
 _SETTINGS = ("AWS_", "BOTO", "HOME", "USERPROFILE", "HTTP", "http", "NO_PROXY", "no_proxy", "ALL_PROXY")
 
@@ -64,10 +61,6 @@ _BUSY = _CHANGED.union(
 ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 # a conditional write that did not happen, because the condition did not hold
 LOST = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
-_DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
-_ELSEWHERE = frozenset({"301", "PermanentRedirect", "IncorrectEndpoint"}).union(
-    ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
-)
 _AGAIN = "Run the same command again; what is done stays done."
 _REACH = "Check AWS_ENDPOINT_URL_S3 and the network, then run the same command again."
 _LOGIN = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws sso login'."
@@ -106,7 +99,7 @@ class Connection:
     client: S3Client
     signed: bool = True
     identity: str = ""
-    parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(_PARTS_IN_MEMORY))
+    parts: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(12))  # in memory
     conditions: dict[str, Conditions] = field(default_factory=dict)
     folder_pages: dict[str, bool] = field(default_factory=dict)
     buckets: set[str] = field(default_factory=set)
@@ -125,7 +118,7 @@ class Connection:
 
 def is_amazon(endpoint: str) -> bool:
     """Tell Amazon's own service from a compatible one."""
-    return (urlsplit(endpoint).hostname or "").endswith(_AMAZON_HOSTS)
+    return (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 def moment(value: str | float) -> datetime:
@@ -190,7 +183,7 @@ def connect(*, endpoint: str | None = None) -> Connection:
         settings: Any = {"payload_signing_enabled": False}
         config = Config(
             signature_version=None if credentials else UNSIGNED,
-            max_pool_connections=_CONNECTIONS,
+            max_pool_connections=64,
             retries={"mode": "standard", "total_max_attempts": 1},  # `delay` decides
             connect_timeout=10,
             read_timeout=60,
@@ -369,7 +362,7 @@ def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalE
         if code in one["codes"]:
             whose = f" ({identity})" if identity else ""
             return StoreError(one["words"].format(where=where, bucket=bucket, whose=whose), hint=one["hint"])
-    if code in _DENIED:
+    if code in data["denied"]:
         found = re.search(r"not authorized to perform: (s3:\w+)", said)
         permission = found[1] if found else data["permissions"].get(problem.operation_name, "s3:PutObject")
         user = re.search(r"User: (arn:\S+)", said)
@@ -378,7 +371,7 @@ def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalE
             f"{where}: permission {permission} is missing{who}.",
             hint="Ask the bucket's owner for it, or use other credentials (AWS_PROFILE, a role of the job).",
         )
-    if code in _ELSEWHERE:
+    if code in data["elsewhere"]:
         headers = problem.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         region = headers.get("x-amz-bucket-region") or error.get("Region")
         hint = f"Set AWS_REGION={region}." if region else "Set AWS_REGION to the bucket's region."

@@ -62,9 +62,8 @@ def part_size(size: int, least: int) -> int:
 
 def put(target: Target, data: bytes) -> None:
     """Upload bytes in one request."""
-    target.connection.client.put_object(
-        **target.place, **target.headers, **target.condition, **_checksum(data), Body=data
-    )
+    content: Any = {"Body": data, "ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _sha256(data)}
+    target.connection.client.put_object(**target.place, **target.headers, **target.condition, **content)
 
 
 def put_file(target: Target, source: Path, sha256: str) -> None:
@@ -128,10 +127,6 @@ def copy(target: Target, source: Mapping[str, Any], etag: str, size: int) -> str
 
 def _sha256(data: bytes) -> str:
     return base64.b64encode(hashlib.sha256(data).digest()).decode()
-
-
-def _checksum(data: bytes) -> dict[str, Any]:
-    return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _sha256(data)}
 
 
 def _changed(source: Path, sha256: str) -> StoreError:

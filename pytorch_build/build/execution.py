@@ -20,7 +20,7 @@ from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
 from pytorch_build.build.plans.torch import ROCM_INIT
-from rocm_packaging.packages.layouts import DEVEL_PAYLOAD
+from rocm_packaging.packages.layouts import payload_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -129,7 +129,7 @@ def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, prel
     prefix = target.prefix
     with tempfile.TemporaryDirectory(prefix=".bare-", dir=prefix.parent) as folder:
         bare = Path(folder) / prefix.name
-        ignored = shutil.ignore_patterns(f"{DEVEL_PAYLOAD}*", "rocm_sdk_devel*")
+        ignored = shutil.ignore_patterns(f"{payload_folder('devel')}*", "rocm_sdk_devel*")
         shutil.copytree(prefix, bare, symlinks=True, ignore=ignored, copy_function=_link)
         init = bare / target.purelib.relative_to(prefix) / ROCM_INIT
         if init.is_file() and not preloads:

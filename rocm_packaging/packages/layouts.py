@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.licenses import canonicalize_license_expression
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, Field
 
@@ -114,14 +114,6 @@ def sdk_target(layout: Layout, family: str, targets: Sequence[str] = ()) -> str:
 
 
 PACKAGES_FILE = Path(__file__).with_name("packages.toml")
-DEVEL_PAYLOAD = "_rocm_sdk_devel"
-_PAYLOADS = {
-    "core": "_rocm_sdk_core",
-    "libraries": "_rocm_sdk_libraries",
-    "device": "_rocm_sdk_libraries",
-    "profiler": "_rocm_profiler",
-    "devel": DEVEL_PAYLOAD,
-}
 
 
 class RuntimePackage(Model):
@@ -175,10 +167,7 @@ class DevelPackage(Model):
 
 
 def _expression(text: str) -> str:
-    try:
-        canonical = canonicalize_license_expression(text)
-    except InvalidLicenseExpression as problem:
-        raise ValueError(str(problem)) from problem
+    canonical = canonicalize_license_expression(text)  # its error is a ValueError
     if canonical != text:
         raise ValueError(f"write {canonical}")
     return text
@@ -212,6 +201,7 @@ class Packages(Model):
     libraries: RuntimePackage
     device: RuntimePackage
     devel: DevelPackage
+    payloads: dict[str, str]
     contents: dict[str, Contents]
     licenses: LicenseData
     programs: dict[str, Program]
@@ -232,7 +222,7 @@ def payload_folder(package: str, family: str = "", suffix: str = "") -> str:
     Device code, by the package's logical name ``device``, lies over the libraries of all GPUs.
     """
     own = f"_{identifier(family)}" if package == "libraries" and family else ""
-    return f"{_PAYLOADS[package]}{own}{suffix}"
+    return f"{packages().payloads[package]}{own}{suffix}"
 
 
 def identifier(family: str) -> str:

@@ -186,8 +186,7 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     cut = len(prefix) + 1 if prefix else 0
     flat_key = key_in(prefix, FLAT)
     pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
-    flat = store.find(flat_key)
-    if flat is not None:
+    if flat := store.find(flat_key):
         pages[FLAT] = flat
     documents = source.documents()
     found = list(store.list(prefix, recursive=False))

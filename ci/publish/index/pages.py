@@ -84,9 +84,7 @@ def read_name(filename: str) -> FileName:
         ) from None
 
 
-@lru_cache(maxsize=4096)
-def _normalised(name: str) -> str:
-    return canonicalize_name(name)
+_normalised = lru_cache(maxsize=4096)(canonicalize_name)
 
 
 @lru_cache(maxsize=4096)

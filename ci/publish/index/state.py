@@ -110,7 +110,7 @@ def dump(state: State) -> bytes:
     ]
     header = {
         "schema": SCHEMA,
-        "crc": _checksum(sections),
+        "crc": zlib.crc32(b"".join(sections)),
         "form": state.form,
         "title": state.title,
         "yanked": state.yanked,
@@ -133,7 +133,7 @@ def load(data: bytes) -> State | None:
         for length in header["sections"]:
             sections.append(view[end : end + length])
             end += length
-        if end != len(data) or header["crc"] != _checksum(sections):
+        if end != len(data) or header["crc"] != zlib.crc32(b"".join(sections)):
             return None
         return _state(header, sections)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -141,10 +141,7 @@ def load(data: bytes) -> State | None:
 
 
 def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
-    documents = {}
-    for line in _split(sections[0]):
-        name, etag, count = line.split("\t")
-        documents[name] = (etag, int(count))
+    documents = (line.split("\t") for line in _split(sections[0]))
     many = len(header["projects"])
     parts = zip(*(sections[3 + many * step : 3 + many * (step + 1)] for step in range(3)), strict=True)
     projects = {
@@ -157,17 +154,10 @@ def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
         title=header["title"],
         yanked=header["yanked"],
         pages={path: Page(*page) for path, page in header["pages"].items()},
-        documents=documents,
+        documents={name: (etag, int(count)) for name, etag, count in documents},
         projects=projects,
         pending=[_line(name, facts, "").promise for name, facts in waiting],
     )
-
-
-def _checksum(sections: Sequence[bytes | memoryview]) -> int:
-    value = 0
-    for section in sections:
-        value = zlib.crc32(section, value)
-    return value
 
 
 def _joined(lines: Iterable[str]) -> bytes:

@@ -32,7 +32,6 @@ RUN_FOLDERS = r"(?:[^/]+/)?[^/]+-(?:linux|windows)/python/[^/]+"
 FOLDERS_VARIABLE = "PAGES_FOLDERS"
 
 _RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)")
-_SQS = "aws:sqs"
 _SHOWN = 200
 # folders in parallel: each of them has many requests in parallel
 _FOLDERS = 4
@@ -68,16 +67,12 @@ class Folder(NamedTuple):
 
 def handler(event: Mapping[str, Any], _context: object) -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Bring the pages up to date with an event's changes: what AWS Lambda calls."""
-    return handle(event, open_bucket=_store, folders=_folders())
+    return handle(event, open_bucket=lambda name: open_bucket(f"s3://{name}"), folders=_folders())
 
 
 @functools.cache
 def _folders() -> re.Pattern[str]:
     return re.compile(environment().get(FOLDERS_VARIABLE) or RUN_FOLDERS)
-
-
-def _store(bucket: str) -> Store:
-    return open_bucket(f"s3://{bucket}")
 
 
 def handle(
@@ -139,7 +134,7 @@ def messages(event: Mapping[str, Any]) -> Sequence[Message]:
     """Read an event: each of a queue's messages by itself, so that a broken one spoils no other."""
     records = event.get("Records")
     listed = [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []
-    if any(one.get("eventSource") == _SQS for one in listed):
+    if any(one.get("eventSource") == "aws:sqs" for one in listed):
         return [_message(one) for one in listed]
     return [Message("", tuple(_changes(event)))]
 

@@ -216,7 +216,7 @@ def bucket_fixture(aws: S3Client) -> Store:
 def test_the_handler_takes_its_folders_from_the_environment(
     bucket: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_store", lambda _: bucket)
+    monkeypatch.setattr(server, "open_bucket", lambda _: bucket)
     monkeypatch.setenv("PAGES_FOLDERS", "wheels/[a-z]+")
     server._folders.cache_clear()
     try:
