@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PASSES_REST = True
 SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
+REASONS = SMOKE_TESTS / "reasons.toml"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -220,7 +221,7 @@ def _reasons(context: Context, expect: Mapping[str, str]) -> Callable[[str], str
     }
 
     def known(line: str) -> str:
-        for name, one in read_toml(SMOKE_TESTS / "reasons.toml").items():
+        for name, one in read_toml(REASONS).items():
             found = re.fullmatch(one["reason"], line)
             if found and (holds[name] if name in holds else found["name"] not in expect):
                 return name
