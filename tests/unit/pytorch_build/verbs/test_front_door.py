@@ -39,7 +39,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
         (("checkout", *CPU, "--checkout-dir", "x"), 2, "--checkout-dir is for one project"),
         (("checkout", *CPU, "--repo-hashtag", "main"), 2, "are for one project"),
         (("install-rocm", *CPU, "--python", "/usr/bin/nowhere"), 13, "not a working Python interpreter"),
-        (("check-wheels", *CPU), 4, "has no source lock of sample"),
+        (("check-wheels", *CPU), 4, "has no wheel of sample"),
         (("check-wheels", "nowhere"), 4, "nowhere"),
         (("check-wheels", "tests/unit/pytorch_build/verbs"), 4, "tests/unit/pytorch_build/verbs"),
         (("test-smoke", *CPU), 2, "--python PATH"),
