@@ -16,6 +16,7 @@ from core.errors import MissingInputError, WheelError, nearest
 from core.run import RunOutputs
 from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
+from pytorch_build.lock.versions import without_edits
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile
         if name == "torch" or file.torch_ref not in refs:
             return file in heads
         lock = locks[file.torch_ref]
-        return not lock or file.version == lock.promised.get(device_host(name) or name, file.version)
+        version = without_edits(file.version)  # edits are said, and not left out
+        return not lock or version == lock.promised.get(device_host(name) or name, version)
 
     return tuple(one for one in record.files if belongs(one)) if heads else (), refs
 

@@ -123,7 +123,7 @@ def test_again_nothing_has_changed_stage_by_stage(built: Clone) -> None:
 
 def test_family_cpu_through_nox_alone(built: Clone) -> None:
     done = built.passes("nox", "-s", "build_torch", "build_audio", "--", *CPU)
-    assert "Run local has no triton wheel" in done
+    assert "has no triton wheel" not in done
     torch, audio = (built.record(f"{stage}-sample-{TAG}", "cpu") for stage in ("build_torch", "build_audio"))
     assert torch["files"][0]["version"] == audio["files"][0]["version"] == "2.10.0a0+cpu.sample"
     assert torch["inputs"]["rocm"] is None

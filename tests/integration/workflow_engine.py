@@ -205,7 +205,7 @@ class Engine:
         found = process.inherited(
             PATH=f"{BIN}:{Path(sys.base_prefix) / 'bin'}:{path}", UV_PYTHON_DOWNLOADS="never", MATRIX=None
         )
-        outer = ("GITHUB_", "RUNNER_", "ACTIONS_", "RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK")
+        outer = ("AWS_", "GITHUB_", "RUNNER_", "ACTIONS_", "RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK")
         return {name: value for name, value in found.items() if not name.startswith(outer)}
 
 
