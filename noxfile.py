@@ -141,7 +141,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def mutants(session: nox.Session) -> None:
     """Measure what unit tests notice of changes in the modules that decide: -- [MODULE ...]."""
-    tool(session, "requirements/test.txt", "python", "-m", "docs.mutants", *session.posargs)
+    tool(session, "requirements/mutants.txt", "python", "-m", "docs.mutants", *session.posargs)
 
 
 @nox.session

@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 TOOL_LOCKS = {
     "run.in": "../requirements.txt",
     "test.in": "test.txt",
+    "mutants.in": "mutants.txt",
     "lint.in": "lint.txt",
     "baselines.in": "baselines.txt",
 }
