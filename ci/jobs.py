@@ -16,8 +16,7 @@ from core.cli.options import DEFAULT_STORE
 from core.errors import UsageError
 from core.run import PLAIN, this_platform
 from core.run.plan import FETCH, promotions
-from pytorch_build.refs.torch_refs import PROJECTS
-from pytorch_build.verbs.build import OWN_TREES
+from pytorch_build.refs.torch_refs import OWN_TREES, PROJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

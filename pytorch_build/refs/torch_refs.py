@@ -26,6 +26,16 @@ PROJECTS: tuple[str, ...] = ("triton", "torch", "audio", "vision", "apex")
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
     {"triton": "triton", "torch": "torch", "audio": "torchaudio", "vision": "torchvision", "apex": "apex"}
 )
+# the options that name a developer's own tree of each project
+OWN_TREES: Mapping[str, str] = MappingProxyType(
+    {
+        "triton": "--triton-dir",
+        "torch": "--pytorch-dir",
+        "audio": "--pytorch-audio-dir",
+        "vision": "--pytorch-vision-dir",
+        "apex": "--apex-dir",
+    }
+)
 PLATFORMS: tuple[str, ...] = ("linux", "windows")
 SAMPLE_SCHEME = "sample:"
 REFS_FILE = Path(__file__).with_name("refs.toml")

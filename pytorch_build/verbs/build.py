@@ -19,7 +19,7 @@ from pytorch_build.build.build import Build, BuildChoices, dependencies, inputs,
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES, PROJECTS
 from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_options_from
 from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
 
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from pytorch_build.context import Context
     from pytorch_build.sources.trees import Tree
 
-# the options that name a developer's own tree of each project
-OWN_TREES = {
-    "triton": "--triton-dir",
-    "torch": "--pytorch-dir",
-    "audio": "--pytorch-audio-dir",
-    "vision": "--pytorch-vision-dir",
-    "apex": "--apex-dir",
-}
 # options that are choices as they are
 _AS_GIVEN = (
     *("compiler_cache_store", "compiler_cache_read_only", "max_jobs", "clean", "update", "depth"),
