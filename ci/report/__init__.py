@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, missing_tests, problems_of, runs_of
+from ci.report.cells import cells_of, problems_of, runs_of
 from ci.report.model import (
     Build,
     CellName,
@@ -119,7 +119,7 @@ def tests_of(facts: RunFacts) -> Tests:
     """Put the results of all groups together; a test that fails in ten cells is one line."""
     entries = [(group.name, one) for group in facts.groups for one in group.tests]
     runs = {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
-    missing = {key: why for group in facts.groups for key, why in missing_tests(group).items()}
+    missing = {key: why for group in facts.groups for key, why in group.missing.items()}
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
     slowest = sorted(_lines(entries, lambda one: one.slowest), key=lambda line: (-line.seconds, line.test))

@@ -26,7 +26,6 @@ from ci.report.model import (
 from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
-from pytorch_build.test.reports import why_missing
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
@@ -64,11 +63,10 @@ def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
     A failure lies beside the last success, and is the later of the two.
     """
     found: dict[tuple[CellName, str], StageRun] = {}
-    missing = missing_tests(group)
     for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
         if not record.stage.startswith(_UPLOAD):
             name = CellName.of(group.name, record.cell)
-            found[name, record.stage] = _run(key, record, missing.get((name, record.stage), ""))
+            found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
     for one in group.unreadable:
         found.setdefault((one.cell, one.run.stage), one.run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
@@ -78,14 +76,6 @@ def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
     for runs in by_cell.values():
         runs.sort(key=lambda run: (not run.started, run.started, at.get(run.stage, 0), run.stage))
     return {name: tuple(runs) for name, runs in by_cell.items()}
-
-
-def missing_tests(group: GroupFacts) -> Mapping[tuple[CellName, str], str]:
-    """Find tests that count as missing, and why: of other bytes than the run has, or a part of the tests."""
-    every = [record for _, record in group.records]
-    tests = (one for one in every if one.stage.startswith("test_"))
-    found = ((CellName.of(group.name, one.cell), one.stage, why_missing(one, every)) for one in tests)
-    return {(name, stage): why for name, stage, why in found if why}
 
 
 def _run(key: str, record: Record, missing: str) -> StageRun:

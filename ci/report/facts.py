@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ci.report.model import CellName, Problem, StageRun
@@ -19,7 +20,7 @@ from core.run.records import Record
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
-from pytorch_build.test.reports import checked, reports_of
+from pytorch_build.test.reports import checked, reports_of, why_missing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -53,6 +54,14 @@ class GroupFacts:
     unreadable: tuple[Unreadable, ...] = ()
     tests: tuple[GroupEntry, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+    @cached_property
+    def missing(self) -> Mapping[tuple[CellName, str], str]:
+        """Tests that count as missing, and why: of other bytes than the run has, or a part of the tests."""
+        every = [record for _, record in self.records]
+        tests = (one for one in every if one.stage.startswith("test_"))
+        found = ((CellName.of(self.name, one.cell), one.stage, why_missing(one, every)) for one in tests)
+        return {(name, stage): why for name, stage, why in found if why}
 
 
 @dataclass(frozen=True, kw_only=True)
