@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, errors, files
+from core.cli import exit_code
 from core.data import read_toml
 from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
@@ -164,17 +165,13 @@ def stale() -> Mapping[Path, str]:
 
 def main(words: list[str]) -> int:
     """Write the pages; with ``--check`` only say whether they are current."""
-    try:
-        if words not in ([], ["--check"]):
-            raise UsageError(f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check]")
-        _run(check=bool(words))
-    except FatalError as problem:
-        console.error(str(problem))
-        return problem.exit_code
-    return 0
+    return exit_code(lambda: _run(words))
 
 
-def _run(*, check: bool) -> None:
+def _run(words: list[str]) -> None:
+    if words not in ([], ["--check"]):
+        raise UsageError(f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check]")
+    check = bool(words)
     outdated = stale()
     names = ", ".join(path.name for path in outdated)
     if check and outdated:

