@@ -1,6 +1,6 @@
 """What a distribution bucket keeps and where: wheels that are staged or released, and who decided on them.
 
-Layout (`docs/publishing.md`)::
+Layout (`docs/releases.md`)::
 
     v2-staging/{family}/                        wheels, sidecars and pages, up for testing
     v2/{family}/                                the release index
