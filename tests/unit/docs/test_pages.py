@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SESSIONS = {one.name: one.calls for one in command_tables.all_sessions()}
+# nothing is done on these
+WITHOUT_COMMANDS = {"README.md", "glossary.md"}
 # what a test session does not know goes to pytest
 TO_PYTEST = {"test_smoke", "test_torch", "tests", "integration", "upstream"}
 
@@ -115,3 +117,11 @@ def test_invoke_takes_what_is_printed(page: str, command: str) -> None:
 def test_there_are_commands_and_links_to_look_at() -> None:
     assert len(printed("nox")) > 100
     assert len(printed("invoke")) > 10
+
+
+@pytest.mark.parametrize(
+    "page", [one for one in PAGES if one.name not in WITHOUT_COMMANDS], ids=lambda page: page.name
+)
+def test_pages_lead_with_a_command(page: Path) -> None:
+    head = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert re.search(r"^```(bash|toml)?\n", head, re.MULTILINE), page
