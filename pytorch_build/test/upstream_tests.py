@@ -59,13 +59,14 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """A source tree with tests."""
+    """A source tree with tests; `head` is what a hipified one, or one with commits on top, has checked out."""
 
     __test__ = False
 
     tree: Path
     version: str
     commit: str
+    head: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +90,16 @@ def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) 
 
 
 def own_tree(tree: Path) -> Tests:
-    """Take the user's own tree, as it is; a managed one of a build counts by its upstream commit."""
+    """Take the user's own tree, as it is; one that `checkout` made counts by its upstream commit, too."""
     path = tree.expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
-    commit = ""
+    commit = head = ""
     if (path / ".git").exists():
         git = Repository(path=path, managed=False)
-        commit = git.commit_of(UPSTREAM_TAG) or git.commit_of("HEAD")
-    return Tests(tree=path, version=_version(path), commit=commit)
+        head = git.commit_of("HEAD")
+        commit = git.commit_of(UPSTREAM_TAG) or head
+    return Tests(tree=path, version=_version(path), commit=commit, head=head)
 
 
 def _version(tree: Path) -> str:
@@ -142,7 +144,7 @@ def mismatch(torch: Torch, tests: Tests) -> str:
         return (
             f"torch {torch.version} was built from {torch.commit[:12]}, and {tests.tree} is at "
             f"{tests.commit[:12]} ({tests.version or 'no version.txt'})."
-            if torch.commit != tests.commit
+            if torch.commit not in {tests.commit, tests.head}
             else ""
         )
     if not tests.version:
