@@ -59,7 +59,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """A source tree with tests; `head` is what a hipified one, or one with commits on top, has checked out."""
+    """A source tree with tests; `head` is what one that `checkout` made has checked out."""
 
     __test__ = False
 
