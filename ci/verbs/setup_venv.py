@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from ci.install import (
     Wanted,
     choose,
+    devices_for,
     environment,
     install_chosen,
+    known_offers,
     others_index,
     parse_requirements,
     pinned,
     planned,
 )
-from ci.install.devices import devices_for, known_offers
 from core import console
 from core.cli.options import add_group, add_platform, common_from
 from core.cli.options import environment as variables

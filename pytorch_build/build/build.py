@@ -51,7 +51,6 @@ _PASSING = frozenset(
 _CODE = (
     "build/execution.py",
     "build/plans/*.py",
-    "build/rpaths.py",
     "build/stage.py",
     "platforms.*",
     "split/*.py",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from core import process
 from core.data import json_object, parse_toml
 from core.errors import DataError, MissingInputError
-from pytorch_build.lock.pins import SETUP_FILES, adds_commit
+from pytorch_build.lock.versions import SETUP_FILES, adds_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -27,8 +27,7 @@ from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import processor
-from pytorch_build.split.formats import ElfLibrary, PeLibrary
-from pytorch_build.split.library import AlreadySplitError, SplitError
+from pytorch_build.split.library import AlreadySplitError, ElfLibrary, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:

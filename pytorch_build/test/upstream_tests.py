@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from core import console, process
 from core.data import Model, data_file, read_text
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
-from pytorch_build.lock import pins
+from pytorch_build.lock import versions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import tree_path
 from pytorch_build.sources.edits import UPSTREAM_TAG
@@ -101,8 +101,8 @@ def own_tree(tree: Path) -> Tests:
 
 
 def _version(tree: Path) -> str:
-    path = tree / pins.VERSION_FILE
-    return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""
+    path = tree / versions.VERSION_FILE
+    return versions.parse_version(read_text(path), str(path)) if path.is_file() else ""
 
 
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
@@ -146,7 +146,7 @@ def mismatch(torch: Torch, tests: Tests) -> str:
             else ""
         )
     if not tests.version:
-        return f"{tests.tree} has no {pins.VERSION_FILE}, so it is unknown which torch its tests are for."
+        return f"{tests.tree} has no {versions.VERSION_FILE}, so it is unknown which torch its tests are for."
     if Version(torch.version).release[:3] == Version(tests.version).release[:3]:
         return ""
     return f"torch is {torch.version}, and the tests in {tests.tree} are for {tests.version}."

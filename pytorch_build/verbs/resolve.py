@@ -15,8 +15,7 @@ from core.run.job_files import job_files
 from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
-from pytorch_build.lock.plan import complete, outputs
-from pytorch_build.lock.stored import source_lock
+from pytorch_build.lock.stored import complete, outputs, source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
