@@ -6,7 +6,7 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -19,9 +19,7 @@ from core.run.records import FileRecord
 from core.wheel import parse_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from packaging.version import Version
+    from collections.abc import Iterable
 
     from core.run import Platform, RunOutputs
     from core.stores import Store
@@ -49,22 +47,6 @@ def is_ours(name: str) -> bool:
     """Return whether a distribution's name, in any spelling, is one of ours."""
     normal = canonicalize_name(name)
     return normal in our_names() or any(fnmatchcase(normal, glob) for glob in _names().globs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """A wheel or sdist in a run's outputs."""
-
-    key: str
-    filename: str
-    name: str
-    version: Version
-    size: int
-
-    @property
-    def is_wheel(self) -> bool:
-        """Whether it is a wheel."""
-        return self.filename.endswith(".whl")
 
 
 def is_distribution(filename: str) -> bool:
@@ -139,23 +121,3 @@ def withdraw(store: Store, key: str) -> None:
     """Take a distribution of the local run out again, sidecar included."""
     store.delete(f"{key}{SIDECAR}")
     store.delete(key)
-
-
-def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Distribution]:
-    """Return a group's wheels and sdists, by name, version and file name."""
-    prefix = outputs.python_prefix(artifact_group)
-    found = []
-    for stored in store.list(prefix):
-        path = PurePosixPath(stored.key)
-        if str(path.parent) == prefix and is_distribution(path.name):
-            name = parse_name(path.name)
-            found.append(
-                Distribution(
-                    key=stored.key,
-                    filename=path.name,
-                    name=name.distribution,
-                    version=name.version,
-                    size=stored.size,
-                )
-            )
-    return sorted(found, key=lambda one: (one.name, one.version, one.filename))

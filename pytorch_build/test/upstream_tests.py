@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from pytorch_build.sources.checkout import tree_path
 from pytorch_build.sources.edits import UPSTREAM_TAG
 from pytorch_build.sources.git import Repository, is_commit
 from pytorch_build.sources.trees import checkout_options
+from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -314,7 +314,4 @@ def _named(name: str, known: Sequence[str], option: str) -> Sequence[str]:
 
 
 def _matching(pattern: str, known: Sequence[str]) -> Sequence[str]:
-    written = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
-    parts = re.split(r"(\*\*/|\*)", pattern)
-    expression = re.compile("".join(written.get(part, re.escape(part)) for part in parts))
-    return [name for name in known if expression.fullmatch(name)]
+    return [name for name in known if path_pattern(pattern).fullmatch(name)]

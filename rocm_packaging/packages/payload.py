@@ -99,7 +99,7 @@ def path_pattern(glob: str) -> re.Pattern[str]:
     """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts))
+    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> PayloadFile:
