@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
-from core.archive.zip_reader import unsafe_path
+from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
 from core.files import unwritten
 from core.run import this_platform

@@ -94,7 +94,7 @@ class Digests:
 
 def packed_content(path: Path) -> tuple[int, str]:
     """Return the size and digest of a file's gzip form without keeping it."""
-    from core.archive.zip_writer import HashingStream  # few uploads hold a large log
+    from core.archive.zips import HashingStream  # few uploads hold a large log
 
     with Path(os.devnull).open("wb") as nothing:
         sink = HashingStream(nothing)

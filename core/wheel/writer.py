@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_version
 
 from core.archive import Member
 from core.archive.compression import LEVEL
-from core.archive.zip_writer import EARLIEST, HashingStream, ZipWriter
+from core.archive.zips import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
 from core.files import atomic
 

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from core import archive, console, files, process
-from core.archive import Member, zip_reader
-from core.archive.zip_reader import is_executable
+from core.archive import Member, zips
+from core.archive.zips import is_executable
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
@@ -229,7 +229,7 @@ def planned(
 
 def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: int | None = None) -> Path:
     """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
-    with zip_reader.opened(wheel) as archive:
+    with zips.opened(wheel) as archive:
         listed = (info for info, _ in require_listing(wheel, archive).files)
         infos = {info.filename: info for info in listed if not info.filename.endswith(_WINDOWS)}
     changes = planned(read_members(wheel, infos.values()), layout, family)

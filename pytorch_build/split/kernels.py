@@ -21,7 +21,7 @@ import zstandard
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
+from core.archive import zips
 from core.errors import CheckError, WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
@@ -212,11 +212,11 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     for wheel in wheels:
         tap = Tap(wanted=lambda _, head: head.startswith(_READ), inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
-        with zip_reader.opened(wheel) as archive:
+        with zips.opened(wheel) as archive:
             names.update(archive.namelist())
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
-    with zip_reader.opened(fat) as archive:
+    with zips.opened(fat) as archive:
         yield from (f"{name} is in none of the wheels." for name in archive.namelist() if name not in names)
     wanted = {(one.binary(package), one.target, one.sha256) for one in code}
     for binary, target, _ in wanted - found.kernels:

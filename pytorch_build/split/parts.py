@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core.archive import Made, Member, zip_reader
-from core.archive.zip_reader import is_executable
+from core.archive import Made, Member, zips
+from core.archive.zips import is_executable
 from core.data import Model, data_file
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
@@ -78,7 +78,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
             f"{fat_wheel.name} does not say which ROCm it was built against.",
             hint="Set --rocm-version V.",
         )
-    with zip_reader.opened(fat_wheel) as archive:
+    with zips.opened(fat_wheel) as archive:
         listing = require_listing(fat_wheel, archive)
     infos = {info.filename: info for info, _ in listing.files}
     contents = take_apart(fat_wheel, scratch)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
-from core.archive.zip_reader import MemberStream
+from core.archive import zips
+from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import parse_wheel_name
@@ -86,7 +86,7 @@ class Rocm:
 
 def listing_of(wheel: Path) -> Listing:
     """Read which files a wheel's RECORD lists."""
-    with zip_reader.opened(wheel) as archive:
+    with zips.opened(wheel) as archive:
         return require_listing(wheel, archive)
 
 
