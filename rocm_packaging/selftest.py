@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, junit, process
 from core.env import installed, installer, require
-from core.env.locks import locked_call
+from core.env.installer import locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.run import group_name, records, stage

@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from core import files, process
 from core.data import parse_toml
-from core.env import installer, locks
+from core.env import installer
 from core.env.installer import Install, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
 from core.packages import fits, takes
@@ -231,7 +231,7 @@ def pinned_call(
     text = "".join(f"{line}\n" for line in lines)
     whose: Whose = "others" if all(isinstance(one, Resolved) for one in pins) else "ours"
     return Install(
-        files=(locks.kept(folder, "pinned", text),),
+        files=(installer.kept(folder, "pinned", text),),
         sources=sources,
         hashed=True,
         dependencies=False,

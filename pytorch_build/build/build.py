@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
-from core.env.installer import Install
-from core.env.locks import BUILDS, locked_call, target_lock
+from core.env.installer import BUILDS, Install, locked_call, target_lock
 from core.environment import need_of
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of

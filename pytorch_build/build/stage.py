@@ -17,7 +17,7 @@ from core.archive.zips import is_executable
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
-from core.env.locks import locked_call
+from core.env.installer import locked_call
 from core.run.stage import Made
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel

@@ -15,8 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from core.errors import DataError
 from core.run import records
-from pytorch_build.check import Expectation
-from pytorch_build.check.policy import matches
+from pytorch_build.check import Expectation, matches
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from core.run.records import Record
-    from pytorch_build.check import Finding, WheelView
-    from pytorch_build.check.policy import Policy
+    from pytorch_build.check import Finding, Policy, WheelView
     from pytorch_build.context import Context
 
 

@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING, BinaryIO
 
 from core.binaries import elf
-from pytorch_build.check import DeviceFacts
+from pytorch_build.check import DeviceFacts, load_policy
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles
-from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check import Expectation, Finding, Severity, WheelView
+    from pytorch_build.check import Expectation, Finding, Policy, Severity, WheelView
     from pytorch_build.check.bundles import Bundle, Data
-    from pytorch_build.check.policy import Policy
 
     _Found = Iterator[tuple[Severity, str, str]]  # with the message and where
 

@@ -1,9 +1,9 @@
 """ELF and PE files: what they need, where they look for it, what provides it, what a loader would refuse.
 
-Search rules of ELF: ld.so(8). Libraries that every system has: PEP 600. Of PE: Microsoft's page on the search
-order of DLLs, and `os.add_dll_directory`: the folder of the file that needs one, Windows' own, and folders that
-a package adds; never PATH. DLLs of a machine: delvewheel's lists (names that all of Windows 7 to 11 have, by
-machine), and `policy.toml`.
+Search rules of ELF: ld.so(8). Libraries that every system has: PEP 600. Of PE: Microsoft's page on the
+search order of DLLs, and `os.add_dll_directory`: the folder of the file that needs one, Windows' own, and
+folders that a package adds; never PATH. DLLs of a machine: delvewheel's lists (names that all of Windows 7
+to 11 have, by machine), and `policy.toml`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from core.archive import zips
 from core.binaries import pe
 from core.errors import MissingInputError, WheelError
-from pytorch_build.check.policy import Providers, matches, some
+from pytorch_build.check import Providers, matches, some
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check import Binary, Finding, Severity, WheelMember, WheelView
-    from pytorch_build.check.policy import Policy, Windows
+    from pytorch_build.check import Binary, Finding, Policy, Severity, WheelMember, WheelView, Windows
 
 
 CHECK = "elf"

@@ -28,10 +28,10 @@ from pytorch_build.check import (
     contents,
     device_code,
     libraries,
+    load_policy,
     ordered,
 )
 from pytorch_build.check.bundles import BundleError
-from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
 

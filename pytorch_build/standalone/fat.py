@@ -24,8 +24,8 @@ from core.errors import RocmError, UsageError, WheelError, nearest
 from core.wheel import parse_wheel_name, read_metadata, read_text_member
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
+from pytorch_build.check import load_policy
 from pytorch_build.check.libraries import origin
-from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone.libraries import (
     from_folder,
     listing_of,

@@ -24,8 +24,7 @@ from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
-from pytorch_build.check import libraries
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check import libraries, load_policy
 from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
 from pytorch_build.standalone.needs import matches
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from core.wheel.writer import WrittenFile
-    from pytorch_build.check.policy import Policy
+    from pytorch_build.check import Policy
 
 _CHUNK = 1 << 20
 _SHOWN = 3

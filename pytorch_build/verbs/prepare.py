@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import add_platform, common_from
 from core.env import installer, require
-from core.env.locks import locked_call
+from core.env.installer import locked_call
 from core.errors import UsageError
 from core.run import this_platform
 from pytorch_build.build.toolchain import plan, provide

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
 from core.env import engines, require
-from core.env.locks import TORCH_TESTS, locked_call
+from core.env.installer import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.sources import source_options
 from pytorch_build.build import container

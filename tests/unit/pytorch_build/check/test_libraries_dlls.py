@@ -7,8 +7,7 @@ import pytest
 from packaging.tags import parse_tag
 
 from core.errors import MissingInputError
-from pytorch_build.check import Expectation, libraries
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check import Expectation, libraries, load_policy
 from pytorch_build.check.run import check_wheel
 from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
