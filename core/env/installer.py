@@ -62,8 +62,9 @@ class Sources:
 class Install:
     """One call of the installer. Hashed and unhashed requirements never share one.
 
-    `sources` are None for the user's own configuration; `gpu_family` is what sdists are built for, as that of `rocm` reads it. `whose` says whether packages of
-    our names may come of it: no `others`, whoever requires them; with a `prebuilt` torch its own.
+    `sources` are None for the user's own configuration; `gpu_family` is what sdists are built for, as that of
+    `rocm` reads it. `whose` says whether packages of our names may come of it: no `others`, whoever requires
+    them; with a `prebuilt` torch its own.
     """
 
     requirements: tuple[str, ...] = ()
