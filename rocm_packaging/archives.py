@@ -15,24 +15,17 @@ import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
-from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
 from core.files import unwritten
-from core.run import this_platform
+from core.run import Platform, this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
-
-    from core.archive.tar import Member
-    from core.run import Platform
-
 
 SUFFIXES = (ZSTD, XZ)  # the preferred one first
 SIDECAR = ".sha256sum"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,12 @@ from packaging.version import Version
 
 from ci.install.dependencies import mirror
 from core import console, files, process
-from core.env import installed, installer, interpreter
-from core.env.installer import Install, Sources, configured
+from core.env import Interpreter, installed, installer, interpreter
+from core.env.installer import Backend, Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
 from core.families import detect, families, gpu_targets, parents
-from core.packages import resolution, takes
-from core.packages.resolution import others_question, pinned_call, resolve_others
+from core.packages import Offer, RunGroup, resolution, takes
+from core.packages.resolution import Resolved, others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.parallel import each
 from core.wheel.distributions import is_ours
@@ -45,13 +46,6 @@ from rocm_packaging.packages.layouts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from core.env import Interpreter
-    from core.env.installer import Backend
-    from core.packages import Offer, RunGroup
-    from core.packages.resolution import Resolved
-    from core.packages.sources import PackageSource
     from core.run import Platform
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP
-from ci.publish.buckets import access
+from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
+from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
 from core.run.locations import Origin
 from core.run.plan import Decision, Upload
 from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import date
 
     from ci.plan.data import Data, Paths, Tier
     from ci.plan.events import Changes, Event
-    from ci.plan.inputs import Inputs, Labels
-    from ci.publish.buckets import Buckets
     from core.run import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 

@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from pytorch_build.check import Expectation, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
     from ci.promote.promotion import Origin

@@ -13,6 +13,7 @@ Layout (`docs/publishing.md`)::
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -26,8 +27,6 @@ from core.run import Platform, key_name
 from core.run.records import FileRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from core.stores import Store
 
 STAGING = "v2-staging"

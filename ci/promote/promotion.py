@@ -8,8 +8,10 @@ at the same moment end with one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ci.promote import documents
@@ -19,9 +21,6 @@ from core.errors import ConflictError, MissingInputError, StoreError
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from ci.promote.facts import Facts
     from core.stores import Outcome, Store
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -40,7 +41,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from http.client import HTTPResponse
 
     from core.cli.options import Common

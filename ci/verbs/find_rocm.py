@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.github import from_environment
 from ci.plan import data
-from ci.plan.artifacts import find_place
+from ci.plan.artifacts import Place, find_place
 from ci.plan.origins import Search, completed, needs
 from ci.plan.outputs import write_outputs
 from core import console
@@ -16,9 +17,6 @@ from core.cli.options import common_from, environment
 from core.run.plan import Plan
 
 if TYPE_CHECKING:
-    import argparse
-
-    from ci.plan.artifacts import Place
     from core.run import Platform
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_group, add_platform, add_store_names, common_from
 
 if TYPE_CHECKING:
-    import argparse
-
     from ci.provenance.statements import Written
     from core.stores import Store
 

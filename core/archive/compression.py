@@ -18,9 +18,11 @@ import tempfile
 import threading
 import zlib
 from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
 
 import deflate
 from zlib_ng import zlib_ng
@@ -29,10 +31,6 @@ from core.archive import Edited, Made, Member
 from core.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-    from pathlib import Path
-    from typing import Self
-
     Sized = tuple[Member, int]
 
 BIG = 128 << 20

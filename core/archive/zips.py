@@ -15,21 +15,18 @@ import io
 import stat
 import struct
 import zipfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
 from core.archive import Member
 from core.archive.compression import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
 from core.errors import MissingInputError, WheelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
 
 CHUNK = 1 << 20
 KEPT = 32 << 20

@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -25,17 +26,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console, files, process
-from core.env import installed
+from core.env import Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError, nearest
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import is_ours, our_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from core.cli.options import Common
-    from core.env import Interpreter
 
 
 Backend = Literal["uv", "pip"]

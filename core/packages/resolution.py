@@ -22,16 +22,13 @@ from packaging.version import Version
 
 from core import files, process
 from core.data import parse_toml
-from core.env import installer
-from core.env.installer import Install, configured
+from core.env import Interpreter, installer
+from core.env.installer import Install, Sources, Whose, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
-from core.packages import fits, takes
+from core.packages import Offer, fits, takes
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
-    from core.env import Interpreter
-    from core.env.installer import Sources, Whose
-    from core.packages import Offer
     from core.packages.sources import PackageSource
     from core.run import Platform
     from core.run.records import FileRecord

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,12 +15,9 @@ from pydantic import Field, ValidationError
 from core.causes import Cause  # noqa: TC001 - pydantic reads it
 from core.data import Model
 from core.errors import DataError
-from core.run import is_record, key_name
+from core.run import RunOutputs, is_record, key_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from core.run import RunOutputs
     from core.stores import Store
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
@@ -18,7 +19,6 @@ from core.errors import WheelError
 
 if TYPE_CHECKING:
     import zipfile
-    from pathlib import Path
 
     from packaging.metadata import RawMetadata
     from packaging.tags import Tag

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,8 +20,6 @@ from core.run.records import FileRecord
 from core.wheel import parse_name, parse_wheel_name, read_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from core.run import Platform, RunOutputs
     from core.stores import Store
 

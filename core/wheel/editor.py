@@ -13,15 +13,17 @@ import io
 import tarfile
 import zlib
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
 from core.archive import Member, zips
 from core.archive.compression import DEFLATED, LEVEL, Workers
-from core.archive.zips import HashingStream, ZipWriter
+from core.archive.zips import HashingStream, Span, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
 from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
@@ -30,10 +32,6 @@ from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row,
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from core.archive.zips import Span
 
     # of a text file's path in the old wheel and content: its new content, the same for no change;
     # it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`

@@ -13,6 +13,7 @@ import hashlib
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +27,6 @@ from core.wheel import find_dist_info, read_text_member
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # The largest real wheels (torch for every GPU family) unpack to about 15 GB.
 MAX_UNPACKED = 256 << 30

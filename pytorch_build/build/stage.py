@@ -7,6 +7,7 @@ there where torch only runs. They are replaced once, before anything else sees t
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -30,21 +31,17 @@ from pytorch_build.build.toolchain import places, provided
 from pytorch_build.check import Expectation, WheelMember, findings_table, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.sdk import ask, link
+from pytorch_build.sdk import RocmSdk, ask, link
 from pytorch_build.split.parts import split
-from pytorch_build.standalone.libraries import RocmFile, read_members, unpacked
-from rocm_packaging.packages.layouts import packages, payload_folder
+from pytorch_build.standalone.libraries import Binary, RocmFile, read_members, unpacked
+from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator, Mapping, Sequence
 
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
-    from pytorch_build.sdk import RocmSdk
-    from pytorch_build.standalone.libraries import Binary
-    from rocm_packaging.packages.layouts import Layout
 
 
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")

@@ -7,6 +7,7 @@ forbidden contents, and which libraries come from where.
 from __future__ import annotations
 
 import re  # noqa: TC003 - pydantic reads it
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -21,8 +22,6 @@ from core.errors import CheckError
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
     from core.wheel import WheelInfo, WheelMetadata, WheelName

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
@@ -20,18 +21,25 @@ from packaging.utils import canonicalize_name
 from core.archive import zips
 from core.binaries import pe
 from core.errors import MissingInputError, WheelError
-from pytorch_build.check import Providers, matches, some
+from pytorch_build.check import (
+    Binary,
+    Finding,
+    Policy,
+    Providers,
+    Severity,
+    WheelMember,
+    WheelView,
+    Windows,
+    matches,
+    some,
+)
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from packaging.tags import Tag
 
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check import Binary, Finding, Policy, Severity, WheelMember, WheelView, Windows
 
 
 CHECK = "elf"

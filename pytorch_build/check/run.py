@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -21,6 +23,7 @@ from core.wheel import parse_wheel_name, read_metadata, read_wheel_info
 from core.wheel.record import RecordProblem, Tap, verify_record
 from pytorch_build.check import (
     Binary,
+    Expectation,
     Finding,
     WheelMember,
     WheelView,
@@ -34,12 +37,6 @@ from pytorch_build.check import (
 from pytorch_build.check.bundles import BundleError
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pytorch_build.check import Expectation
 
 _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")

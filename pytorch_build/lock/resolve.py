@@ -7,25 +7,18 @@ project is found, side by side.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from core.errors import DataError, SourceError
+from core.errors import DataError, FatalError, SourceError
 from pytorch_build.lock import versions
-from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
+from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, ProjectSource, TorchRef
 from pytorch_build.sources.git import Origins, Reader, require_safe
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from core.errors import FatalError
-    from pytorch_build.lock.source_lock import Kind
-    from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 
 @dataclass(frozen=True, kw_only=True)

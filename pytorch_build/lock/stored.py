@@ -6,30 +6,25 @@ here, before anything builds.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import environment
+from core.cli.options import Common, environment
 from core.data import compact, parse_json
 from core.errors import MissingInputError, SourceError, UsageError
 from core.families import CPU
-from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
+from core.run.plan import PLATFORMS, Cell, Plan, matrices, refuse_outputs
 from pytorch_build.lock.resolve import resolve
-from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, SAMPLE_SCHEME
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, SAMPLE_SCHEME, TorchRef
 from pytorch_build.sdk import RocmOptions, find_version
 from pytorch_build.sources.git import Origins, require_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
-
-    from core.cli.options import Common
     from core.run import Platform
-    from core.run.plan import Cell
     from pytorch_build.context import Context
-    from pytorch_build.lock.source_lock import LockedProject
-    from pytorch_build.refs.torch_refs import TorchRef
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]
     # of a torch ref on a platform, for one of its GPU families: ``cpu`` only where there is no other

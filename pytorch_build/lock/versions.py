@@ -16,18 +16,15 @@ of dev wheels sort by hash, not by date. Pick dev wheels by their full version.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
 from core.cli.options import RELEASE_TYPES
 from core.errors import SourceError, UsageError, nearest
 from pytorch_build.sources.git import is_commit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 RELATED_COMMITS_FILE = "related_commits"
 TRITON_PIN_FILE = ".ci/docker/ci_commit_pins/triton.txt"

@@ -10,7 +10,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,9 +27,6 @@ from pytorch_build.sources.checkout import CheckoutOptions, tree_path
 from pytorch_build.sources.git import Repository, last_words, submodules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock

@@ -13,8 +13,10 @@ import os
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -25,17 +27,13 @@ from core.archive import zips
 from core.errors import CheckError, WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
-from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
+from pytorch_build.check.bundles import Bundle, BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import processor
-from pytorch_build.split.library import AlreadySplitError, ElfLibrary, PeLibrary, SplitError
+from pytorch_build.split.library import AlreadySplitError, ElfLibrary, Library, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from pytorch_build.check.bundles import Bundle, Data
-    from pytorch_build.split.library import Library
+    from pytorch_build.check.bundles import Data
 
 # The level that ROCm's own packages have.
 LEVEL = 3

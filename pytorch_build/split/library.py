@@ -15,7 +15,9 @@ from __future__ import annotations
 import mmap
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from core.binaries import up
@@ -23,9 +25,6 @@ from core.binaries.elf import HEADER, LOAD, PHDR, SECTION, SEGMENT, Segment
 from core.binaries.elf import Section as Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from pytorch_build.check.bundles import Data
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from pathlib import Path
@@ -17,20 +18,16 @@ from core.archive.zips import is_executable
 from core.data import Model, data_file
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
-from core.wheel import read_metadata, read_wheel_info
+from core.wheel import WheelMetadata, read_metadata, read_wheel_info
 from core.wheel.editor import Additions, assemble_wheel, edit_wheel
 from core.wheel.record import require_listing
 from core.wheel.writer import WheelSpec, file_stem
 from pytorch_build.check.device_code import processor
-from pytorch_build.split.kernels import require_whole, take_apart
+from pytorch_build.split.kernels import Code, Contents, require_whole, take_apart
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from core.wheel import WheelMetadata
-    from pytorch_build.split.kernels import Code, Contents
 
 
 @dataclass(frozen=True, kw_only=True)

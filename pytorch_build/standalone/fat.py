@@ -10,6 +10,7 @@ import contextlib
 import posixpath
 import re
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -27,25 +28,24 @@ from core.wheel.record import require_listing
 from pytorch_build.check import load_policy
 from pytorch_build.check.libraries import origin
 from pytorch_build.standalone.libraries import (
+    Platform,
+    RocmFile,
     from_folder,
     listing_of,
     read_file,
     read_members,
     with_search_path,
 )
-from pytorch_build.standalone.needs import Follower, Machine, load_table
+from pytorch_build.standalone.needs import Bundle, Follower, Machine, load_table
 from rocm_packaging.packages.layouts import device_target, is_rocm, library_globs
 from rocm_packaging.packages.payload import joined
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterable, Mapping, Sequence
 
     from packaging.version import Version
 
     from core.wheel.writer import WrittenFile
-    from pytorch_build.standalone.libraries import Platform, RocmFile
-    from pytorch_build.standalone.needs import Bundle
 
 
 _INIT = "_rocm_init.py"

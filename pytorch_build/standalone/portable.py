@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,15 +25,12 @@ from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
-from pytorch_build.check import libraries, load_policy
+from pytorch_build.check import Policy, libraries, load_policy
 from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
 from pytorch_build.standalone.needs import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from core.wheel.writer import WrittenFile
-    from pytorch_build.check import Policy
 
 _CHUNK = 1 << 20
 _SHOWN = 3

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -25,9 +27,6 @@ from core.data import Model, parse_json, read_text
 from core.errors import ConflictError, MissingInputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from core.junit import Document
     from core.run import RunOutputs
     from core.stores import Store

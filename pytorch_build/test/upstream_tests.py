@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -23,8 +24,6 @@ from pytorch_build.sources.trees import checkout_options
 from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock

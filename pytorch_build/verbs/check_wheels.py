@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.run import group_name, records
 from core.wheel import parse_wheel_name
-from pytorch_build.check import Expectation, findings_json, findings_table, require_no_errors
+from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
 from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
-from pytorch_build.context import context
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
-    from pytorch_build.check import Finding
-    from pytorch_build.context import Context
+from pytorch_build.context import Context, context
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

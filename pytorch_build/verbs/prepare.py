@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_platform, common_from
@@ -14,9 +14,6 @@ from core.errors import UsageError
 from core.run import this_platform
 from pytorch_build.build.toolchain import plan, provide
 from pytorch_build.context import add_source_options, mirrors_from
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from core.binaries import rpath
-from rocm_packaging.artifacts import GENERIC, merged, resolve_link
+from rocm_packaging.artifacts import GENERIC, Artifact, Entry, merged, resolve_link
 from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from core.binaries.elf import ElfFacts
-    from rocm_packaging.artifacts import Artifact, Entry
 
 _MAX_LINKS = 40  # what Linux follows before it gives up
 _LICENSE = re.compile(

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -23,8 +24,6 @@ from core.cli.options import environment
 from core.stores.s3 import open_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from core.stores import Store
 
 # what a run's wheels lie in; pages of a release index are part of its promotion, and not the server's
