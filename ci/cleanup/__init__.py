@@ -18,12 +18,11 @@ from ci.promote import documents
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
 from core.http import links
+from core.stores import Stored
 from core.wheel import parse_name
 
 if TYPE_CHECKING:
     from packaging.version import Version
-
-    from core.stores import Stored
 
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"

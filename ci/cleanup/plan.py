@@ -26,11 +26,11 @@ from ci.publish.index.pages import SIDECAR
 from core import console, parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
+from core.stores import Store, Stored
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from core.stores import Store, Stored
 
 RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
 _BUCKET_SCHEME = "s3://"

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -31,6 +30,7 @@ from core.packages import Offer, RunGroup, resolution, takes
 from core.packages.resolution import Resolved, others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.parallel import each
+from core.run import Platform
 from core.wheel.distributions import is_ours
 from pytorch_build.test.installation import PREFIXES, require_device_code
 from rocm_packaging.origin import require_devices, sdist_requires
@@ -44,10 +44,6 @@ from rocm_packaging.packages.layouts import (
     sdk_target,
     tested_targets,
 )
-
-if TYPE_CHECKING:
-    from core.run import Platform
-
 
 MARKER = "run-packages.json"
 _EXTRA = "device-"

@@ -23,11 +23,11 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreErr
 from core.packages import Offer, RunGroup, fits, required_by
 from core.packages.resolution import Question, Resolved, others_of, resolve
 from core.parallel import each
+from core.stores import Store
 from core.wheel.distributions import SIDECAR, describe
 
 if TYPE_CHECKING:
     from core.run.records import FileRecord
-    from core.stores import Store
 
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"

@@ -19,6 +19,7 @@ from core.console import Transfer, transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
 from core.run import LOCAL_RUN, this_platform
 from core.run.locations import location
+from core.stores import Store
 from core.stores.location import open_store
 from rocm_packaging.archives import (
     MARKER,
@@ -35,7 +36,6 @@ from rocm_packaging.artifacts import GENERIC, INCOMPLETE, targets_of
 
 if TYPE_CHECKING:
     from core.families import Family
-    from core.stores import Store
 
 LOCK = ".fetch.lock"
 _LEAST_JOBS = 8  # a store is waited for more than computed with

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
+from core.run import Platform
 from core.run.locations import Origin
 from core.run.plan import Decision, Upload
 from rocm_packaging.packages.payload import path_pattern
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from ci.plan.data import Data, Paths, Tier
     from ci.plan.events import Changes, Event
-    from core.run import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 
 DISPATCHES = ("workflow_dispatch", "workflow_call")

@@ -11,6 +11,7 @@ from ci.plan import decisions, families
 from ci.plan.data import Matrix, Test, reaches
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest
+from core.run import Platform
 from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, Stage, matrices
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import PROJECTS, TorchRef
@@ -19,7 +20,6 @@ from rocm_packaging.packages.versions import compute
 if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
-    from core.run import Platform
 
 _CHECKS = ("check_wheels",)
 _SAMPLE = "sample"

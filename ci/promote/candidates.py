@@ -24,6 +24,7 @@ from ci.promote.promotion import rewritten_here
 from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
+from core.stores import Store
 from core.wheel import read_metadata
 from core.wheel.editor import edit_sdist, edit_wheel
 from core.wheel.record import Tap, verify_record
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
     from ci.promote.promotion import Origin
-    from core.stores import Store
 
     Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
 

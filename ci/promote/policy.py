@@ -24,7 +24,7 @@ from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest
 from core.families import families
-from core.run import Platform  # noqa: TC001 - pydantic reads it
+from core.run import Platform
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
 

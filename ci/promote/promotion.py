@@ -18,11 +18,11 @@ from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
 from core import files, parallel
 from core.errors import ConflictError, MissingInputError, StoreError
+from core.stores import Outcome, Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
     from ci.promote.facts import Facts
-    from core.stores import Outcome, Store
 
     # puts a file into the release bucket, or with a suffix its sidecar
     Origin = Callable[[Store, PromotedFile, str], Outcome]

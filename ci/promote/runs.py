@@ -17,6 +17,7 @@ from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families, group_families
 from core.run import RunOutputs, is_record, key_name, records
+from core.stores import Outcome, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
@@ -26,7 +27,6 @@ from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
     from core.run.records import FileRecord, Record
-    from core.stores import Outcome, Store
 
 
 Kind = Literal["all", "rocm", "pytorch"]

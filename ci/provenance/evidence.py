@@ -35,6 +35,7 @@ from core.errors import (
 )
 from core.http import open_url, reachable
 from core.run import is_record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
-    from core.stores import Store
 
     Promised = tuple[Recorded, FileRecord]
 

@@ -21,12 +21,12 @@ from core.errors import DataError, MissingInputError
 from core.http import without_secret
 from core.run import RunOutputs, is_record
 from core.run.stage import BUILDER
+from core.stores import Store
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from core.run.records import FileRecord, Record
-    from core.stores import Store
 
 NAMES_FILE = Path(__file__).with_name("provenance.toml")
 PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"

@@ -32,12 +32,12 @@ from ci.provenance.facts import (
 )
 from core import files, parallel
 from core.errors import ConflictError, DataError, MissingInputError, StoreError, nearest
+from core.run import RunOutputs
+from core.stores import Outcome, Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
     from ci.promote.runs import Recorded
-    from core.run import RunOutputs
-    from core.stores import Outcome, Store
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 # inputs of a build that the user or the ref's data chooses; the rest follows from these and from the tool

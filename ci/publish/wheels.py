@@ -26,6 +26,7 @@ from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import each
 from core.run import BUILD_MANIFEST, RunOutputs, artifact_groups, is_record, records
+from core.stores import Store, Stored
 from core.wheel import distributions
 from core.wheel.distributions import SIDECAR, Described
 from rocm_packaging.archives import is_archive
@@ -33,7 +34,6 @@ from rocm_packaging.archives import is_archive
 if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
-    from core.stores import Store, Stored
 
 _FAILED = ".failed.json"
 _TEST = "test_"

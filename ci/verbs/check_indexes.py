@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from ci.install.dependencies import mirror
 from ci.promote import documents
@@ -13,10 +12,8 @@ from ci.verbs.mirror_deps import source_of
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError
+from core.stores import Store
 from core.stores.location import open_store
-
-if TYPE_CHECKING:
-    from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

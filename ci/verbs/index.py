@@ -6,17 +6,14 @@ import argparse
 import gc
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.publish.index import Files, Indexed, Records, write_index
 from core import console
 from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError
 from core.run import RunOutputs, artifact_groups, group_name
+from core.stores import Store
 from core.stores.location import open_store
-
-if TYPE_CHECKING:
-    from core.stores import Store
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended
 _HALF_PUBLISHED = 3600

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolved
 from ci.publish.index import Records, write_index
@@ -19,9 +18,7 @@ from core.errors import StoreError
 from core.packages import RunGroup, find_group, offered
 from core.run import artifact_groups, records
 from core.run.records import Record
-
-if TYPE_CHECKING:
-    from core.stores import Store
+from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

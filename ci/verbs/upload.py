@@ -26,10 +26,10 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
+from core.run import RunOutputs
 from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:
-    from core.run import RunOutputs
     from core.run.job_files import JobFiles
     from core.run.records import FileRecord
 

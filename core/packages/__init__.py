@@ -16,6 +16,7 @@ from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
 from core.http import Link, has_secret, links, open_url, reachable, remote_file, without_secret
 from core.run import Platform, RunOutputs, artifact_groups, records
+from core.stores import Store
 from core.stores.location import open_store
 from core.wheel import distributions, parse_name, parse_wheel_name
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from core.cli.options import Common
     from core.run.records import FileRecord
-    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

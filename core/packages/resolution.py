@@ -26,11 +26,11 @@ from core.env import Interpreter, installer
 from core.env.installer import Install, Sources, Whose, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
 from core.packages import Offer, fits, takes
+from core.run import Platform
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
     from core.packages.sources import PackageSource
-    from core.run import Platform
     from core.run.records import FileRecord
 
 

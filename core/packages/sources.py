@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from packaging.version import Version
@@ -36,10 +36,8 @@ from core.packages import (
     requirements_in,
 )
 from core.run import LOCAL_RUN
+from core.stores import Store
 from core.wheel import distributions, read_metadata
-
-if TYPE_CHECKING:
-    from core.stores import Store
 
 _REFUSED = frozenset({401, 403, 404, 410})  # how servers say that they have nothing for this client
 _FAILED = 500

@@ -7,14 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote
 
 from core.errors import MissingInputError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from core.stores import Store
-
+from core.stores import Store
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
@@ -16,12 +15,10 @@ from core import files
 from core.data import Model, data_file
 from core.errors import WheelError
 from core.families import families
+from core.run import Platform, RunOutputs
 from core.run.records import FileRecord
+from core.stores import Store
 from core.wheel import parse_name, parse_wheel_name, read_metadata
-
-if TYPE_CHECKING:
-    from core.run import Platform, RunOutputs
-    from core.stores import Store
 
 SIDECAR = ".metadata"
 NAMES_FILE = Path(__file__).with_name("our_names.toml")

@@ -15,6 +15,7 @@ from core.cli.options import Common, environment
 from core.data import compact, parse_json
 from core.errors import MissingInputError, SourceError, UsageError
 from core.families import CPU
+from core.run import Platform
 from core.run.plan import PLATFORMS, Cell, Plan, matrices, refuse_outputs
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -23,7 +24,6 @@ from pytorch_build.sdk import RocmOptions, find_version
 from pytorch_build.sources.git import Origins, require_safe
 
 if TYPE_CHECKING:
-    from core.run import Platform
     from pytorch_build.context import Context
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]

@@ -27,6 +27,7 @@ from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Document
 from core.run import RunOutputs, records
 from core.run.records import Record
+from core.stores import Store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.test.results import (
     DEFAULT_CONFIG,
@@ -47,7 +48,6 @@ from rocm_packaging.packages.layouts import is_rocm
 if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run.stage import Stage
-    from core.stores import Store
 
 # property of a report, and detail of a record, that was made of those of all shards
 MERGED = "merged_shards"

@@ -25,11 +25,11 @@ from pydantic import Field
 from core import console, files
 from core.data import Model, parse_json, read_text
 from core.errors import ConflictError, MissingInputError, UsageError
+from core.run import RunOutputs
+from core.stores import Store
 
 if TYPE_CHECKING:
     from core.junit import Document
-    from core.run import RunOutputs
-    from core.stores import Store
 
 # how much longer than their mean the longest shard may take
 BALANCE = 1.1

@@ -13,6 +13,7 @@ from core import console
 from core.cli.options import Common, common_from, environment
 from core.errors import UsageError
 from core.families import CPU, gpu_targets
+from core.run import Platform
 from core.run.job_files import job_files
 from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
@@ -23,7 +24,6 @@ from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from core.run import Platform
     from pytorch_build.lock.source_lock import SourceLock
 
 

@@ -13,19 +13,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, family, gpu_targets
+from core.run import Platform
 from rocm_packaging import artifacts
 from rocm_packaging.artifacts import GENERIC, Artifact, Entry, families_of, merged, targets_of
 from rocm_packaging.packages import payload, versions
 from rocm_packaging.packages.layouts import RuntimePackage, libraries_in, packages, payload_folder
 from rocm_packaging.packages.payload import Licenses, Payload, licenses_of
-
-if TYPE_CHECKING:
-    from core.run import Platform
 
 Kind = Literal["core", "libraries", "device", "profiler"]
 _Targets = dict[str, tuple[str, ...]]  # GPU family, or gfx target of a split build -> its gfx targets
