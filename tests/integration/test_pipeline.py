@@ -21,7 +21,7 @@ from core import process
 from core.cli import Verb, main
 from core.errors import CheckError, ProcessError
 from core.wheel.editor import Additions, edit_sdist, edit_wheel
-from pytorch_build.build.rpaths import search_paths
+from pytorch_build.build.stage import search_paths
 from pytorch_build.standalone.libraries import read_members
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
 
