@@ -11,15 +11,12 @@ other projects, so torch comes last.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import files, process
 from core.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TEMPLATES = Path(__file__).parent / "templates"
 BRANCH = "main"

@@ -11,10 +11,10 @@ import json
 import os
 import shutil
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import zstandard
 
@@ -37,9 +37,6 @@ from rocm_packaging.sample.layout import (
     Library,
     data_files,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["FAMILIES", "ROCM_VERSION", "ensure_artifacts"]
 
