@@ -101,6 +101,18 @@ def copy(source: Path, target: Path) -> None:
 
 
 @contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """Lend a new folder that takes the place of another, as a whole, when it is filled."""
+    made(folder.parent)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part") as scratch:
+        fresh = made(Path(scratch) / "new")
+        yield fresh
+        if folder.exists():
+            folder.rename(Path(scratch) / "old")
+        fresh.rename(folder)
+
+
+@contextmanager
 def locked(path: Path, *, what: str) -> Iterator[None]:
     """Hold a lock file, so that two processes do not work on the same thing; wait for it aloud."""
     from filelock import FileLock, Timeout

@@ -19,13 +19,11 @@ from core.data import read_toml
 from core.errors import CheckError, DataError, FatalError, UsageError
 from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
-from docs import ci_tables, command_tables, roles
+from docs import command_tables, data_tables, roles
 from docs.command_tables import table
 from docs.house import LIMITS
 from docs.messages import message_tables
 from docs.mutants import score_table
-from docs.support_tables import support_tables
-from pytorch_build.refs import torch_refs as refs
 from rocm_packaging.origin import INDEXES_FILE
 
 if TYPE_CHECKING:
@@ -36,12 +34,6 @@ RECORD_SCHEMA = FOLDER / "record.schema.json"
 PLAN_SCHEMA = FOLDER / "plan.schema.json"
 
 _PART = re.compile(r"<!-- generated: (?P<name>[\w-]+) -->\n(?P<text>.*?)<!-- end of (?P=name) -->", re.DOTALL)
-
-
-def support() -> str:
-    """Write the support tables of the refs data, without the sample."""
-    by_platform = {platform: refs.load_refs(platform=platform) for platform in refs.PLATFORMS}
-    return support_tables(refs.embedded(), by_platform)
 
 
 def gpu_families() -> str:
@@ -90,7 +82,7 @@ def house_limits() -> str:
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
-    "support": support,
+    "support": data_tables.support_tables,
     "gpu-families": gpu_families,
     "rocm-indexes": rocm_indexes,
     "exit-codes": exit_codes,
@@ -99,11 +91,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "flows": command_tables.flow_tables,
     "common-options": command_tables.common_table,
     "verbs": command_tables.verb_tables,
-    "ci-tests": ci_tables.test_table,
-    "ci-labels": ci_tables.label_table,
-    "ci-families": ci_tables.family_table,
-    "ci-inputs": ci_tables.input_table,
-    "ci-outputs": ci_tables.output_table,
+    "ci-tests": data_tables.test_table,
+    "ci-labels": data_tables.label_table,
+    "ci-families": data_tables.family_table,
+    "ci-inputs": data_tables.input_table,
+    "ci-outputs": data_tables.output_table,
     "role-keys": roles.role_table,
     "role-trust": roles.assumption_table,
     "role-events": roles.event_table,
@@ -151,7 +143,7 @@ def pages() -> Mapping[Path, str]:
     return {
         **{path: filled(text, PARTS, where=path.name) for path, text in marked.items()},
         RECORD_SCHEMA: record_schema(),
-        PLAN_SCHEMA: ci_tables.plan_schema(),
+        PLAN_SCHEMA: data_tables.plan_schema(),
         roles.TEMPLATE: roles.template(),
     }
 

@@ -9,18 +9,15 @@ import ast
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 APART = {"sample", "templates"}

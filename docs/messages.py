@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from core.cli.options import ROOT
 from core.errors import FatalError
 from docs.command_tables import PACKAGES, table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _COLUMNS = ("message", "what to do")
 _LEFT_OUT = {"templates", "sample", "target", "smoke"}

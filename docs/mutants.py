@@ -13,10 +13,10 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -26,9 +26,6 @@ from core.cli.options import ROOT
 from core.data import Document, Model, load_toml
 from core.errors import CheckError, ProcessError, UsageError, nearest
 from docs.command_tables import table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DATA_FILE = Path(__file__).with_name("mutants.toml")
 SCORES_FILE = Path(__file__).with_name("mutants.json")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -20,9 +20,6 @@ from core.cli.options import ROOT
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from docs.command_tables import table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _ISSUER = "token.actions.githubusercontent.com"
 _PULL = "refs/pull/"

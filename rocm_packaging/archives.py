@@ -14,7 +14,6 @@ import posixpath
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,7 +22,7 @@ from typing import BinaryIO
 from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
-from core.files import unwritten
+from core.files import replaced, unwritten
 from core.run import Platform, this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
 
@@ -124,10 +123,7 @@ def extract(
     tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
     target = directory / archive.folder(this_platform())
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory, prefix=f".{target.name}.", suffix=".part") as work:
-            fresh = Path(work) / "new"
-            fresh.mkdir(mode=0o755)
+        with replaced(target) as fresh:
             try:
                 _unpack(tar, fresh, where=archive.filename)
             except ArtifactError as problem:
@@ -137,9 +133,6 @@ def extract(
             digest = source.finish()
             _require_digest(digest, sha256, archive, None)
             (fresh / MARKER).write_text(digest, encoding="ascii")
-            if target.exists():
-                target.rename(Path(work) / "old")
-            fresh.rename(target)
     except OSError as problem:
         raise unwritten(target, problem) from problem
     return target

@@ -24,8 +24,7 @@ from typing import Any, BinaryIO, Self
 
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
-from core.archive import Member
-from core.archive.compression import DEFLATED, LEVEL, STORED, Packed, Workers, longest_first, packed_in_order
+from core.archive import DEFLATED, LEVEL, STORED, Member, Packed, Workers, longest_first, packed_in_order
 from core.errors import MissingInputError, WheelError
 
 CHUNK = 1 << 20

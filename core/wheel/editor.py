@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
-from core.archive import Member, zips
-from core.archive.compression import DEFLATED, LEVEL, Workers
+from core.archive import DEFLATED, LEVEL, Member, Workers, zips
 from core.archive.zips import HashingStream, Span, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic

@@ -22,8 +22,7 @@ import deflate
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
-from core.archive import Member
-from core.archive.compression import LEVEL, Workers
+from core.archive import LEVEL, Member, Workers
 from core.archive.zips import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
 from core.files import atomic

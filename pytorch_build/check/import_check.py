@@ -15,11 +15,9 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import TextIO
 
 
 def main() -> int:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core import console, process
-from core.archive import Made, Member
-from core.archive.compression import Workers
+from core.archive import Made, Member, Workers
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive import Member
-from core.archive.compression import LEVEL, Workers
+from core.archive import LEVEL, Member, Workers
 from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_tar, write_wheel
 from rocm_packaging.packages.layouts import (

@@ -15,7 +15,7 @@ import pytest
 
 from core import process
 from pytorch_build.refs.torch_refs import PROJECTS
-from pytorch_build.sample.repositories import ensure_repositories
+from pytorch_build.sample import ensure_repositories
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.integration.clones import SERIES

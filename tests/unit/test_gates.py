@@ -137,7 +137,7 @@ def test_processes_output_and_the_environment_have_their_doors(what: set[str], d
 RIGHTS = {
     *("ci/flow.py", "ci/verbs/build_image.py", "ci/verbs/in_image.py", "core/env/engines.py"),
     *("core/env/installer.py", "core/stores/s3_client.py", "pytorch_build/build/forecast.py"),
-    *("pytorch_build/sample/repositories.py", "pytorch_build/sources/git.py", "pytorch_build/verbs/build.py"),
+    *("pytorch_build/sample/__init__.py", "pytorch_build/sources/git.py", "pytorch_build/verbs/build.py"),
     *("pytorch_build/verbs/test_torch.py", "requirements/lock.py"),
 }
 

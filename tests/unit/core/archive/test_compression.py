@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.archive import Edited, Made, Member, compression
-from core.archive.compression import Workers
+from core import archive as archives
+from core.archive import Edited, Made, Member, Workers
 from core.archive.zips import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
 
@@ -86,8 +86,8 @@ def test_archives_written_side_by_side_share_workers(shared: int) -> None:
 def test_a_big_member_is_one_stream_at_any_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
-    monkeypatch.setattr(compression, "BIG", 1 << 16)
-    monkeypatch.setattr(compression, "CHUNK", 50_000)
+    monkeypatch.setattr(archives, "BIG", 1 << 16)
+    monkeypatch.setattr(archives, "CHUNK", 50_000)
     source = tmp_path / "big"
     source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
     members = [Member(name="big", source=source), Member(name="small", source=b"x")]
@@ -109,8 +109,8 @@ def test_edits_show_in_the_archive_and_not_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes, size: int, level: int, *, big: bool
 ) -> None:
     if big:
-        monkeypatch.setattr(compression, "BIG", 1000)
-        monkeypatch.setattr(compression, "CHUNK", 1004 if size < 10_000 else size // 3)
+        monkeypatch.setattr(archives, "BIG", 1000)
+        monkeypatch.setattr(archives, "CHUNK", 1004 if size < 10_000 else size // 3)
     source = tmp_path / "file"
     source.write_bytes(b"0123456789" * (size // 10))
     before = source.read_bytes()
@@ -124,10 +124,10 @@ def test_edits_show_in_the_archive_and_not_in_the_file(
 
 
 def test_what_takes_longest_is_packed_first_and_listed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "LARGE", 1000)
+    monkeypatch.setattr(archives, "LARGE", 1000)
     contents = {"a": 10, "b": 2000, "c": 20, "d": 5000, "e": 2000}
     members = [Member(name=name, source=os.urandom(size)) for name, size in contents.items()]
-    order = compression.longest_first(members)
+    order = archives.longest_first(members)
     assert [member.name for _, (member, _) in order] == ["d", "b", "e", "a", "c"]
     raw = io.BytesIO()
     writer = ZipWriter(HashingStream(raw))
@@ -163,11 +163,11 @@ def test_a_batch_gives_all_its_memory_back_when_one_of_it_is_gone(tmp_path: Path
     paths = [tmp_path / f"{number}" for number in range(50)]
     for path in paths:
         path.write_bytes(os.urandom(100))
-    order = [one for _, one in compression.longest_first([Member(name=p.name, source=p) for p in paths])]
+    order = [one for _, one in archives.longest_first([Member(name=p.name, source=p) for p in paths])]
     paths[20].unlink()
     with Workers(jobs=1, memory=5000) as workers:
         with pytest.raises(MissingInputError, match="20 could not be read"):
-            list(compression.packed_in_order(order, workers, level=5, scratch=None))
+            list(archives.packed_in_order(order, workers, level=5, scratch=None))
         assert workers.take(5000, wait=False)
 
 
@@ -188,21 +188,20 @@ def inflated(*chunks: bytes) -> bytes:
 @pytest.mark.parametrize("level", [1, 4, 5, 9, 12])
 def test_chunks_join_to_one_stream(level: int) -> None:
     parts = [text(15_000), os.urandom(100_000), bytes(100_000), text(15_000, seed=1)]
-    packed = [compression.deflate_chunk(part, level, last=part is parts[-1]) for part in parts]
+    packed = [archives.deflate_chunk(part, level, last=part is parts[-1]) for part in parts]
     assert inflated(*packed) == b"".join(parts)
 
 
 def test_a_joint_costs_next_to_nothing() -> None:
     data = text(30_000)
-    closed = compression.deflate_chunk(data, 5, last=True)
-    opened = compression.deflate_chunk(data, 5, last=False)
+    closed = archives.deflate_chunk(data, 5, last=True)
+    opened = archives.deflate_chunk(data, 5, last=False)
     assert len(opened) - len(closed) <= 5, "zlib stood in, or more than an empty block was added"
 
 
 @given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=4), st.integers(1, 12))
 def test_any_data_joins(parts: list[bytes], level: int) -> None:
     packed = [
-        compression.deflate_chunk(part, level, last=index == len(parts) - 1)
-        for index, part in enumerate(parts)
+        archives.deflate_chunk(part, level, last=index == len(parts) - 1) for index, part in enumerate(parts)
     ]
     assert inflated(*packed) == b"".join(parts)

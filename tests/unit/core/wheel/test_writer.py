@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive import Member
-from core.archive.compression import Workers
+from core.archive import Member, Workers
 from core.errors import MissingInputError, WheelError
 from core.wheel.writer import WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
 

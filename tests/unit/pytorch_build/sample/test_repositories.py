@@ -7,7 +7,8 @@ import pytest
 
 from core import process
 from core.errors import ProcessError, UsageError
-from pytorch_build.sample import REPOSITORIES, ensure_repositories, repositories
+from pytorch_build import sample as samples
+from pytorch_build.sample import REPOSITORIES, ensure_repositories
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,7 @@ def test_nobodys_settings_change_a_commit(
 def test_every_template_is_in_its_repository_and_no_mode_differs(sample: Mapping[str, Path]) -> None:
     for name, path in sample.items():
         listed = [line.split("\t") for line in _git(path, "ls-tree", "-r", "main").splitlines()]
-        templates = set(repositories._template_files(name))
+        templates = set(samples._template_files(name))
         assert {file for mode, file in listed if mode.startswith("100644")} >= templates
         assert all(mode.startswith(("100644", "160000")) for mode, _ in listed)
 
@@ -90,9 +91,9 @@ def test_other_templates_give_other_repositories(
     tmp_path: Path, sample: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = ensure_repositories(tmp_path / "repos")
-    read = repositories._template_files
+    read = samples._template_files
     monkeypatch.setattr(
-        repositories,
+        samples,
         "_template_files",
         lambda name: {**read(name), "version.txt": b"9.9\n"} if name == "audio" else read(name),
     )
@@ -102,7 +103,7 @@ def test_other_templates_give_other_repositories(
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["repos"]
 
 
-@pytest.mark.parametrize("lost", ["torch/HEAD", repositories.STAMP])
+@pytest.mark.parametrize("lost", ["torch/HEAD", samples.STAMP])
 def test_what_is_half_there_is_made_again(tmp_path: Path, sample: Mapping[str, Path], lost: str) -> None:
     made = ensure_repositories(tmp_path / "repos")
     (tmp_path / "repos" / lost).unlink()

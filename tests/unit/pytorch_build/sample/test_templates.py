@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytorch_build.sample.repositories import TEMPLATES
+from pytorch_build.sample import TEMPLATES
 
 if TYPE_CHECKING:
     from pathlib import Path

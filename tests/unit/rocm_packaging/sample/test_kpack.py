@@ -4,16 +4,15 @@ import io
 
 import pytest
 
-from rocm_packaging.packages.kpack import read, read_reference
-from rocm_packaging.sample import kpack
-from rocm_packaging.sample.artifacts import TEMPLATES
+from rocm_packaging.packages.kpack import archive_name, read, read_reference, reference
+from rocm_packaging.sample import TEMPLATES, code_object, kernel_archive
 from tests.unit.pytorch_build.check.conftest import plain_bundle
 
 
 @pytest.mark.parametrize("count", [1, 7, 20])
 def test_an_archive_holds_each_librarys_code_object(count: int) -> None:
     code = {f"lib/lib{number}.so.1": bytes([number]) * (number + 3) for number in range(count)}
-    stream = io.BytesIO(kpack.archive("blas", "gfx942", code))
+    stream = io.BytesIO(kernel_archive("blas", "gfx942", code))
     archive = read(stream)
     assert (archive.group, archive.targets) == ("blas_lib", ("gfx942",))
     assert {one.binary: archive.content(stream, one) for one in archive.kernels} == {
@@ -22,13 +21,13 @@ def test_an_archive_holds_each_librarys_code_object(count: int) -> None:
 
 
 def test_a_library_says_where_its_archives_are() -> None:
-    said = read_reference(kpack.reference("blas", "lib/deep/libx.so.1"))
+    said = read_reference(reference("blas_lib", "lib/deep/libx.so.1").packed())
     assert said.binary == "lib/deep/libx.so.1"
     assert said.paths == ("../../.kpack/blas_lib_@GFXARCH@.kpack",)
-    assert kpack.path_of("blas", "gfx942") == ".kpack/blas_lib_gfx942.kpack"
+    assert archive_name("blas_lib", "gfx942") == ".kpack/blas_lib_gfx942.kpack"
 
 
 def test_the_compilers_only_code_object_is_found() -> None:
     bundle = plain_bundle("gfx942", code=b"\x7fELF".ljust(70, b"\1"))
-    assert kpack.code_object(bundle) == b"\x7fELF".ljust(70, b"\1")
+    assert code_object(bundle) == b"\x7fELF".ljust(70, b"\1")
     assert (TEMPLATES / "bin" / "tool").read_text(encoding="utf-8").startswith("#!/bin/sh\n")

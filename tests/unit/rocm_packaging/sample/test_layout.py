@@ -10,7 +10,7 @@ from core.families import gpu_targets
 from pytorch_build.check.bundles import code_objects, read_bundles
 from rocm_packaging.packages import layouts
 from rocm_packaging.packages.layouts import packages
-from rocm_packaging.sample.artifacts import TEMPLATES
+from rocm_packaging.sample import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, data_files
 from tests.unit.rocm_packaging.artifact_sets import PRELOADED
 
