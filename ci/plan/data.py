@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence  # noqa: TC003 - pydantic reads them
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
@@ -124,10 +125,15 @@ class Exclusion(Model):
         )
 
 
+def tool_python() -> str:
+    """Return the series of the Python that runs this."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
 class Matrix(Model):
     """One table of the matrix file: a product of Pythons, refs and families."""
 
-    pythons: tuple[str, ...] = Field(min_length=1)
+    pythons: tuple[str, ...] = Field(default_factory=lambda: (tool_python(),), min_length=1)
     torch_refs: tuple[str, ...] = Field(min_length=1)
     tool_pythons: tuple[str, ...] = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
@@ -141,6 +147,7 @@ class MatrixFile(Model):
 
     ci: Matrix
     release: Matrix
+    rehearsal: Matrix
 
 
 class Paths(Model):
@@ -301,7 +308,7 @@ class Data(Model):
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
         """Return the matrix of a release type, with every exclusion that applies to it."""
-        chosen = self.matrix.ci if release_type == "ci" else self.matrix.release
+        chosen: Matrix = getattr(self.matrix, release_type, self.matrix.release)
         every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
         # what does not exist yet does not exist in any matrix
         applying = (row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons))

@@ -1,7 +1,7 @@
 """Whether a set is promoted: a pure function from facts to a verdict, every reason at once.
 
-In this order, whatever the override: nothing that is missing, changed, mixed, the sample's, or
-whose build failed. Then, cell by cell: tests that passed on the staged bytes; else, where the
+In this order, whatever the override: nothing that is missing, changed, mixed, the sample's (but in a
+rehearsal), or whose build failed. Then, cell by cell: tests that passed on the staged bytes; else, where the
 family has no runner and its data excuses that, none that failed; else an override.
 """
 
@@ -116,6 +116,7 @@ class Rules:
     runners: Runners
     gates: Gates
     release_type: str = ""
+    samples: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,13 @@ class Verdict:
 
 def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
     """Decide on a set."""
-    firm = [*_absent(facts), *_incomplete(facts), *_unsatisfied(facts), *_mixed(facts), *facts.troubles]
+    firm = [
+        *_absent(facts, rules),
+        *_incomplete(facts),
+        *_unsatisfied(facts),
+        *_mixed(facts),
+        *facts.troubles,
+    ]
     ruled = [_rule(cell, facts, rules, override) for cell in sorted({wheel.cell for wheel in facts.wheels})]
     rulings = tuple(ruling for ruling, _ in ruled if ruling)
     reasons = dict.fromkeys((*firm, *(reason for _, untested in ruled for reason in untested)))
@@ -145,14 +152,14 @@ def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verd
     )
 
 
-def _absent(facts: Facts) -> Iterator[Reason]:
+def _absent(facts: Facts, rules: Rules) -> Iterator[Reason]:
     """Find what does not exist as it was staged and built, and what is never published."""
     if not facts.wheels:
         yield Reason(cell=Cell(family="", platform=""), message="Nothing is staged of it.")
     for wheel in facts.wheels:
         file = wheel.file
-        if is_sample(file.version):
-            yield _reason(wheel, "is a wheel of the sample")
+        if is_sample(file.version) != rules.samples:
+            yield _reason(wheel, f"is {'not ' if rules.samples else ''}a wheel of the sample")
         if not wheel.found:
             yield _reason(wheel, "was staged and is gone")
         elif wheel.found != file.sha256:
