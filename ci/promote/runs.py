@@ -241,7 +241,10 @@ def chosen_files(
         raise UsageError(f"--packages: {where}, has no {unknown[0]}.", hint=nearest(unknown[0], names))
     files = tuple(found[name] for name in sorted(found) if found[name].distribution in wanted)
     if other := [file.name for file in files if is_sample(file.version) != samples]:
-        real = "A rehearsal is of the sample's wheels alone", "Name the release type of these: --release-type."
+        real = (
+            "A rehearsal is of the sample's wheels alone",
+            "Name the release type of these: --release-type.",
+        )
         sample = (
             "Wheels of the sample are never published",
             "Rehearse with them (--release-type rehearsal), or build a torch ref of upstream's, or your own.",
