@@ -22,7 +22,7 @@ from core.console import transfer
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
 from core.packages import find_group, fits, offer_of, offered, offers_named, required_by
-from core.packages.resolution import parsed_requirement
+from core.packages.resolution import others_of, parsed_requirement
 from core.parallel import each
 from core.run import records
 from core.wheel.distributions import is_ours
@@ -78,6 +78,10 @@ def run(arguments: argparse.Namespace) -> None:
         offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
     roots = [pinned(one, offers) for one in requested]
     wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
+    lines = (
+        () if arguments.with_dependencies else [x for one in wanted for x in required_by(group.store, one)]
+    )
+    others = others_of(lines, where=group.where)
     if arguments.with_dependencies:
         wanted = [*wanted, *dependencies(group, wanted, tag)]
     if not wanted:
@@ -98,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
     console.table(("file", "size", "seconds", "sha256"), rows)
     fresh = sum(one.fresh for one in done)
     console.done(f"fetch_wheels: {len(done)} files in {folder}, {fresh} of them fetched now")
-    console.say(f"Install them: {command(folder, wanted, roots)}")
+    console.say(f"Install them: {command(folder, wanted, roots, others)}")
 
 
 def closure(
@@ -219,8 +223,13 @@ def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
             return
 
 
-def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:
-    """Return the command that installs fetched files, with versions: no others may be taken for them."""
+def command(
+    folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = (), others: Sequence[str] = ()
+) -> str:
+    """Return the command that installs fetched files, with versions: no others may be taken for them.
+
+    What they require of `others`, and is not among them, comes first, from the user's own index.
+    """
     versions: dict[str, set[str]] = {}
     for one in wanted:
         versions.setdefault(one.distribution, set()).add(one.version)
@@ -233,5 +242,10 @@ def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) ->
         named = [name for name in versions if "rocm" not in versions or name not in parts]
         pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
     # pip's cache of built wheels does not know which GPU family an sdist was built for
-    cache = [] if all(one.name.endswith(".whl") for one in wanted) else ["--no-cache-dir"]
-    return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *cache, *pins])
+    built = any(not one.name.endswith(".whl") for one in wanted)
+    more = ["--no-cache-dir"] if built else []
+    helped = any(one.distribution == _BUILT_WITH[0] for one in wanted)
+    if built and not helped:
+        others, more = [*_BUILT_WITH, *others], [*more, "--no-build-isolation"]
+    first = f"{shlex.join(['pip', 'install', *others])} && " if others else ""
+    return first + shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *more, *pins])
