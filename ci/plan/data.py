@@ -33,6 +33,7 @@ Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
 Way = Literal["newest", "index"]
+_TOOL = f"{sys.version_info.major}.{sys.version_info.minor}"  # the Python that runs this
 _TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
@@ -125,15 +126,10 @@ class Exclusion(Model):
         )
 
 
-def tool_python() -> str:
-    """Return the series of the Python that runs this."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
 class Matrix(Model):
     """One table of the matrix file: a product of Pythons, refs and families."""
 
-    pythons: tuple[str, ...] = Field(default_factory=lambda: (tool_python(),), min_length=1)
+    pythons: tuple[str, ...] = Field(default=(_TOOL,), min_length=1)
     torch_refs: tuple[str, ...] = Field(min_length=1)
     tool_pythons: tuple[str, ...] = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None

@@ -93,14 +93,12 @@ def distribution_store(data: Buckets, release_type: str, named: str = "") -> str
 
     A bucket that the data has for another release type, or for runs, is refused.
     """
-    owners = {one.bucket: f"releases of type {name}" for name, one in data.distributions.items()}
-    for name, runs in data.release_types.items():
-        owners |= dict.fromkeys((runs.bucket, runs.external_bucket), f"runs of type {name}")
     chosen = data.distributions.get(release_type)
-    bucket = named.removeprefix("s3://").strip("/") if named.startswith("s3://") else ""
-    if bucket in owners and (chosen is None or bucket != chosen.bucket) and bucket:
+    taken = {one.bucket for one in data.distributions.values() if one != chosen}
+    taken |= {name for one in data.release_types.values() for name in (one.bucket, one.external_bucket)}
+    if named.startswith("s3://") and named.split("/")[2] in taken:
         raise UsageError(
-            f"{named} is the bucket of {owners[bucket]}, and this is of type {release_type}.",
+            f"{named} is the bucket of another release type, or of runs: no place for type {release_type}.",
             hint="Correct --release-type or --distribution-store.",
         )
     if named:

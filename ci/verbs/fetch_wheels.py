@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,17 +36,7 @@ if TYPE_CHECKING:
     from core.packages import Offer, RunGroup
 
 _LOCK = ".fetch.lock"
-_TRIES = 4
 _BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """A file that is in the folder."""
-
-    offer: Offer
-    seconds: float
-    fresh: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -88,20 +77,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
     folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
     folder = folder.absolute()
+    show(wanted)
     if common.dry_run:
-        show(wanted)
         console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
         return
-    done = fetch(group, wanted, folder, jobs=arguments.jobs)
-    done = sorted(done, key=lambda one: one.offer.name)
-    took = [f"{one.seconds:.1f}" if one.fresh else "kept" for one in done]
-    rows = [
-        (one.offer.name, console.size(one.offer.size), seconds, one.offer.sha256[:12])
-        for one, seconds in zip(done, took, strict=True)
-    ]
-    console.table(("file", "size", "seconds", "sha256"), rows)
-    fresh = sum(one.fresh for one in done)
-    console.done(f"fetch_wheels: {len(done)} files in {folder}, {fresh} of them fetched now")
+    fresh = fetch(group, wanted, folder, jobs=arguments.jobs)
+    console.done(f"fetch_wheels: {len(wanted)} files in {folder}, {len(fresh)} of them fetched now")
     console.say(f"Install them: {command(folder, wanted, roots, others)}")
 
 
@@ -157,8 +138,8 @@ def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Seque
     return [line for line in found if "extra" not in str(line.marker or "")]
 
 
-def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:
-    """Fetch files in parallel, each verified against its record before it gets its name.
+def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[str]:
+    """Fetch files in parallel, each verified against its record before it gets its name; return their names.
 
     What is there already, by its digest, is kept, so that an interrupted fetch is resumed.
     """
@@ -179,48 +160,29 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     ):
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda one: -one.size)
-        return each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
+        fresh = each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
+    return [one.name for one, new in zip(order, fresh, strict=True) if new]
 
 
-def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> Fetched:
-    started = time.monotonic()
-    fresh = not (path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256)
-    if fresh:
-        _download(group, one, path, shown)
-    else:
+def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> bool:
+    """Fetch a file; return whether it was not there. A store reads on where a connection broke."""
+    started, digest = time.monotonic(), hashlib.sha256()
+    if path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256:
         shown.advance(one.size)
-    seconds = time.monotonic() - started
-    shown.finish(one.name, one.size, seconds)
-    return Fetched(offer=one, seconds=seconds, fresh=fresh)
-
-
-def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
-    """Download a file; begin again where the connection breaks."""
-    for attempt in range(_TRIES):
-        digest, came, whole = hashlib.sha256(), 0, False
-        try:
-            with files.atomic(path) as target:
-                with group.store.open(one.key) as source:
-                    while chunk := source.read(files.CHUNK):
-                        digest.update(chunk)
-                        target.write(chunk)
-                        came += len(chunk)
-                        shown.advance(len(chunk))
-                whole = True
-                if digest.hexdigest() != one.sha256:
-                    raise StoreError(  # noqa: TRY301
-                        f"{one.key} in {group.store.url} is not the file that its record names: its digest "
-                        f"is {digest.hexdigest()}, recorded is {one.sha256}.",
-                        hint="It was replaced; find out by whom, and do not install it.",
-                    )
-        except StoreError as problem:
-            if whole or attempt == _TRIES - 1:
-                raise
-            shown.advance(-came)
-            console.say(f"{problem.message} Trying again.")
-            time.sleep(0.5 * 2**attempt)
-        else:
-            return
+        return False
+    with files.atomic(path) as target, group.store.open(one.key) as source:
+        while chunk := source.read(files.CHUNK):
+            digest.update(chunk)
+            target.write(chunk)
+            shown.advance(len(chunk))
+        if digest.hexdigest() != one.sha256:
+            raise StoreError(
+                f"{one.key} in {group.store.url} is not the file that its record names: its digest "
+                f"is {digest.hexdigest()}, recorded is {one.sha256}.",
+                hint="It was replaced; find out by whom, and do not install it.",
+            )
+    shown.finish(one.name, one.size, time.monotonic() - started)
+    return True
 
 
 def command(
