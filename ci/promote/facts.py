@@ -12,7 +12,7 @@ from ci.promote import documents
 from ci.promote.documents import Cell
 from ci.promote.runs import lock_of, read_group
 from core import parallel
-from core.errors import MissingInputError, WheelError, nearest
+from core.errors import MissingInputError, WheelError
 from core.run import RunOutputs
 from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
@@ -114,9 +114,12 @@ def gather(
     records = documents.staging_records(bucket, request.families)
     found = [(record, document, *_files(record, request)) for record, document in records]
     if not any(files for _, _, files, _ in found):
+        every = [record for record, _ in documents.staging_records(bucket)]
+        held = {f"{v} of {one.family}" for one in every for v in _versions([one], request.distribution)}
         raise MissingInputError(
-            f"No {request.distribution} {request.version} is staged in {bucket.url}.",
-            hint=nearest(request.version, _versions([record for record, _ in records], request.distribution)),
+            f"No {request.distribution} {request.version} of {', '.join(request.families) or 'any family'} "
+            f"is staged in {bucket.url}.",
+            hint=f"There is {', '.join(sorted(held)) or 'none'}. Correct the version, or --gpu-family.",
         )
     members = [
         _Member(

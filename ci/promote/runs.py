@@ -247,7 +247,7 @@ def chosen_files(
         )
         sample = (
             "Wheels of the sample are never published",
-            "Rehearse with them (--release-type rehearsal), or build a torch ref of upstream's, or your own.",
+            "Rehearse with them (release type rehearsal), or build a torch ref of upstream's, or your own.",
         )
         said, hint = real if samples else sample
         raise UsageError(f"{said}:\n" + "\n".join(other), hint=hint)
