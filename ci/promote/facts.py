@@ -12,7 +12,7 @@ from ci.promote import documents
 from ci.promote.documents import Cell
 from ci.promote.runs import lock_of, read_group
 from core import parallel
-from core.errors import MissingInputError, WheelError
+from core.errors import MissingInputError, WheelError, nearest
 from core.run import RunOutputs
 from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
@@ -115,11 +115,12 @@ def gather(
     found = [(record, document, *_files(record, request)) for record, document in records]
     if not any(files for _, _, files, _ in found):
         every = [record for record, _ in documents.staging_records(bucket)]
-        held = {f"{v} of {one.family}" for one in every for v in _versions([one], request.distribution)}
+        held = [one.family for one in every if request.version in _versions([one], request.distribution)]
+        there = f"There is one of {', '.join(sorted(held))}." if held else ""
         raise MissingInputError(
             f"No {request.distribution} {request.version} of {', '.join(request.families) or 'any family'} "
             f"is staged in {bucket.url}.",
-            hint=f"There is {', '.join(sorted(held)) or 'none'}. Correct the version, or --gpu-family.",
+            hint=there or nearest(request.version, _versions(every, request.distribution)),
         )
     members = [
         _Member(

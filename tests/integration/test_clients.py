@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -336,9 +337,28 @@ def test_fetched_wheels_install_without_any_index(
     words = ("--run-id", "17", "--store", run.location, "--output-dir", folder, "--with-dependencies")
     capfd.readouterr()
     assert front("fetch-wheels", *words, "--packages", "torch") == 0
-    said = capfd.readouterr().err
-    assert f"torch=={TORCH}" in said
-    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
-    pip: list[str | Path] = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
-    process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
-    assert installed(tmp_path / "venv/bin/python")["tinier"] == "1.5"
+    require_installable(capfd.readouterr().err, tmp_path / "venv", PIP_NO_INDEX="1")
+
+
+def require_installable(said: str, venv: Path, **env: str) -> None:
+    """Run the command that was printed, as it is, with the pip of a new environment."""
+    process.run([sys.executable, "-m", "virtualenv", "--quiet", venv])
+    (command,) = re.findall("Install them: (.*)", said)
+    settings = {"PATH": f"{venv}/bin:/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", **env}
+    process.run(["sh", "-c", command], env=process.inherited(**settings))
+    assert (
+        installed(venv / "bin/python").items() >= {"torch": TORCH, "tinydep": "1.0", "tinier": "1.5"}.items()
+    )
+
+
+@pytest.mark.parametrize("place", ["directory"])
+def test_fetched_wheels_install_with_the_persons_own_index(
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert front("mirror-deps", "--store", run.location) == 0
+    words = ("--run-id", "17", "--store", run.location, "--output-dir", tmp_path / "wheels")
+    capfd.readouterr()
+    assert front("fetch-wheels", *words, "--packages", "torch") == 0
+    with served_store(run.store) as url:
+        index = f"{url}/python-deps/simple/"
+        require_installable(capfd.readouterr().err, tmp_path / "venv", PIP_INDEX_URL=index)
