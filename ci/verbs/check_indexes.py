@@ -5,28 +5,23 @@ It also yanks what is released, and removes a set that was: what names it, then 
 
 from __future__ import annotations
 
+import argparse
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from ci.install.dependencies import mirror
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision, ReleaseRecord
-from ci.publish.index import YANKED, write_index
+from ci.publish.index import YANKED, Indexed, write_index
 from ci.verbs.mirror_deps import source_of
 from core import console
 from core.cli.options import common_from
 from core.data import json_object
 from core.errors import MissingInputError, StoreError, UsageError, nearest
 from core.packages import offers_named
+from core.stores import Store
 from core.stores.location import open_store
 from core.wheel.distributions import SIDECAR
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ci.publish.index import Indexed
-    from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
