@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,8 +40,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     clone = Clone.made(tmp_path_factory.mktemp("rehearsal") / "checkout")
     path = f"{Path(sys.executable).parent}:{clone.env()['PATH']}"
     for command, refused in commands((clone.path / "docs" / "rehearsal.md").read_text(encoding="utf-8")):
-        words = shlex.split(command)
-        done = process.capture(words, cwd=clone.path, env=clone.env(PATH=path), check=False)
+        done = process.capture(["bash", "-c", command], cwd=clone.path, env=clone.env(PATH=path), check=False)
         assert (done.returncode != 0) == (refused is not None), f"{command}\n{said(done)[-4000:]}"
         assert all(line in said(done) for line in refused or ()), f"{command}\n{said(done)[-4000:]}"
     return clone
