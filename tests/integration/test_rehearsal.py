@@ -57,22 +57,13 @@ def test_the_same_in_a_bucket(
 ) -> None:
     rclone.use(monkeypatch)
     bucket = f"s3://{rclone.make_bucket()}"
-    user = (
-        shutil.copytree(checkout.path / "out" / "user", tmp_path / "user", symlinks=True) / "bin" / "python"
-    )
+    user = checkout.path / "out" / "user" / "bin" / "python"
+    options = "--isolated --force-reinstall --no-deps --no-index --no-cache-dir --find-links".split()
 
     def pip(*more: str) -> tuple[int, str]:
         with served_store(open_store(bucket, root=tmp_path), {}) as url:
-            words = [
-                "install",
-                "--isolated",
-                "--force-reinstall",
-                "--no-deps",
-                "--no-index",
-                "--no-cache-dir",
-            ]
-            links = ["--find-links", f"{url}/v2/cpu/index.html"]
-            done = process.capture([user, "-m", "pip", *words, *links, *more], check=False)
+            words = [user, "-m", "pip", "install", *options, f"{url}/v2/cpu/index.html", *more]
+            done = process.capture(words, check=False)
         return done.returncode, said(done)
 
     def indexes(*words: str) -> str:
