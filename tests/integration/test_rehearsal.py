@@ -58,12 +58,12 @@ def test_the_same_in_a_bucket(
     rclone.use(monkeypatch)
     bucket = f"s3://{rclone.make_bucket()}"
     user = checkout.path / "out" / "user" / "bin" / "python"
-    options = "--isolated --force-reinstall --no-deps --no-index --no-cache-dir --find-links".split()
+    options = ["--isolated", "--force-reinstall", "--no-deps", "--no-index", "--no-cache-dir"]
 
     def pip(*more: str) -> tuple[int, str]:
         with served_store(open_store(bucket, root=tmp_path), {}) as url:
-            words = [user, "-m", "pip", "install", *options, f"{url}/v2/cpu/index.html", *more]
-            done = process.capture(words, check=False)
+            page = f"--find-links={url}/v2/cpu/index.html"
+            done = process.capture([user, "-m", "pip", "install", *options, page, *more], check=False)
         return done.returncode, said(done)
 
     def indexes(*words: str) -> str:
