@@ -337,9 +337,9 @@ def test_fetched_wheels_install_by_the_command_that_is_printed(
 ) -> None:
     """Without dependencies what others have comes from the person's own index, else from none."""
     assert front("mirror-deps", "--store", run.location) == 0
-    words = ("--run-id", "17", "--store", run.location, "--output-dir", tmp_path / "my wheels", *more)
+    words = ("--run-id", "17", "--store", run.location, "--packages", "torch", *more)
     capfd.readouterr()
-    assert front("fetch-wheels", *words, "--packages", "torch") == 0
+    assert front("fetch-wheels", *words, "--output-dir", tmp_path / "my wheels") == 0
     (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     settings = {"PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
