@@ -78,12 +78,14 @@ def _listed(
 ) -> Sequence[Chosen]:
     """Choose the families that are named; all are those of the release type's matrix, where it names any."""
     there = {name: on for name, platforms in data.families.items() if (on := platforms.get(platform))}
-    if usual and [word.lower() for word in words] == [ALL]:
-        words = usual
-    if [word.lower() for word in words] == [ALL]:
+    every = [word.lower() for word in words] == [ALL]
+    if every and not usual:
         reasons = {name: "all families are requested" for name, on in there.items() if on.tier != "request"}
     else:
-        reasons = {named_family(word, data, what="GPU family"): f"requested as {word}" for word in words}
+        reasons = {
+            named_family(word, data, what="GPU family"): f"requested as {word}"
+            for word in (usual if every else words)
+        }
     for name in reasons:
         if name not in there:
             raise UsageError(f"{name} is not built on {platform}. {nearest(name, there)}")

@@ -20,6 +20,7 @@ from pydantic import AfterValidator
 from ci.promote.documents import Cell, Evidence, Override, Rule, Ruling
 from ci.promote.facts import Facts, Reason, Wheel, first_line
 from ci.promote.runs import Test, is_sample
+from ci.publish.buckets import buckets, takes_samples
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest
@@ -113,7 +114,6 @@ class Rules:
     runners: Runners
     gates: Gates
     release_type: str = ""
-    samples: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +132,9 @@ class Verdict:
 
 def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
     """Decide on a set."""
-    firm = [
-        *_absent(facts, rules),
-        *_incomplete(facts),
-        *_unsatisfied(facts),
-        *_mixed(facts),
-        *facts.troubles,
-    ]
+    samples = takes_samples(buckets(), rules.release_type)
+    firm = [*_absent(facts, samples=samples), *_incomplete(facts), *_unsatisfied(facts), *_mixed(facts)]
+    firm += facts.troubles
     ruled = [_rule(cell, facts, rules, override) for cell in sorted({wheel.cell for wheel in facts.wheels})]
     rulings = tuple(ruling for ruling, _ in ruled if ruling)
     reasons = dict.fromkeys((*firm, *(reason for _, untested in ruled for reason in untested)))
@@ -149,14 +145,14 @@ def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verd
     )
 
 
-def _absent(facts: Facts, rules: Rules) -> Iterator[Reason]:
+def _absent(facts: Facts, *, samples: bool) -> Iterator[Reason]:
     """Find what does not exist as it was staged and built, and what is never published."""
     if not facts.wheels:
         yield Reason(cell=Cell(family="", platform=""), message="Nothing is staged of it.")
     for wheel in facts.wheels:
         file = wheel.file
-        if is_sample(file.version) != rules.samples:
-            yield _reason(wheel, f"is {'not ' if rules.samples else ''}a wheel of the sample")
+        if is_sample(file.version) != samples:
+            yield _reason(wheel, f"is {'not ' if samples else ''}a wheel of the sample")
         if not wheel.found:
             yield _reason(wheel, "was staged and is gone")
         elif wheel.found != file.sha256:

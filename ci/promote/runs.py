@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["all", "rocm", "pytorch"]
 _TRIES = 5
+_REFUSED = {
+    False: (
+        "Wheels of the sample are never published",
+        "Rehearse (release type rehearsal), or build another ref.",
+    ),
+    True: ("A rehearsal is of the sample's wheels alone", "Name the release type of these: --release-type."),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,15 +245,7 @@ def chosen_files(
         raise UsageError(f"--packages: {where}, has no {unknown[0]}.", hint=nearest(unknown[0], names))
     files = tuple(found[name] for name in sorted(found) if found[name].distribution in wanted)
     if other := [file.name for file in files if is_sample(file.version) != samples]:
-        real = (
-            "A rehearsal is of the sample's wheels alone",
-            "Name the release type of these: --release-type.",
-        )
-        sample = (
-            "Wheels of the sample are never published",
-            "Rehearse with them (release type rehearsal), or build a torch ref of upstream's, or your own.",
-        )
-        said, hint = real if samples else sample
+        said, hint = _REFUSED[samples]
         raise UsageError(f"{said}:\n" + "\n".join(other), hint=hint)
     return files
 

@@ -22,6 +22,7 @@ from core.packages import offers_named
 from core.stores import Store
 from core.stores.location import open_store
 from core.wheel.distributions import SIDECAR
+from rocm_packaging.packages.layouts import is_rocm
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -95,13 +96,13 @@ def yank(store: Store, what: str, reason: str) -> None:
 def unname(store: Store, name: str) -> Sequence[str]:
     """Take away what names a promoted set, and its staging; return its files, sidecars first.
 
-    What another set has, too, stays. Called again it goes on where it was interrupted.
+    What another set has, too, stays, and so do ROCm's packages that are staged with torch: other versions of
+    it need them. Called again it goes on where it was interrupted.
     """
-    decided = [
-        documents.read(store, one.key, Decision) for one in store.list(f"{documents.DECISIONS}/{name}")
-    ]
+    every = [documents.read(store, one.key, Decision) for one in store.list(documents.DECISIONS)]
+    decided = [one for one in every if one.set_name == name]
     if not decided:
-        known = {one.key.split("/")[2] for one in store.list(documents.DECISIONS)}
+        known = {one.set_name for one in every}
         raise UsageError(f"{store.url} has promoted no set {name}. {nearest(name, known)}")
     going = promotion.unfinished(store)
     kept = {file.key for one in going if one.set_name != name for file in one.files}
@@ -112,15 +113,17 @@ def unname(store: Store, name: str) -> Sequence[str]:
         else:
             kept |= {file.key for file in listed.files}
     gone = [file for one in decided for file in one.files if file.key not in kept]
+    whole = name.startswith("rocm-")
+    staged = {file.staged_key for file in gone if whole or not is_rocm(file.distribution)}
     for record, document in documents.staging_records(store):
-        files = tuple(one for one in record.files if one.key not in {file.staged_key for file in gone})
+        files = tuple(one for one in record.files if one.key not in staged)
         if not files:
             store.delete(document.key)
         elif files != record.files:
             store.put_bytes(document.key, documents.serialized(record.model_copy(update={"files": files})))
     there = {one.key for area in documents.AREAS for one in store.list(f"{area}/")}
-    keys = {key for file in gone for key in (file.key, file.staged_key)}
-    wanted = [f"{key}{suffix}" for suffix in (SIDECAR, "") for key in sorted(keys)]
+    keys = sorted({file.key for file in gone} | staged)
+    wanted = [f"{key}{suffix}" for suffix in (SIDECAR, "") for key in keys]
     return [key for key in wanted if key in there]
 
 

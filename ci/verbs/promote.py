@@ -17,7 +17,7 @@ from ci.promote.documents import Cell, Decision, Override
 from ci.promote.facts import SetRequest, gather, staged_versions
 from ci.promote.policy import Rules, by_cell, decide, gates
 from ci.promote.version_change import final_of, kept_facts, new_version
-from ci.publish.buckets import buckets, distribution_store, takes_samples
+from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
@@ -81,9 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
     bucket = distribution_store_of(arguments, common, dry_run=False)
     source = bucket
     if change:
-        place = arguments.from_store or distribution_store(
-            buckets(), arguments.from_release_type or "prerelease"
-        )
+        kind = arguments.from_release_type or "prerelease"
+        place = arguments.from_store or distribution_store(buckets(), kind)
         source = open_store(place, root=common.root)
     request = _request(arguments, common, source, change)
     # a run lies where it was staged from, unless another store is named
@@ -91,9 +90,7 @@ def run(arguments: argparse.Namespace) -> None:
     facts = gather(source, request, lambda at: open_store(named or at, root=common.root), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
     known = data.load_own(arguments, common.root, environment())
-    kind = common.release_type
-    samples = takes_samples(buckets(), kind)
-    rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=kind, samples=samples)
+    rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
     _require(facts, verdict)
@@ -103,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
     decision = Decision(
         set_name=f"{request.distribution}-{new or request.version}",
         identity=promotion.identity_of(files),
-        release_type=kind,
+        release_type=common.release_type,
         from_version=change.old if change else "",
         to_version=change.new if change else "",
         gpu_targets=change.targets if change else (),
