@@ -25,7 +25,7 @@ _HELP = {
     "gpu-family": "GPU family, or 'cpu' (default: the ref's own, or this machine's)",
     "refs-file": "refs of your own",
     "run-id": "run whose outputs are used (default: local)",
-    "release-type": "whose policy and version form apply: ci, dev, nightly, prerelease, release",
+    "release-type": "whose policy and version form apply: ci, dev, nightly, prerelease, rehearsal, release",
     "store": "where run outputs live (default: out)",
     "python": "Python of the target environments, such as 3.12",
     "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
@@ -63,7 +63,7 @@ _GRAPH_HELP = {
 }
 _INPUT = "an input of the dispatched workflow, NAME=VALUE, such as artifact_run_id=17; repeatable"
 _RELEASE_HELP = {
-    "type": "nightly, prerelease or dev",
+    "type": "nightly, prerelease, dev, or rehearsal: of the sample, into out/rehearsal",
     "gpu-family": "GPU families (default: all of the release matrix)",
     "torch-ref": "torch refs, with commas between (default: those of the release matrix)",
     "python": "Pythons, with commas between (default: those of the release matrix)",

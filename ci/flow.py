@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from pytorch_build.context import Context
 
-RELEASES = ("nightly", "prerelease", "dev")
+RELEASES = ("nightly", "prerelease", "dev", "rehearsal")
 _CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
 
 

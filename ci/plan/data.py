@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
@@ -32,6 +33,7 @@ Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
 Way = Literal["newest", "index"]
+_TOOL = f"{sys.version_info.major}.{sys.version_info.minor}"  # the Python that runs this
 _TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
@@ -127,7 +129,7 @@ class Exclusion(Model):
 class Matrix(Model):
     """One table of the matrix file: a product of Pythons, refs and families."""
 
-    pythons: tuple[str, ...] = Field(min_length=1)
+    pythons: tuple[str, ...] = Field(default=(_TOOL,), min_length=1)
     torch_refs: tuple[str, ...] = Field(min_length=1)
     tool_pythons: tuple[str, ...] = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
@@ -141,6 +143,7 @@ class MatrixFile(Model):
 
     ci: Matrix
     release: Matrix
+    rehearsal: Matrix
 
 
 class Paths(Model):
@@ -301,7 +304,7 @@ class Data(Model):
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
         """Return the matrix of a release type, with every exclusion that applies to it."""
-        chosen = self.matrix.ci if release_type == "ci" else self.matrix.release
+        chosen: Matrix = getattr(self.matrix, release_type, self.matrix.release)
         every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
         # what does not exist yet does not exist in any matrix
         applying = (row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons))

@@ -56,7 +56,8 @@ def choose(question: Question) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
     for platform in PLATFORMS:
         listed = question.inputs.families().get(platform)
         if listed is not None:
-            chosen += _listed(platform, listed, data)
+            usual = question.data.matrix_of(question.type).gpu_families.get(platform, ())
+            chosen += _listed(platform, listed, data, usual)
             continue
         for name, platforms in data.families.items():
             on = platforms.get(platform)
@@ -72,12 +73,19 @@ def choose(question: Question) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
     return chosen, left_out
 
 
-def _listed(platform: Platform, words: Sequence[str], data: Families) -> Sequence[Chosen]:
+def _listed(
+    platform: Platform, words: Sequence[str], data: Families, usual: Sequence[str]
+) -> Sequence[Chosen]:
+    """Choose the families that are named; all are those of the release type's matrix, where it names any."""
     there = {name: on for name, platforms in data.families.items() if (on := platforms.get(platform))}
-    if [word.lower() for word in words] == [ALL]:
+    every = [word.lower() for word in words] == [ALL]
+    if every and not usual:
         reasons = {name: "all families are requested" for name, on in there.items() if on.tier != "request"}
     else:
-        reasons = {named_family(word, data, what="GPU family"): f"requested as {word}" for word in words}
+        reasons = {
+            named_family(word, data, what="GPU family"): f"requested as {word}"
+            for word in (usual if every else words)
+        }
     for name in reasons:
         if name not in there:
             raise UsageError(f"{name} is not built on {platform}. {nearest(name, there)}")

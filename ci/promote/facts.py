@@ -108,9 +108,13 @@ def gather(
     records = documents.staging_records(bucket, request.families)
     found = [(record, document, *_files(record, request)) for record, document in records]
     if not any(files for _, _, files, _ in found):
+        every = [record for record, _ in documents.staging_records(bucket)]
+        held = [one.family for one in every if request.version in _versions([one], request.distribution)]
+        there = f"There is one of {', '.join(sorted(held))}." if held else ""
         raise MissingInputError(
-            f"No {request.distribution} {request.version} is staged in {bucket.url}.",
-            hint=nearest(request.version, _versions([record for record, _ in records], request.distribution)),
+            f"No {request.distribution} {request.version} of {', '.join(request.families) or 'any family'} "
+            f"is staged in {bucket.url}.",
+            hint=there or nearest(request.version, _versions(every, request.distribution)),
         )
     members = [
         _Member(

@@ -1,7 +1,7 @@
 """Whether a set is promoted: a pure function from facts to a verdict, every reason at once.
 
-In this order, whatever the override: nothing that is missing, changed, mixed, the sample's, or
-whose build failed. Then, cell by cell: tests that passed on the staged bytes; else, where the
+In this order, whatever the override: nothing that is missing, changed, mixed, the sample's (but in a
+rehearsal), or whose build failed. Then, cell by cell: tests that passed on the staged bytes; else, where the
 family has no runner and its data excuses that, none that failed; else an override.
 """
 
@@ -20,6 +20,7 @@ from pydantic import AfterValidator
 from ci.promote.documents import Cell, Evidence, Override, Rule, Ruling
 from ci.promote.facts import Facts, Reason, Wheel, first_line
 from ci.promote.runs import Test, is_sample
+from ci.publish.buckets import buckets, takes_samples
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest
@@ -131,7 +132,9 @@ class Verdict:
 
 def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verdict:
     """Decide on a set."""
-    firm = [*_absent(facts), *_incomplete(facts), *_unsatisfied(facts), *_mixed(facts), *facts.troubles]
+    samples = takes_samples(buckets(), rules.release_type)
+    firm = [*_absent(facts, samples=samples), *_incomplete(facts), *_unsatisfied(facts), *_mixed(facts)]
+    firm += facts.troubles
     ruled = [_rule(cell, facts, rules, override) for cell in sorted({wheel.cell for wheel in facts.wheels})]
     rulings = tuple(ruling for ruling, _ in ruled if ruling)
     reasons = dict.fromkeys((*firm, *(reason for _, untested in ruled for reason in untested)))
@@ -142,14 +145,14 @@ def decide(facts: Facts, rules: Rules, override: Override | None = None) -> Verd
     )
 
 
-def _absent(facts: Facts) -> Iterator[Reason]:
+def _absent(facts: Facts, *, samples: bool) -> Iterator[Reason]:
     """Find what does not exist as it was staged and built, and what is never published."""
     if not facts.wheels:
         yield Reason(cell=Cell(family="", platform=""), message="Nothing is staged of it.")
     for wheel in facts.wheels:
         file = wheel.file
-        if is_sample(file.version):
-            yield _reason(wheel, "is a wheel of the sample")
+        if is_sample(file.version) != samples:
+            yield _reason(wheel, f"is {'not ' if samples else ''}a wheel of the sample")
         if not wheel.found:
             yield _reason(wheel, "was staged and is gone")
         elif wheel.found != file.sha256:

@@ -16,6 +16,7 @@ from core import parallel
 from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families, group_families
+from core.packages import offers_named
 from core.run import RunOutputs, is_record, key_name, records
 from core.stores import Outcome, Store
 from core.wheel import parse_wheel_name
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["all", "rocm", "pytorch"]
 _TRIES = 5
+_REFUSED = {
+    False: (
+        "Wheels of the sample are never published",
+        "Rehearse (release type rehearsal), or build another ref.",
+    ),
+    True: ("A rehearsal is of the sample's wheels alone", "Name the release type of these: --release-type."),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +201,28 @@ def _report(record: Record) -> Document | None:
 
 
 def is_sample(version: str) -> bool:
-    """Return whether a wheel is the sample's, by its local version; such wheels are never published."""
+    """Return whether a wheel is the sample's, by its local version; a rehearsal alone takes such wheels."""
     try:
         return "sample" in (Version(version).local or "")
     except InvalidVersion:
         return False
 
 
-def chosen_files(group: RunGroup, kind: Kind = "all", packages: Sequence[str] = ()) -> tuple[StagedFile, ...]:
-    """Choose the files of a group that are staged, by name."""
+def require_samples(store: Store) -> None:
+    """Refuse a store that hands out anything but the sample: it is no place for a rehearsal."""
+    for key in (one.key for area in documents.AREAS for one in store.list(f"{area}/")):
+        for one in offers_named(key.rpartition("/")[2], url=key):
+            if not is_sample(one.version):
+                raise UsageError(
+                    f"{store.url} has {key}, which is not the sample's, so no rehearsal may write there.",
+                    hint="Leave --distribution-store out, for a folder below out/, or name an empty store.",
+                )
+
+
+def chosen_files(
+    group: RunGroup, kind: Kind = "all", packages: Sequence[str] = (), *, samples: bool = False
+) -> tuple[StagedFile, ...]:
+    """Choose the files of a group that are staged, by name: the sample's alone, or none of these."""
     prefix = f"{group.outputs.python_prefix(group.artifact_group)}/"
     where = f"run {group.outputs.run_id}, group {group.artifact_group}"
     found: dict[str, StagedFile] = {}
@@ -223,11 +244,9 @@ def chosen_files(group: RunGroup, kind: Kind = "all", packages: Sequence[str] = 
     if unknown := sorted(wanted - names):
         raise UsageError(f"--packages: {where}, has no {unknown[0]}.", hint=nearest(unknown[0], names))
     files = tuple(found[name] for name in sorted(found) if found[name].distribution in wanted)
-    if sample := [file.name for file in files if is_sample(file.version)]:
-        raise UsageError(
-            "Wheels of the sample are never published:\n" + "\n".join(sample),
-            hint="Build a torch ref of upstream's, or your own.",
-        )
+    if other := [file.name for file in files if is_sample(file.version) != samples]:
+        said, hint = _REFUSED[samples]
+        raise UsageError(f"{said}:\n" + "\n".join(other), hint=hint)
     return files
 
 

@@ -24,9 +24,11 @@ class ReleaseType(RunBucket):
 
 
 class Distribution(Model):
-    """Where wheels of a release type are distributed from."""
+    """Where wheels of a release type are distributed from: a bucket or a folder; `samples`: the sample's."""
 
-    bucket: str
+    bucket: str = ""
+    folder: str = ""
+    samples: bool = False
 
 
 class Products(Model):
@@ -81,13 +83,30 @@ def server_writes_pages(data: Buckets, store: str) -> bool:
     )
 
 
-def distribution_store(data: Buckets, release_type: str) -> str:
-    """Return the store that releases of a type are distributed from, as ``s3://{bucket}``."""
+def takes_samples(data: Buckets, release_type: str) -> bool:
+    """Whether wheels of the sample are released so, and no others."""
+    return release_type in data.distributions and data.distributions[release_type].samples
+
+
+def distribution_store(data: Buckets, release_type: str, named: str = "") -> str:
+    """Return the store that releases of a type are distributed from: ``s3://{bucket}``, a folder, or `named`.
+
+    A bucket that the data has for another release type, or for runs, is refused.
+    """
     chosen = data.distributions.get(release_type)
+    taken = {one.bucket for one in data.distributions.values() if one != chosen}
+    taken |= {name for one in data.release_types.values() for name in (one.bucket, one.external_bucket)}
+    if named.startswith("s3://") and named.split("/")[2] in taken:
+        raise UsageError(
+            f"{named} is the bucket of another release type, or of runs: no place for type {release_type}.",
+            hint="Correct --release-type or --distribution-store.",
+        )
+    if named:
+        return named
     if chosen is None:
         raise UsageError(
             f"Wheels of release type {release_type!r} are not distributed.",
             hint=f"Give --release-type ({', '.join(data.distributions)}), or a store with "
             "--distribution-store.",
         )
-    return f"s3://{chosen.bucket}"
+    return chosen.folder or f"s3://{chosen.bucket}"

@@ -53,7 +53,9 @@ class Expanded:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = "ci, release, a plan that `configure` wrote, or a TOML file with a table of the same shape"
+    what = (
+        "ci, release, rehearsal, a plan that `configure` wrote, or a TOML file with a table of the same shape"
+    )
     parser.add_argument("matrix", help=what)
     parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
 
@@ -97,7 +99,7 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
 def load_matrix(name: str, root: Path) -> Matrix:
     """Read a matrix by name, or a file of the user's own."""
     embedded = load_toml(MATRIX_FILE, MatrixFile)
-    known = {"ci": embedded.ci, "release": embedded.release}
+    known: dict[str, Matrix] = dict(embedded)
     if name in known:
         matrix = known[name]
         return matrix.model_copy(update={"gpu_families": of_tier(matrix.tier)}) if matrix.tier else matrix

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from core.console import transfer
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
 from core.packages import find_group, fits, offer_of, offered, offers_named, required_by
-from core.packages.resolution import parsed_requirement
+from core.packages.resolution import others_of, parsed_requirement
 from core.parallel import each
 from core.run import records
 from core.wheel.distributions import is_ours
@@ -36,17 +35,7 @@ if TYPE_CHECKING:
     from core.packages import Offer, RunGroup
 
 _LOCK = ".fetch.lock"
-_TRIES = 4
 _BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """A file that is in the folder."""
-
-    offer: Offer
-    seconds: float
-    fresh: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,27 +66,23 @@ def run(arguments: argparse.Namespace) -> None:
         offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
     roots = [pinned(one, offers) for one in requested]
     wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
+    lines = (
+        () if arguments.with_dependencies else [x for one in wanted for x in required_by(group.store, one)]
+    )
+    others = others_of(lines, where=group.where)
     if arguments.with_dependencies:
         wanted = [*wanted, *dependencies(group, wanted, tag)]
     if not wanted:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
     folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
     folder = folder.absolute()
+    show(wanted)
     if common.dry_run:
-        show(wanted)
         console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
         return
-    done = fetch(group, wanted, folder, jobs=arguments.jobs)
-    done = sorted(done, key=lambda one: one.offer.name)
-    took = [f"{one.seconds:.1f}" if one.fresh else "kept" for one in done]
-    rows = [
-        (one.offer.name, console.size(one.offer.size), seconds, one.offer.sha256[:12])
-        for one, seconds in zip(done, took, strict=True)
-    ]
-    console.table(("file", "size", "seconds", "sha256"), rows)
-    fresh = sum(one.fresh for one in done)
-    console.done(f"fetch_wheels: {len(done)} files in {folder}, {fresh} of them fetched now")
-    console.say(f"Install them: {command(folder, wanted, roots)}")
+    fresh = fetch(group, wanted, folder, jobs=arguments.jobs)
+    console.done(f"fetch_wheels: {len(wanted)} files in {folder}, {len(fresh)} of them fetched now")
+    console.say(f"Install them: {command(folder, wanted, roots, others)}")
 
 
 def closure(
@@ -152,8 +137,8 @@ def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Seque
     return [line for line in found if "extra" not in str(line.marker or "")]
 
 
-def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[Fetched]:
-    """Fetch files in parallel, each verified against its record before it gets its name.
+def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int = 8) -> Sequence[str]:
+    """Fetch files in parallel, each verified against its record before it gets its name; return their names.
 
     What is there already, by its digest, is kept, so that an interrupted fetch is resumed.
     """
@@ -174,52 +159,38 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     ):
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda one: -one.size)
-        return each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
+        fresh = each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)
+    return [one.name for one, new in zip(order, fresh, strict=True) if new]
 
 
-def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> Fetched:
-    started = time.monotonic()
-    fresh = not (path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256)
-    if fresh:
-        _download(group, one, path, shown)
-    else:
+def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> bool:
+    """Fetch a file; return whether it was not there. A store reads on where a connection broke."""
+    started, digest = time.monotonic(), hashlib.sha256()
+    if path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256:
         shown.advance(one.size)
-    seconds = time.monotonic() - started
-    shown.finish(one.name, one.size, seconds)
-    return Fetched(offer=one, seconds=seconds, fresh=fresh)
+        return False
+    with files.atomic(path) as target, group.store.open(one.key) as source:
+        while chunk := source.read(files.CHUNK):
+            digest.update(chunk)
+            target.write(chunk)
+            shown.advance(len(chunk))
+        if digest.hexdigest() != one.sha256:
+            raise StoreError(
+                f"{one.key} in {group.store.url} is not the file that its record names: its digest "
+                f"is {digest.hexdigest()}, recorded is {one.sha256}.",
+                hint="It was replaced; find out by whom, and do not install it.",
+            )
+    shown.finish(one.name, one.size, time.monotonic() - started)
+    return True
 
 
-def _download(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> None:
-    """Download a file; begin again where the connection breaks."""
-    for attempt in range(_TRIES):
-        digest, came, whole = hashlib.sha256(), 0, False
-        try:
-            with files.atomic(path) as target:
-                with group.store.open(one.key) as source:
-                    while chunk := source.read(files.CHUNK):
-                        digest.update(chunk)
-                        target.write(chunk)
-                        came += len(chunk)
-                        shown.advance(len(chunk))
-                whole = True
-                if digest.hexdigest() != one.sha256:
-                    raise StoreError(  # noqa: TRY301
-                        f"{one.key} in {group.store.url} is not the file that its record names: its digest "
-                        f"is {digest.hexdigest()}, recorded is {one.sha256}.",
-                        hint="It was replaced; find out by whom, and do not install it.",
-                    )
-        except StoreError as problem:
-            if whole or attempt == _TRIES - 1:
-                raise
-            shown.advance(-came)
-            console.say(f"{problem.message} Trying again.")
-            time.sleep(0.5 * 2**attempt)
-        else:
-            return
+def command(
+    folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = (), others: Sequence[str] = ()
+) -> str:
+    """Return the command that installs fetched files, with versions: no others may be taken for them.
 
-
-def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) -> str:
-    """Return the command that installs fetched files, with versions: no others may be taken for them."""
+    What they require of `others`, and is not among them, comes first, from the user's own index.
+    """
     versions: dict[str, set[str]] = {}
     for one in wanted:
         versions.setdefault(one.distribution, set()).add(one.version)
@@ -232,5 +203,10 @@ def command(folder: Path, wanted: Sequence[Offer], roots: Sequence[str] = ()) ->
         named = [name for name in versions if "rocm" not in versions or name not in parts]
         pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
     # pip's cache of built wheels does not know which GPU family an sdist was built for
-    cache = [] if all(one.name.endswith(".whl") for one in wanted) else ["--no-cache-dir"]
-    return shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *cache, *pins])
+    built = any(not one.name.endswith(".whl") for one in wanted)
+    more = ["--no-cache-dir"] if built else []
+    helped = any(one.distribution == _BUILT_WITH[0] for one in wanted)
+    if built and not helped:
+        others, more = [*_BUILT_WITH, *others], [*more, "--no-build-isolation"]
+    first = f"{shlex.join(['pip', 'install', *others])} && " if others else ""
+    return first + shlex.join(["pip", "install", "--no-index", "--find-links", str(folder), *more, *pins])

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.promote import documents
-from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
-from ci.publish.buckets import buckets, distribution_store
+from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, require_samples, stage_group
+from ci.publish.buckets import buckets, distribution_store, takes_samples
 from ci.publish.upload import show
 from core import console
 from core.cli.options import add_group, common_from
@@ -49,8 +49,11 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
 
 def distribution_store_of(arguments: argparse.Namespace, common: Common, *, dry_run: bool) -> Store:
     """Open the store that wheels are handed out from."""
-    named = arguments.distribution_store or distribution_store(buckets(), common.release_type)
-    return open_store(named, root=common.root, dry_run=dry_run)
+    named = distribution_store(buckets(), common.release_type, arguments.distribution_store)
+    store = open_store(named, root=common.root, dry_run=dry_run)
+    if takes_samples(buckets(), common.release_type):
+        require_samples(store)
+    return store
 
 
 def listed(words: str) -> tuple[str, ...]:
@@ -72,7 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind
     for group in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):
         read = read_group(source, outputs, group)
-        chosen = chosen_files(read, arguments.distributions, listed(arguments.packages))
+        samples = takes_samples(buckets(), common.release_type)
+        chosen = chosen_files(read, arguments.distributions, listed(arguments.packages), samples=samples)
         planned.append(planned_record(source, read, chosen, read_locks(source, outputs, group, refs)))
     for record in planned:
         with console.group(f"stage {record.family}"):

@@ -30,8 +30,8 @@ RUN_STORE = "RUN_STORE"
 GIT_MIRRORS = "GIT_MIRRORS"
 SOURCES_DIR = "SOURCES_DIR"
 FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it
-# …-bkc: previews of new hardware, in buckets and streams of their own
-RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
+# …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
+RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
 _BUCKET = "s3://"
 _AS_GIVEN = (
     *("torch_ref", "refs_file", "gpu_family", "run_id", "store", "release_type"),

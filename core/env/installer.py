@@ -29,6 +29,7 @@ from core import console, files, process
 from core.env import Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError, nearest
+from core.http import fetch, without_secret
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import is_ours, our_names
 
@@ -144,9 +145,17 @@ def install(
     except ProcessError as problem:
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
-            f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
+            f"{wanted} could not be installed into {target.prefix} (Python {target.version})."
+            + unanswered(sources),
             hint="Its own words stand above. See --find-links, --index-url and your pip configuration.",
         ) from problem
+
+
+def unanswered(sources: Sources) -> str:
+    """Name the pages that do not answer, as installers call "not found" what a server refuses."""
+    pages = filter(None, (sources.index_url, *sources.extra_index_urls, *sources.find_links))
+    answers = {page: fetch(page, cert=sources.cert) for page in pages if page.startswith("http")}
+    return "".join(f"\n{without_secret(url)}: {one.problem}." for url, one in answers.items() if one.problem)
 
 
 def refused(*, but: Collection[str] = ()) -> list[str]:

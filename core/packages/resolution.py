@@ -25,6 +25,7 @@ from core.data import parse_toml
 from core.env import Interpreter, installer
 from core.env.installer import Install, Sources, Whose, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
+from core.http import without_secret
 from core.packages import Offer, fits, takes
 from core.run import Platform
 from core.wheel.distributions import is_ours
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _NAMED = 8  # nobody reads a longer list of versions
 _OURS = "A dependency requires a name of ours: require it, too, and it is taken from where ours are."
+_THEIRS = "Their index is that of --deps-index-url, else of pip's or uv's settings: correct it, or try again."
 # what an sdist requires with extras, which only its build could say
 SdistRequires = Callable[["Offer", frozenset[str]], Sequence[str]]
 
@@ -308,9 +310,11 @@ def resolve(question: Question) -> tuple[Resolved, ...]:
             answer = process.capture(argv, env=env).stdout
         except ProcessError as problem:
             said = problem.output or problem.message
+            index = f" from {without_secret(question.sources.index_url)}" * bool(question.sources.index_url)
             raise EnvironmentSetupError(
-                f"{', '.join(question.requirements)} cannot be resolved: {said}",
-                hint=_OURS if installer.NOTHING in said else "",
+                f"{', '.join(question.requirements)} cannot be resolved{index}: {said}"
+                + installer.unanswered(question.sources),
+                hint=_OURS if installer.NOTHING in said else _THEIRS,
             ) from problem
     found = parse_pylock(answer)
     for one in found:

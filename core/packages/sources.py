@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console, files, http
@@ -166,6 +167,7 @@ class PackageSource:
     _indexed: dict[str, tuple[Offer, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
+    _strange: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def words(self) -> str:
@@ -211,7 +213,9 @@ class PackageSource:
         """Return the error that the source, which answers, lacks something."""
         run = "--run-id ID" if self.prefix == "--" else f"{self.prefix}run-id ID"
         ways = f"{self.prefix}find-links URL|DIR, {self.prefix}index-url URL, or a run ({run})"
-        return MissingInputError(f"There is no {what} at {self.words}.", hint=f"Name another source: {ways}.")
+        doubts = [f"{page} answers with {why}: is it an index?" for page, why in self._strange.items()]
+        hint = " ".join((*doubts, f"Name another source: {ways}."))
+        return MissingInputError(f"There is no {what} at {self.words}.", hint=hint)
 
     def requires(self, one: Offer) -> tuple[str, ...]:
         """Read what a wheel requires; an sdist decides that where it is installed."""
@@ -265,7 +269,7 @@ class PackageSource:
             answer = fetch(link, cert=configured().cert)
             if answer.text is None:
                 raise self._unread(link, answer, "find-links")
-            yield from offers_of_page(answer.text, link)
+            yield from self._listed_on(link, answer.text)
             return
         folder = Path(link.removeprefix("file://"))
         if not folder.is_dir():
@@ -278,7 +282,7 @@ class PackageSource:
         page = f"{base}/{name}/"
         answer = fetch(page, cert=cert)
         if answer.text is not None:
-            yield from (one for one in offers_of_page(answer.text, page) if one.distribution == name)
+            yield from (one for one in self._listed_on(page, answer.text) if one.distribution == name)
         elif answer.status not in _REFUSED:
             raise self._unread(page, answer, "index-url")
         else:
@@ -286,6 +290,17 @@ class PackageSource:
             root = fetch(f"{base}/", cert=cert)
             if root.text is None:
                 raise self._unread(f"{base}/", root, "index-url")
+            if not any(
+                distributions.is_ours(canonicalize_name(one.name)) for one in links(root.text).values()
+            ):
+                self._strange[f"{without_secret(base)}/"] = "a page that names no project of ours"
+
+    def _listed_on(self, page: str, text: str) -> Sequence[Offer]:
+        """List the files of a page; what has none may be anything: a login, say, that answers everywhere."""
+        found = tuple(offers_of_page(text, page))
+        if not found and not any(distributions.is_distribution(one.name) for one in links(text).values()):
+            self._strange[without_secret(page)] = "a page that links to no wheel or sdist"
+        return found
 
     def _unread(self, url: str, answer: Answer, setting: str) -> MissingInputError | ServiceError:
         said = f"{without_secret(url)}: {answer.problem}."

@@ -5,7 +5,7 @@ release            ``10.1.0``
 prerelease         ``10.1.0rc2``
 nightly            ``10.1.0a20260822``
 nightly-bkc        ``10.1.0a20260811+bkc.20260814``
-ci, dev, dev-bkc   ``10.1.0.dev0+<git commit>``, ``10.1.0.dev0``
+all others         ``10.1.0.dev0+<git commit>``, ``10.1.0.dev0``
 =================  ===================================
 """
 
@@ -79,7 +79,7 @@ def compute(
     if candidate is not None and release_type != "prerelease":
         raise UsageError(f"A {release_type} version has no candidate number.", hint="Leave --rc out.")
     match release_type:
-        case "ci" | "dev" | "dev-bkc":
+        case "ci" | "dev" | "dev-bkc" | "rehearsal":
             if commit and not _COMMIT.fullmatch(commit):
                 raise UsageError(
                     f"Invalid git commit {commit!r}.", hint="It has 7 to 40 hexadecimal digits in lower case."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -327,18 +328,23 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
     assert asked.fetched() == FETCHED
 
 
-@STORES
-def test_fetched_wheels_install_without_any_index(
-    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("place", "more"),
+    [("directory", ["--with-dependencies"]), ("rclone", ["--with-dependencies"]), ("directory", [])],
+)
+def test_fetched_wheels_install_by_the_command_that_is_printed(
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str], more: list[str]
 ) -> None:
+    """Without dependencies what others have comes from the person's own index, else from none."""
     assert front("mirror-deps", "--store", run.location) == 0
-    folder = tmp_path / "my wheels"
-    words = ("--run-id", "17", "--store", run.location, "--output-dir", folder, "--with-dependencies")
+    words = ("--run-id", "17", "--store", run.location, "--packages", "torch", *more)
     capfd.readouterr()
-    assert front("fetch-wheels", *words, "--packages", "torch") == 0
-    said = capfd.readouterr().err
-    assert f"torch=={TORCH}" in said
+    assert front("fetch-wheels", *words, "--output-dir", tmp_path / "my wheels") == 0
+    (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
-    pip: list[str | Path] = [tmp_path / "venv/bin/python", "-m", "pip", "--isolated", "install", "--no-index"]
-    process.run([*pip, "--find-links", folder, f"torch=={TORCH}"])
-    assert installed(tmp_path / "venv/bin/python")["tinier"] == "1.5"
+    settings = {"PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
+    with served_store(run.store) as url:
+        index = {"PIP_NO_INDEX": "1"} if more else {"PIP_INDEX_URL": f"{url}/python-deps/simple/"}
+        process.run(["sh", "-c", command], env=process.inherited(**settings, **index))
+    there = installed(tmp_path / "venv/bin/python")
+    assert (there["torch"], there["tinydep"], there["tinier"]) == (TORCH, "1.0", "1.5")

@@ -10,6 +10,7 @@ from functools import cache, partial
 from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 from urllib.parse import unquote
 
@@ -279,3 +280,31 @@ def test_a_yanked_version_is_installed_only_where_it_is_pinned(
     assert pinned.returncode == 0, pinned.stderr
     assert TORCH in pinned.stdout + pinned.stderr
     assert "breaks on <gfx90a>" in pinned.stdout + pinned.stderr
+
+
+def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> None:
+    program = which("chromium") or which("google-chrome") or pytest.skip("chromium is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    main("ci", "x", VERBS, ["index", "--directory", str(wheels)])
+    said: list[str] = []
+    with served(wheels, "html") as (url, _), api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for address, where in (
+            (f"{url}/index.html", f"--find-links {url}/index.html"),
+            (f"{url}/simple/apex/", f"--extra-index-url {url}/simple/"),
+            (f"{wheels.as_uri()}/index.html", f"--find-links {wheels.as_uri()}/index.html"),
+        ):
+            rights = ["clipboard-read", "clipboard-write"]
+            tab = browser.new_context(viewport={"width": 390, "height": 844}, permissions=rights).new_page()
+            tab.on("pageerror", lambda error: said.append(str(error)))
+            tab.goto(address)
+            button = tab.get_by_role("button", name=f'Copy: pip install "apex==1.0" {where}', exact=True)
+            button.press("Enter")
+            tab.get_by_role("button", name="Copied").wait_for()
+            assert tab.evaluate("navigator.clipboard.readText()") == f'pip install "apex==1.0" {where}'
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        plain = browser.new_context(java_script_enabled=False).new_page()
+        plain.goto(f"{url}/index.html")
+        assert plain.get_by_text("an address in capitals is that of this page").is_visible()
+        browser.close()
+    assert said == []

@@ -172,6 +172,13 @@ def test_only_some_release_types_have_a_flow(capsys: pytest.CaptureFixture[str])
     assert "'nigthly' is not released by a flow" in capsys.readouterr().err
 
 
+def test_a_rehearsal_is_of_the_sample_on_any_machine() -> None:
+    plan = planned(release_words("rehearsal", "", "", ""), Target())
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert {(one.gpu_family, one.torch_ref, one.python) for one in plan.cells} == {("cpu", "sample", python)}
+    assert plan.promote.value
+
+
 class Nox:
     """The calls of nox, the first of which may fail."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.plan import data
+from ci.publish.buckets import buckets
 from core.errors import UsageError
 from docs.roles import Role, Roles, main, names_of, permissions, roles, trust
 from tests.unit.ci.workflow_reading import Workflow, workflows
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 OURS = "ROCm/TheRock"
 ISSUER = "token.actions.githubusercontent.com"
-KINDS = ("ci", "dev", "nightly", "prerelease")
+KINDS = ("ci", "dev", "nightly", "prerelease", "rehearsal", "release")
 LEVELS = {"none": 0, "read": 1, "write": 2}
 # `pull_request_target` and `workflow_run` give a fork's pull request the token of the branch it is for
 EVENTS = {"push", "pull_request", "schedule", "workflow_dispatch", "workflow_call"}
@@ -285,6 +286,13 @@ def test_releases_are_promoted_in_their_environment_alone() -> None:
         others = {"", *(one.environment.format(type=kind) for one in roles().roles.values())} - {kind}
         assert not any(accepted(role, kind, claims(file, ref, at)) for at in others)
         assert not any(accepted(role, kind, claims(file, ref, other)) for other in {*role.refs} - {kind})
+
+
+def test_nothing_of_a_rehearsal_has_a_bucket_of_releases_or_a_role() -> None:
+    assert not [name for name, one in roles().roles.items() if "rehearsal" in one.refs]
+    assert "rehearsal" not in buckets().release_types
+    assert not buckets().distributions["rehearsal"].bucket
+    assert "rehearsal" not in "".join(one.text for one in workflows().values())
 
 
 def test_only_long_lived_branches_release() -> None:

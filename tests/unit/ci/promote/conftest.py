@@ -38,7 +38,9 @@ ROCM = "7.10.0a20251120"
 REF = "mine"
 ANY = "py3-none-linux_x86_64"
 TARGETS = ("gfx942", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
-VERBS = (Verb("stage", "ci.verbs.stage", "stage"), Verb("promote", "ci.verbs.promote", "promote"))
+VERBS = tuple(
+    Verb(name, f"ci.verbs.{name.replace('-', '_')}", name) for name in ("stage", "promote", "check-indexes")
+)
 DATE = "2026-11-21T12:00:00+00:00"
 
 
@@ -75,11 +77,11 @@ class Runs:
 
     @property
     def torch(self) -> str:
-        return f"2.10.0a0+rocm{self.rocm}"
+        return f"2.10.0a0+rocm{self.rocm.replace('+', '.')}"
 
     @property
     def audio(self) -> str:
-        return f"2.9.0a0+rocm{self.rocm}"
+        return f"2.9.0a0+rocm{self.rocm.replace('+', '.')}"
 
     def whole(self, family: str, pythons: Sequence[str] = ("cp312",), *, tested: bool = True) -> None:
         """Build, and test, everything of a family."""
@@ -253,6 +255,9 @@ class Desk:
         """Make a release of a candidate."""
         stores = ("--from-store", self.bucket.url, "--distribution-store", self.releases.url)
         return main("ci", "", VERBS, ["promote", *stores, "--release-type", "release", *words])
+
+    def indexes(self, *words: str) -> int:
+        return main("ci", "", VERBS, ["check-indexes", "--store", self.bucket.url, *words])
 
     def said(self) -> str:
         return self.capsys.readouterr().err

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -254,6 +255,48 @@ def test_rocm_packages_alone_are_a_set_too_and_serve_torch_from_the_index(desk: 
     assert len(desk.released(GFX94)) == 3
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_set_is_removed_with_its_staging_but_for_what_another_set_has(desk: Desk, *, shared: bool) -> None:
+    desk.staged(GFX94, GFX1151)
+    rocm, torch = f"rocm-{desk.runs.rocm}", f"torch-{desk.runs.torch}"
+    assert (desk.promote("--rocm-version", desk.runs.rocm) if shared else 0) == desk.promote() == 0
+    before = {one.key: one.etag for one in desk.bucket.list("")}
+    assert desk.indexes("--remove", torch) == 0
+    assert "nothing is changed yet" in desk.said()
+    assert {one.key: one.etag for one in desk.bucket.list("")} == before
+    assert desk.indexes("--remove", "torch-2", "--write") == 2
+    assert f"Did you mean {torch!r}?" in desk.said()
+    # as where it was interrupted
+    desk.bucket.delete(next(key for key in before if key.startswith(f"manifests/v2/{GFX94}/{torch}")))
+    assert desk.indexes("--write") == desk.indexes("--remove", torch, "--write") == desk.indexes() == 0
+    for area, family in product(("v2", "v2-staging"), (GFX94, GFX1151)):
+        page = desk.bucket.read(f"{area}/{family}/index.html").decode()
+        keys = "".join(one.key for one in desk.bucket.list(f"{area}/{family}"))
+        assert ("torch" in page, "torch" in keys) == (False, False)
+        there = shared or area == "v2-staging"
+        assert ("rocm_sdk_core" in page, "rocm_sdk_core" in keys) == (there, there)
+    assert desk.promote() == 2
+    assert "No torch versions are staged" in desk.said()
+    if shared:
+        assert desk.indexes("--remove", rocm, "--write") == desk.indexes() == 0
+        assert not [one.key for one in desk.bucket.list("") if one.key.endswith((".whl", ".tar.gz"))]
+
+
+def test_what_is_yanked_is_named_in_every_index_that_has_it(desk: Desk) -> None:
+    desk.staged(GFX94, GFX1151)
+    assert desk.promote() == 0
+    what = f"torch=={desk.runs.torch}"
+    assert desk.indexes("--yank", what, "--write") == desk.indexes("--yank", "torch==2", "--reason", "x") == 2
+    assert f"has released no torch==2. Did you mean {what!r}?" in desk.said()
+    for reason in ("wrong sums", "wrong <results>"):
+        assert desk.indexes("--yank", what, "--reason", reason, "--write") == 0
+    for family in (GFX94, GFX1151):
+        page = desk.bucket.read(f"v2/{family}/simple/torch/index.html").decode()
+        assert 'data-yanked="wrong &lt;results&gt;"' in page
+        assert not desk.bucket.list(f"v2-staging/{family}/yanked.json")
+    assert desk.indexes() == 0
+
+
 def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
     assert desk.promote() == 2
     assert "No torch versions are staged" in desk.said()
@@ -264,6 +307,8 @@ def test_the_version_is_chosen_where_there_is_one(desk: Desk) -> None:
     assert "2 torch versions are staged" in desk.said()
     assert desk.promote("--torch-version", "2.10.0a0+rocm7.10.0a20251122") == 4
     assert "Did you mean '2.10.0a0+rocm7.10.0a2025112" in desk.said()
+    assert desk.promote("--torch-version", desk.runs.torch, "--gpu-family", GFX1151) == 4
+    assert f"There is one of {GFX94}." in desk.said()
     assert desk.promote("--torch-version", desk.runs.torch) == 0
     assert desk.promote("--torch-version", desk.runs.torch, "--rocm-version", "7.10.0") == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -197,6 +198,22 @@ def test_sample_wheels_are_refused_before_anything_is_copied(desk: Desk) -> None
     assert desk.stage() == 2
     assert "Wheels of the sample are never published" in desk.said()
     assert desk.bucket.list("") == []
+
+
+def test_a_rehearsal_is_of_the_sample_alone_in_a_store_of_its_own(desk: Desk) -> None:
+    rehearsal, own = ("--release-type", "rehearsal"), replace(desk, bucket=desk.releases)
+    desk.staged(FAMILY)
+    assert desk.stage(*rehearsal) == desk.promote(release_type="rehearsal") == 2
+    assert desk.said().count("is not the sample's, so no rehearsal may write there") == 2
+    assert own.stage(*rehearsal) == 2
+    assert "A rehearsal is of the sample's wheels alone" in own.said()
+    own.runs.run_id, own.runs.rocm = "18", "7.99.0.dev0+sample"
+    own.runs.whole(FAMILY)
+    assert own.stage(*rehearsal) == 0
+    assert "is a wheel of the sample" in own.refused()
+    assert own.promote(release_type="rehearsal") == 0
+    assert own.decision().release_type == "rehearsal"
+    assert own.promote("--distribution-store", "s3://therock-dev-python", release_type="rehearsal") == 2
 
 
 def test_a_name_that_stands_for_other_bytes_is_refused(desk: Desk) -> None:

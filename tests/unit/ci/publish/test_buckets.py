@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from ci.publish.buckets import Buckets, access, buckets, distribution_store, server_writes_pages
+from ci.publish.buckets import (
+    Buckets,
+    access,
+    buckets,
+    distribution_store,
+    server_writes_pages,
+    takes_samples,
+)
 from core.data import validated
 from core.errors import UsageError
 from core.run.locations import Origin
@@ -45,3 +52,14 @@ def test_every_release_type_but_ci_has_a_distribution_bucket() -> None:
     assert distribution_store(buckets(), "nightly") == "s3://therock-nightly-python"
     with pytest.raises(UsageError, match=r"'ci' are not distributed.\nGive --release-type \(dev, "):
         distribution_store(buckets(), "ci")
+
+
+def test_a_rehearsal_has_a_folder_and_no_type_takes_the_bucket_of_another() -> None:
+    assert distribution_store(buckets(), "rehearsal") == "out/rehearsal"
+    assert distribution_store(buckets(), "rehearsal", "s3://mine") == "s3://mine"
+    assert distribution_store(buckets(), "dev", "s3://therock-dev-python/") == "s3://therock-dev-python/"
+    for kind in ("rehearsal", "dev", "ci"):
+        for bucket in ("therock-nightly-python", "therock-release-python/x", "therock-ci-artifacts"):
+            with pytest.raises(UsageError, match=f"s3://{bucket} is the bucket of another release type"):
+                distribution_store(buckets(), kind, f"s3://{bucket}")
+    assert {name for name in buckets().distributions if takes_samples(buckets(), name)} == {"rehearsal"}

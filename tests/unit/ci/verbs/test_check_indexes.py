@@ -61,20 +61,6 @@ def test_a_page_that_is_gone_or_that_somebody_wrote_is_named_and_left(
     assert door(store) == 0
 
 
-def test_pages_are_written_again_after_a_yank_and_after_a_removal(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = store / mirror().prefix
-    (folder / "yanked.json").write_text('{"numpy==2.1": "wrong sums"}')
-    assert door(store) != 0
-    assert door(store, "--write") == 0
-    assert 'data-yanked="wrong sums"' in (folder / "simple/numpy/index.html").read_text()
-    (folder / "manifests/mirror_deps-1.json").unlink()
-    assert door(store, "--write") == 0
-    assert "is not listed: no record names it" in capsys.readouterr().err
-    assert "numpy" not in (folder / "index.html").read_text()
-
-
 def test_a_store_without_an_index_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "store").mkdir()
     assert door(tmp_path / "store") != 0

@@ -10,6 +10,7 @@ from core import process
 from core.env import installer
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
+from core.http import answering
 from core.packages import resolution, sources
 from core.packages.resolution import (
     Question,
@@ -22,6 +23,7 @@ from core.packages.resolution import (
     resolve_others,
 )
 from core.packages.sources import PackageSource
+from tests.folders import Quiet
 from tests.unit.target_samples import target_in
 
 if TYPE_CHECKING:
@@ -276,3 +278,9 @@ def test_a_refusal_ends_with_the_resolvers_own_words(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(process, "capture", refuse)
     with pytest.raises(EnvironmentSetupError, match="torch cannot be resolved: no version of torch"):
         resolve(Question(requirements=("torch",), sources=Sources()))
+    refusing = type("Refusing", (Quiet,), {"do_GET": lambda one: one.send_error(403)})
+    with answering(refusing) as url, pytest.raises(EnvironmentSetupError) as caught:
+        resolve(Question(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/")))
+    assert f"numpy cannot be resolved from {url}/simple/: no version of torch" in caught.value.message
+    assert f"{url}/simple/: it answers 403 Forbidden." in caught.value.message
+    assert "--deps-index-url" in caught.value.hint

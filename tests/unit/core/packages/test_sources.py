@@ -166,6 +166,16 @@ def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) 
         with pytest.raises(MissingInputError, match=r"/nowhere/: it answers 404") as caught:
             PackageSource(index_urls=(f"{url}/nowhere/",)).versions("rocm")
         assert "--index-url" in caught.value.hint
+        (tmp_path / "rocm").mkdir()
+        (tmp_path / "rocm" / "index.html").write_text('<form></form><a href="/help/">Log in</a>')
+        (tmp_path / "index.html").write_text('<a href="/help/">Help</a>')
+        for name, why in (
+            ("rocm", "/rocm/ answers with a page that links to no"),
+            ("torch", "names no project"),
+        ):
+            login = PackageSource(index_urls=(f"{url}/",))
+            assert login.versions(name) == ()
+            assert why in login.lacks(name).hint
     with pytest.raises(ServiceError, match="cannot be reached"):
         source.__class__(index_urls=(f"{url}/simple/",)).versions("rocm")
     with pytest.raises(MissingInputError, match="is not a folder"):
