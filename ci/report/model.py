@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from core.junit import FAILING
+
 if TYPE_CHECKING:
     from core.run.records import Cell as RecordCell
     from pytorch_build.test.summary import GroupEntry
@@ -272,6 +274,21 @@ class TestRun:
     problems: tuple[str, ...] = ()
     missing: str = ""
 
+    @property
+    def place(self) -> str:
+        """The stage and cell, as the tests that are listed name it."""
+        return f"{self.stage} {self.cell}".strip()
+
+    @property
+    def failed(self) -> int:
+        """How many tests failed."""
+        return sum(count for name, count in self.totals if name in FAILING)
+
+    @property
+    def ran(self) -> int:
+        """How many tests ran, and count."""
+        return 0 if self.missing else sum(count for name, count in self.totals if name != "skipped")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TestLine:
@@ -292,6 +309,8 @@ class TestLine:
 @dataclass(frozen=True, kw_only=True)
 class Tests:
     """Everything about tests."""
+
+    __test__ = False
 
     runs: tuple[TestRun, ...] = ()
     failures: tuple[TestLine, ...] = ()
@@ -320,6 +339,58 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Turned:
+    """A cell that ended better or worse than in the run before; `why`: what the worse one lacks."""
+
+    cell: CellName
+    before: State
+    now: State
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A number that is another one than in the run before: seconds of a stage, bytes of a wheel, tests."""
+
+    cell: CellName
+    what: str
+    before: float
+    now: float
+
+    @property
+    def grown(self) -> float:
+        """How much more it is."""
+        return self.now - self.before
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestChange:
+    """A test that fails in `places`, stages of cells, and did not in the run before; or the other way."""
+
+    __test__ = False
+
+    test: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What differs from the run before, in the cells that both have; `passing` may be gone, too."""
+
+    against: str
+    broken: tuple[Turned, ...] = ()
+    mended: tuple[Turned, ...] = ()
+    slower: tuple[Change, ...] = ()
+    faster: tuple[Change, ...] = ()
+    larger: tuple[Change, ...] = ()
+    smaller: tuple[Change, ...] = ()
+    lost: tuple[Change, ...] = ()
+    gained: tuple[Change, ...] = ()
+    failing: tuple[TestChange, ...] = ()
+    passing: tuple[TestChange, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """A run."""
 
@@ -336,3 +407,4 @@ class Page:
     builds: tuple[Build, ...] = ()
     tests: Tests = Tests()
     sources: tuple[Source, ...] = ()
+    changes: Comparison | None = None
