@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ci.report.model import Change, Comparison, TestChange, Turned
+from ci.report.model import Change, Comparison
 from core.data import Model, data_file
 
 if TYPE_CHECKING:
@@ -49,10 +49,9 @@ thresholds = data_file(Path(__file__).with_name("compare.toml"), Thresholds)
 _ANY = Least(absolute=1, relative=0)
 
 
-def compare(now: Page, before: Page, least: Thresholds | None = None) -> Comparison:
+def compare(now: Page, before: Page) -> Comparison:
     """Say what a run has other than the one before it, for the cells that both have."""
-    least = least or thresholds()
-    old = {cell.name: cell for cell in before.cells}
+    old, least = {cell.name: cell for cell in before.cells}, thresholds()
     both = [(old[cell.name], cell) for cell in now.cells if cell.name in old]
     faster, slower = _apart(_seconds(before), _seconds(now), least.build_seconds)
     smaller, larger = _apart(_sizes(before), _sizes(now), least.wheel_bytes)
@@ -67,15 +66,15 @@ def compare(now: Page, before: Page, least: Thresholds | None = None) -> Compari
         smaller=smaller,
         lost=lost,
         gained=gained,
-        failing=_newly_failing(now, before),
-        passing=_newly_failing(before, now),
+        failing=_newly_failing(now, before, ("passed", "failed")),
+        passing=_newly_failing(before, now, ("failed", "passed")),
     )
 
 
-def _turned(both: Iterable[tuple[Cell, Cell]], *, sound: bool) -> tuple[Turned, ...]:
+def _turned(both: Iterable[tuple[Cell, Cell]], *, sound: bool) -> tuple[Change, ...]:
     """Return the cells that became sound, or that were and are no more."""
     return tuple(
-        Turned(cell=now.name, before=was.state, now=now.state, why=was.reason if sound else now.reason)
+        Change(cell=now.name, before=was.state, now=now.state, why=(was if sound else now).reason)
         for was, now in both
         if (now.state in SOUND) is sound and (was.state in SOUND) is not sound
     )
@@ -102,24 +101,21 @@ def _sizes(page: Page) -> Numbers:
 
 
 def _ran(page: Page, other: Page) -> Numbers:
-    """Return how many tests ran, by stage; none where a sound cell lacks tests that the other run has.
-
-    A cell that is not sound may have come to an end before its tests, which is told of the cell.
-    """
+    """Return how many tests ran, by stage; none where a sound cell lacks tests that the other run has."""
     sound = {cell.name for cell in page.cells if cell.state in SOUND}
     lacking = {(one.cell, one.stage): 0 for one in other.tests.runs if one.cell in sound}
     return {**lacking, **{(one.cell, one.stage): one.ran for one in page.tests.runs}}
 
 
-def _newly_failing(now: Page, before: Page) -> tuple[TestChange, ...]:
+def _newly_failing(now: Page, before: Page, words: tuple[str, str]) -> tuple[Change, ...]:
     """Return the tests that fail and did not, in places of which the run before names all failures."""
-    old = _failures(before)
-    tested = {run.place for run in now.tests.runs if not run.missing} & old.keys()
-    found = (
-        (line.test, tuple(one for one in line.cells if one in tested and line.test not in old[one]))
+    old, tested = _failures(before), {run.place: run for run in now.tests.runs if not run.missing}
+    return tuple(
+        Change(cell=tested[one].cell, what=line.test, before=words[0], now=words[1], why=tested[one].stage)
         for line in now.tests.failures
+        for one in line.cells
+        if one in tested and one in old and line.test not in old[one]
     )
-    return tuple(TestChange(test=test, places=places) for test, places in found if places)
 
 
 def _failures(page: Page) -> Mapping[str, Collection[str]]:
@@ -128,5 +124,5 @@ def _failures(page: Page) -> Mapping[str, Collection[str]]:
     for line in page.tests.failures:
         for place in line.cells:
             named[place].add(line.test)
-    counted = {run.place: run.failed for run in page.tests.runs if not run.missing}
-    return {place: named[place] for place, count in counted.items() if count == len(named[place])}
+    runs = (run for run in page.tests.runs if not run.missing and run.failed == len(named[run.place]))
+    return {run.place: named[run.place] for run in runs}

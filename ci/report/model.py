@@ -339,55 +339,44 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turned:
-    """A cell that ended better or worse than in the run before; `why`: what the worse one lacks."""
-
-    cell: CellName
-    before: State
-    now: State
-    why: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change:
-    """A number that is another one than in the run before: seconds of a stage, bytes of a wheel, tests."""
+    """What differs in a cell.
+
+    That is its state, and why the worse one; a build's seconds, a wheel's bytes, how many tests of a stage
+    ran; a test's result, and of which stage it is.
+    """
 
     cell: CellName
-    what: str
-    before: float
-    now: float
+    what: str = ""
+    before: float | str
+    now: float | str
+    why: str = ""
 
     @property
     def grown(self) -> float:
         """How much more it is."""
-        return self.now - self.before
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestChange:
-    """A test that fails in `places`, stages of cells, and did not in the run before; or the other way."""
-
-    __test__ = False
-
-    test: str
-    places: tuple[str, ...]
+        return float(self.now) - float(self.before)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What differs from the run before, in the cells that both have; `passing` may be gone, too."""
+    """What differs from the run before, in the cells that both have.
+
+    Cells broke or mended; builds are slower or faster, wheels larger or smaller; fewer tests ran (lost), or
+    more; tests fail that did not, or fail no longer (passing), if only because they are gone.
+    """
 
     against: str
-    broken: tuple[Turned, ...] = ()
-    mended: tuple[Turned, ...] = ()
+    broken: tuple[Change, ...] = ()
+    mended: tuple[Change, ...] = ()
     slower: tuple[Change, ...] = ()
     faster: tuple[Change, ...] = ()
     larger: tuple[Change, ...] = ()
     smaller: tuple[Change, ...] = ()
     lost: tuple[Change, ...] = ()
     gained: tuple[Change, ...] = ()
-    failing: tuple[TestChange, ...] = ()
-    passing: tuple[TestChange, ...] = ()
+    failing: tuple[Change, ...] = ()
+    passing: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def test_tests_are_lost_where_fewer_ran_and_where_a_sound_cell_has_none() -> Non
 
 def test_a_test_fails_newly_only_where_it_is_known_that_it_did_not() -> None:
     (one,) = told(page(failing=("a", "b")), page(failing=("a",)))["failing"]
-    assert (one.test, one.places) == ("b", (f"test_smoke {NAME}",))
+    assert one == Change(cell=NAME, what="b", before="passed", now="failed", why="test_smoke")
     # of 9 failures the record before names one
     assert "failing" not in told(page(failing=("a", "b")), page(failing=("a",), failed=9))
     assert "failing" not in told(page(failing=("b",)), page(tested=False))
@@ -174,8 +174,8 @@ def test_a_page_says_what_differs_from_the_run_before_by_its_records_alone(tmp_p
     now = read_run(run("2", "passed", "failed"), tests=False)
     changes = page_of(now, before).changes
     assert changes is not None
-    assert [(one.test, one.places) for one in changes.failing] == [
-        ("test_nn.py::test_2", (f"test_torch {NAME}",))
+    assert [(one.cell, one.what, one.why) for one in changes.failing] == [
+        (NAME, "test_nn.py::test_2", "test_torch")
     ]
     assert (changes.against, changes.lost, changes.gained) == ("1", (), ())
     assert [run.totals for run in page_of(before).tests.runs] == [(("passed", 2), ("skipped", 1))]
