@@ -78,7 +78,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         tests=tests,
         sources=sources_of(facts, before),
     )
-    return replace(page, changes=compare(page, page_of(before))) if before else page
+    return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
 def _failing(tests: Tests) -> dict[CellName, str]:

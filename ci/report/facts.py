@@ -287,11 +287,12 @@ def release_type(store: Store, listed: Iterable[str]) -> str:
 
 
 def has_built(listed: Iterable[str], cells: Iterable[CellName]) -> bool:
-    """Whether a run built cells, or tried to, by the keys of its manifests."""
+    """Whether a run built cells, or tried to, by the keys of its manifests; "" in a cell's name is any."""
     names = ["/".join(key.rsplit("/", 2)[1:]) for key in listed]
     for cell in cells:
-        name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
-        pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
+        ref, group = (re.escape(key_name(one)) or "[^/]+" for one in (cell.torch_ref, cell.group))
+        python = re.escape(cell.python) or r"cp\d+t?"
+        pattern = re.compile(rf"{group}/build_[a-z]+-{ref}-{python}(\.failed)?\.json")
         if not any(pattern.fullmatch(one) for one in names):
             return False
     return True

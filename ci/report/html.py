@@ -19,12 +19,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report import commit_url
-from ci.report.text import duration, natural, signed, spelt
+from ci.report.text import changed, duration, natural, signed, spelt
 from core import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ci.report.compare import History
     from ci.report.model import Cell, Group, Page, StageRun
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -63,22 +64,30 @@ class MatrixRow(NamedTuple):
 
 def render(page: Page) -> str:
     """Return the page. The same model gives the same bytes."""
-    engine = _engine()
-    style, script = _own("page.css"), _own("page.js")
-    ids = {cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)}
-    text = engine.get_template("page.html").render(
+    script = _own("page.js")
+    return _written(
+        "page.html",
+        _own("page.css"),
         page=page,
-        style=style,
         script=script,
-        style_digest=_digest(style),
         script_digest=_digest(script),
-        ids=ids,
+        ids={cell.name: cell.name.anchor for cell in page.cells},
         families=_families(page.cells),
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},
         groups={group.name: group for group in page.groups},
         grown=_grown(page),
     )
+
+
+def render_history(history: History) -> str:
+    """Return the page over runs, in the style of a run's own."""
+    write = {"duration": duration, "size": console.size, "count": str}
+    return _written("history.html", _own("page.css") + _own("history.css"), history=history, write=write)
+
+
+def _written(template: str, style: Markup, **values: object) -> str:
+    text = _engine().get_template(template).render(style=style, style_digest=_digest(style), **values)
     return f"{text.strip()}\n"
 
 
@@ -174,6 +183,7 @@ def _engine() -> Environment:
         "rows_of": rows_of,
         "area": area,
         "setup_command": setup_command,
+        "changed": changed,
         "commit_url": commit_url,
         "counted": console.counted,
         "WIDTH": WIDTH,
