@@ -7,10 +7,10 @@ A message is up to three sentences: what was wrong, where, and the next action.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from core.causes import Cause
@@ -27,6 +27,7 @@ class FatalError(Exception):
         self.hint = hint
         self.cause: Cause | None = None  # the first error of the tool that failed
         self.log: Path | None = None
+        self.details: Mapping[str, Any] = {}  # what the record of the failure says besides
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message

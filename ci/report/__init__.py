@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from ci.report.cells import cells_of, problems_of, runs_of, worked
+from ci.report.compare import compare
 from ci.report.model import (
     Build,
     CellName,
@@ -65,7 +66,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         )
         for group in facts.groups
     )
-    return Page(
+    page = Page(
         run_id=facts.run_id,
         platform=facts.platform,
         against=before.run_id if before else "",
@@ -81,6 +82,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         tests=tests,
         sources=sources_of(facts, before),
     )
+    return replace(page, changes=compare(page, page_of(before))) if before else page
 
 
 def _failing(tests: Tests) -> dict[CellName, str]:
@@ -88,10 +90,11 @@ def _failing(tests: Tests) -> dict[CellName, str]:
     failing: dict[CellName, str] = {}
     for run in tests.runs:
         if not (run.passed or run.missing):
-            bad = sum(
-                count for name, count in run.totals if name in {"failed", "error", "crashed", "timeout"}
+            what = (
+                f"{run.failed} tests of {run.stage} failed"
+                if run.failed
+                else f"{run.stage} cannot be believed"
             )
-            what = f"{bad} tests of {run.stage} failed" if bad else f"{run.stage} cannot be believed"
             failing[run.cell] = " and ".join(filter(None, [failing.get(run.cell, ""), what]))
     return failing
 

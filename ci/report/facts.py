@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ci.report.model import CellName, Problem, StageRun
@@ -21,14 +23,14 @@ from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
 from pytorch_build.test.reports import checked, reports_of, why_missing
+from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from core.cli.options import Common
     from core.run import RunOutputs
     from core.stores import Store, Stored
-    from pytorch_build.test.summary import GroupEntry
 
 
 _LOCK = "source-lock-"
@@ -139,7 +141,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *,
         else:
             if not common.torch_ref or record.cell.torch_ref in refs:
                 found.append((key, record))
-    results_of: tuple[GroupEntry, ...] = ()
+    results_of = () if tests else _recorded(name, [record for _, record in found])
     problems: tuple[Problem, ...] = ()
     if tests:
         try:
@@ -195,13 +197,46 @@ def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record
     return summary.data(outputs.run_id, whole).tests
 
 
+def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
+    """Count results of tests by their records alone, which name what failed; shards are one stage."""
+    by_stage: dict[tuple[CellName, str], dict[str, Record]] = {}
+    # a failure lies beside the last success, and is the later of the two
+    for record in sorted(found, key=lambda one: one.status == "failed"):
+        if record.stage.startswith("test_") and isinstance(record.details.get("outcomes"), dict):
+            place = (CellName.of(group, record.cell), record.stage.partition("-")[0])
+            by_stage.setdefault(place, {})[record.stage] = record
+    entries = []
+    for (_, stage), parts in by_stage.items():
+        mine = [parts[stage]] if stage in parts else list(parts.values())
+        counts: Counter[str] = Counter()
+        for one in mine:
+            counts.update({str(name): n for name, n in one.details["outcomes"].items() if isinstance(n, int)})
+        names = [str(test) for one in mine for test in one.details.get("failing") or ()]
+        entries.append(
+            GroupEntry(
+                stage=stage,
+                torch_ref=mine[0].cell.torch_ref,
+                python=mine[0].cell.python,
+                gpu_family=group,
+                passed=all(one.status == "ok" for one in mine),
+                shards=len(mine),
+                seconds=sum(one.seconds for one in mine),
+                totals=dict(counts),
+                failures=tuple(CaseEntry(test=test, outcome="failed", seconds=0) for test in names),
+            )
+        )
+    return tuple(entries)
+
+
 def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
-    """Find the last run before this one that built all of its cells; "" where there is none."""
-    cells = built(facts)
-    found = earlier(store.folders(outputs.external_repo), outputs) if cells else ()
-    for run_id in found[:MOST]:
-        prefix = f"{outputs.external_repo}{run_id}-{outputs.platform}/manifests/"
-        if has_built({one.key.removeprefix(prefix) for one in store.list(prefix)}, cells):
+    """Find the last run before this one that built its cells, or tried to; "" where there is none.
+
+    It is of the same release type, as its source lock says.
+    """
+    cells, types = built(facts), {lock.release_type for lock in facts.locks.values()}
+    for run_id in earlier(stored_runs(store, outputs), outputs.run_id)[:MOST] if cells else ():
+        listed = manifests(store, replace(outputs, run_id=run_id))
+        if has_built(listed, cells) and (not types or release_type(store, listed) in {"", *types}):
             return run_id
     return ""
 
@@ -216,21 +251,47 @@ def built(facts: RunFacts) -> frozenset[CellName]:
     )
 
 
-def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
-    """Return the runs before this one, the last first: a run's id grows, as those of GitHub do."""
+def manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
+    """List the documents of a run by their keys: one request, whatever the run holds."""
+    return [one.key for one in store.list(f"{outputs.prefix}/manifests")]
+
+
+def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:
+    """Name a store's runs, the last first: by number, and others by when they put their first record."""
     end = f"-{outputs.platform}"
-    runs = {one.removesuffix(end) for one in folders if one.endswith(end)} - {LOCAL_RUN, outputs.run_id}
-    own = natural(outputs.run_id)
-    before = [one for one in runs if outputs.run_id == LOCAL_RUN or natural(one) < own]
-    return sorted(before, key=natural, reverse=True)
+    runs = [one.removesuffix(end) for one in store.folders(outputs.external_repo) if one.endswith(end)]
+    numbers = sorted((one for one in runs if one.isdecimal()), key=int)
+    if len(numbers) == len(runs):
+        return numbers[::-1]
+
+    def began(run_id: str) -> float:
+        listed = store.list(f"{replace(outputs, run_id=run_id).prefix}/manifests")
+        return min((one.modified for one in listed), default=0.0)
+
+    times = dict(zip(runs, parallel.each(began, runs), strict=True))
+    # a copied store has other times, and the order of numbers
+    times |= zip(numbers, accumulate((times[one] for one in numbers), max), strict=True)
+    return sorted(runs, key=lambda one: (times[one], natural(one)), reverse=True)
 
 
-def has_built(records: Collection[str], cells: Iterable[CellName]) -> bool:
-    """Whether a run built cells, and no build of theirs failed."""
+def earlier(runs: Sequence[str], run_id: str) -> Sequence[str]:
+    """Return the runs before one, of runs the last first; the one of this machine follows all others."""
+    after = runs.index(run_id) + 1 if run_id in runs and run_id != LOCAL_RUN else 0
+    return [one for one in runs[after:] if one not in {LOCAL_RUN, run_id}]
+
+
+def release_type(store: Store, listed: Iterable[str]) -> str:
+    """Return what a run was made for, by its first source lock that can be read; "" where none says."""
+    locks, _ = _locks(store, [key for key in listed if f"/manifests/{_LOCK}" in key][:1])
+    return next((lock.release_type for lock in locks.values()), "")
+
+
+def has_built(listed: Iterable[str], cells: Iterable[CellName]) -> bool:
+    """Whether a run built cells, or tried to, by the keys of its manifests."""
+    names = ["/".join(key.rsplit("/", 2)[1:]) for key in listed]
     for cell in cells:
         name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
         pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
-        found = [one for one in records if pattern.fullmatch(one)]
-        if not found or any(one.endswith(".failed.json") for one in found):
+        if not any(pattern.fullmatch(one) for one in names):
             return False
     return True

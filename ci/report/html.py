@@ -42,7 +42,7 @@ _GLYPHS: Mapping[str, str] = {
     "failed": "✗",
 }
 # the JSON has everything
-MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
+MOST_LINES, MOST_BUILDS, MOST_PROBLEMS, MOST_CHANGES = 200, 40, 100, 20
 
 
 class Row(NamedTuple):
@@ -208,5 +208,6 @@ def _engine() -> Environment:
         "MOST_LINES": MOST_LINES,
         "MOST_BUILDS": MOST_BUILDS,
         "MOST_PROBLEMS": MOST_PROBLEMS,
+        "MOST_CHANGES": MOST_CHANGES,
     }
     return engine

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from core.junit import FAILING
+
 if TYPE_CHECKING:
     from core.run.records import Cell as RecordCell
     from pytorch_build.test.summary import GroupEntry
@@ -295,6 +297,21 @@ class TestRun:
     problems: tuple[str, ...] = ()
     missing: str = ""
 
+    @property
+    def place(self) -> str:
+        """The stage and cell, as the tests that are listed name it."""
+        return f"{self.stage} {self.cell}".strip()
+
+    @property
+    def failed(self) -> int:
+        """How many tests failed."""
+        return sum(count for name, count in self.totals if name in FAILING)
+
+    @property
+    def ran(self) -> int:
+        """How many tests ran, and count."""
+        return 0 if self.missing else sum(count for name, count in self.totals if name != "skipped")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TestLine:
@@ -315,6 +332,8 @@ class TestLine:
 @dataclass(frozen=True, kw_only=True)
 class Tests:
     """Everything about tests."""
+
+    __test__ = False
 
     runs: tuple[TestRun, ...] = ()
     failures: tuple[TestLine, ...] = ()
@@ -343,6 +362,47 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """What differs in a cell.
+
+    That is its state, and why the worse one; a build's seconds, a wheel's bytes, how many tests of a stage
+    ran; a test's result, and of which stage it is.
+    """
+
+    cell: CellName
+    what: str = ""
+    before: float | str
+    now: float | str
+    why: str = ""
+
+    @property
+    def grown(self) -> float:
+        """How much more it is."""
+        return float(self.now) - float(self.before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What differs from the run before, in the cells that both have.
+
+    Cells broke or mended; builds are slower or faster, wheels larger or smaller; fewer tests ran (lost), or
+    more; tests fail that did not, or fail no longer (passing), if only because they are gone.
+    """
+
+    against: str
+    broken: tuple[Change, ...] = ()
+    mended: tuple[Change, ...] = ()
+    slower: tuple[Change, ...] = ()
+    faster: tuple[Change, ...] = ()
+    larger: tuple[Change, ...] = ()
+    smaller: tuple[Change, ...] = ()
+    lost: tuple[Change, ...] = ()
+    gained: tuple[Change, ...] = ()
+    failing: tuple[Change, ...] = ()
+    passing: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """A run; something ran for `busy` of the `elapsed` seconds between its first start and its last end."""
 
@@ -361,6 +421,7 @@ class Page:
     builds: tuple[Build, ...] = ()
     tests: Tests = Tests()
     sources: tuple[Source, ...] = ()
+    changes: Comparison | None = None
 
     @property
     def state(self) -> State:

@@ -160,8 +160,8 @@ def _worked(
         published = tuple(distributions.publish(store, outputs, group, path) for path in made.files)
     except (Exception, KeyboardInterrupt) as problem:
         ended = fatal(problem)
-        details = dict(so_far or {})
         said = origin(ended) or ended
+        details = {**(so_far or {}), **said.details}
         said.log = said.log or (stage.log if stage.log.is_file() else None)
         facts: dict[str, Any] = {"exit_code": ended.exit_code, "error": console.mask(str(ended))}
         facts["again"] = console.mask(this_again())
