@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of
+from ci.report.cells import cells_of, problems_of, runs_of, worked
 from ci.report.compare import compare
 from ci.report.model import (
     Build,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.test.summary import CaseEntry, GroupEntry
 
-SLOWEST = 50
+SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
 _WHEEL_PARTS = 5
@@ -55,6 +55,8 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
     builds, odd = builds_of(facts)
+    cells = cells_of(facts, wheels, _failing(tests))
+    busy, elapsed = worked(facts)
     starts = [record.started for group in facts.groups for _, record in group.records]
     groups = tuple(
         Group(
@@ -69,9 +71,11 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         platform=facts.platform,
         against=before.run_id if before else "",
         started=min(starts, default=""),
-        problems=(*problems_of(facts), *odd),
+        busy=busy,
+        elapsed=elapsed,
+        problems=(*problems_of(facts, cells), *odd),
         groups=groups,
-        cells=cells_of(facts, wheels, _failing(tests)),
+        cells=cells,
         wheels=wheels,
         gone=gone,
         builds=builds,
@@ -125,7 +129,8 @@ def tests_of(facts: RunFacts) -> Tests:
     missing = {key: why for group in facts.groups for key, why in group.missing.items()}
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
-    slowest = sorted(_lines(entries, lambda one: one.slowest), key=lambda line: (-line.seconds, line.test))
+    slow = (line for line in _lines(entries, lambda one: one.slowest) if line.seconds >= _SLOW)
+    slowest = sorted(slow, key=lambda line: (-line.seconds, line.test))
     return Tests(
         runs=tuple(runs[key] for key in sorted(runs)),
         failures=tuple(_lines(entries, lambda one: one.failures)),

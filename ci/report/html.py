@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 import shlex
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +20,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report import commit_url
-from ci.report.text import changed, duration, natural, signed, spelt
+from ci.report.cells import moment
+from ci.report.model import CellName
+from ci.report.text import brief, changed, duration, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
     from ci.report.model import Cell, Group, Page, StageRun
 
 TEMPLATES = Path(__file__).with_name("templates")
-# what is drawn of the widest time line
-WIDTH = 1000
 _GLYPHS: Mapping[str, str] = {
     "passed": "✓",
     "ok": "✓",
@@ -42,16 +43,17 @@ _GLYPHS: Mapping[str, str] = {
     "failed": "✗",
 }
 # the JSON has everything
-MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
+MOST_LINES, MOST_BUILDS, MOST_PROBLEMS, MOST_CHANGES = 200, 40, 100, 20
 
 
 class Row(NamedTuple):
-    """A stage of a cell with its bar."""
+    """A stage of a cell with its bar, in percent, and how long it began after the first one."""
 
     run: StageRun
     x: float = 0.0
     width: float = 0.0
     critical: bool = False
+    after: str = ""
 
 
 class MatrixRow(NamedTuple):
@@ -76,6 +78,9 @@ def render(page: Page) -> str:
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},
         groups={group.name: group for group in page.groups},
+        results={(run.cell, run.stage): run for run in page.tests.runs},
+        borrowed={cell.name: cell.elsewhere for cell in page.cells},
+        installable=_installable(page),
         grown=_grown(page),
     )
 
@@ -107,12 +112,14 @@ def rows_of(cell: Cell, group: Group | None) -> tuple[Row, ...]:
     """Put a cell's stages in order, each with its bar; those of its group that it waited for come with it."""
     runs = {run.stage: run for run in (*(group.stages if group else ()), *cell.stages)}
     line = cell.line
+    first = moment(runs[line.bars[0].stage].started) if line.bars else None
     drawn = [
         Row(
             run=runs[bar.stage],
-            x=round(bar.start / line.length * WIDTH, 1),
-            width=max(round(bar.seconds / line.length * WIDTH, 1), 3.0),
+            x=min(round(bar.start / line.length * 100, 2), 99.4),
+            width=max(round(bar.seconds / line.length * 100, 2), 0.6),
             critical=bar.critical,
+            after=f"+{duration((moment(runs[bar.stage].started) or 0) - (first or 0))}",
         )
         for bar in line.bars
     ]
@@ -139,6 +146,23 @@ def setup_command(page: Page, cell: Cell) -> str:
     words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
     words += ["--from-run-id", page.run_id, "--artifact-group", cell.name.group]
     return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else [])])
+
+
+def _installable(page: Page) -> set[CellName]:
+    """Name the cells whose wheels can be installed, and the groups that no stage has failed in."""
+    cells = {one.name for one in page.cells if one.requirements and (one.elsewhere or not one.lacking)}
+    sound = (group for group in page.groups if all(run.state in {"ok", "missing"} for run in group.stages))
+    return cells | {CellName(group=group.name) for group in sound}
+
+
+def _iso(started: str) -> str:
+    """Write a record's moment in one form; "" for what is none."""
+    found = moment(started)
+    return "" if found is None else datetime.fromtimestamp(found, UTC).isoformat(timespec="seconds")
+
+
+def _day(started: str) -> str:
+    return f"{datetime.fromtimestamp(moment(started) or 0, UTC):%d %b %Y, %H:%M} UTC".lstrip("0")
 
 
 def _grown(page: Page) -> list[tuple[str, str, int, int]]:
@@ -172,7 +196,12 @@ def _engine() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else spelt(str(value)),
     )
     engine.filters |= {
-        "size": console.size,
+        "size": lambda count: console.size(int(count)),
+        "iso": _iso,
+        "day": _day,
+        "brief": brief,
+        "took": took,
+        "part": lambda seconds, line: f"{round(seconds / line.length * 100, 2)}%",
         "duration": duration,
         "signed": signed,
         "quoted": shlex.quote,
@@ -182,13 +211,14 @@ def _engine() -> Environment:
         "glyph": _GLYPHS.__getitem__,
         "rows_of": rows_of,
         "area": area,
+        "series": lambda points, name: [getattr(one, name, None) for one in points],
         "setup_command": setup_command,
         "changed": changed,
         "commit_url": commit_url,
         "counted": console.counted,
-        "WIDTH": WIDTH,
         "MOST_LINES": MOST_LINES,
         "MOST_BUILDS": MOST_BUILDS,
         "MOST_PROBLEMS": MOST_PROBLEMS,
+        "MOST_CHANGES": MOST_CHANGES,
     }
     return engine

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -46,18 +46,23 @@ class CellName:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that cannot be shown, or that went wrong."""
+    """Something that cannot be shown, or that went wrong; `also`: where else the same did."""
 
     where: str
     what: str
     hint: str = ""
     around: tuple[str, ...] = ()
+    again: str = ""
     log: str = ""
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`."""
+    """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`.
+
+    `again` is the command that does it once more; `borrowed` is the run that its wheels were taken from.
+    """
 
     stage: str
     state: StageState
@@ -68,7 +73,9 @@ class StageRun:
     key: str = ""
     cause: str = ""
     around: tuple[str, ...] = ()
+    again: str = ""
     log: str = ""
+    borrowed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,26 +100,40 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """A time in which no stage ran, drawn shorter than it was."""
+    """A time in which no stage ran, drawn shorter than it was: `width`, which grows with it."""
 
-    at: float
+    start: float
+    width: float
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A mark of the axis; the clock starts anew after each idle time that is drawn shorter."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimeLine:
-    """The stages of a cell in time."""
+    """The stages of a cell in time: something ran for `busy` of the `elapsed` seconds from first to last."""
 
     bars: tuple[Bar, ...] = ()
     length: float = 0.0
     elapsed: float = 0.0
+    busy: float = 0.0
     idle: tuple[Idle, ...] = ()
+    ticks: tuple[Tick, ...] = ()
     path: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of the matrix."""
+    """One cell of the matrix; `requirements` install it, unless a build of it failed.
+
+    What they need and the run does not hold is `lacking`; options of pip's that say where it is: `elsewhere`.
+    """
 
     name: CellName
     state: State
@@ -121,6 +142,8 @@ class Cell:
     line: TimeLine
     wheels: int = 0
     requirements: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,13 +393,15 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A run."""
+    """A run; something ran for `busy` of the `elapsed` seconds between its first start and its last end."""
 
     schema_version: Literal[1] = 1
     run_id: str
     platform: str
     against: str = ""
     started: str = ""
+    busy: float = 0.0
+    elapsed: float = 0.0
     problems: tuple[Problem, ...] = ()
     groups: tuple[Group, ...] = ()
     cells: tuple[Cell, ...] = ()
@@ -386,3 +411,12 @@ class Page:
     tests: Tests = Tests()
     sources: tuple[Source, ...] = ()
     changes: tuple[Change, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """The worst state of a cell, or of a stage that is no cell's."""
+        order: tuple[State, ...] = get_args(State)
+        same = {"ok": "passed", "missing": "untested"}
+        stages = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
+        found = {*stages, *(cell.state for cell in self.cells)}
+        return next((one for one in reversed(order) if one in found), "incomplete")

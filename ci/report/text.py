@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.report.compare import History
-    from ci.report.model import Change, Page
+    from ci.report.model import Change, Page, TimeLine
 
 
 MOST = 20
@@ -78,7 +78,7 @@ def _cells(page: Page) -> Table:
             str(cell.name),
             cell.state,
             str(cell.wheels),
-            duration(cell.line.elapsed),
+            took(cell.line),
             " → ".join(step.stage for step in cell.line.path),
             cell.reason,
         )
@@ -212,6 +212,18 @@ def duration(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
+
+
+def took(what: Page | TimeLine) -> str:
+    """Write for how long something ran, and over what time where that is more: ``48 s over 2 h 05 min``."""
+    apart = what.elapsed > what.busy * 1.1 + 1
+    return f"{duration(what.busy)} of work over {duration(what.elapsed)}" if apart else duration(what.busy)
+
+
+def brief(seconds: float) -> str:
+    """Write seconds in one unit: ``29 s``, ``3 min``, ``5 h``."""
+    found = duration(round(seconds))
+    return found.partition(".")[0] + " s" if "." in found else " ".join(found.split()[:2])
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
+from core.cli import this_again
 from core.cli.options import environment
 from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
@@ -163,6 +164,7 @@ def _worked(
         details = {**(so_far or {}), **said.details}
         said.log = said.log or (stage.log if stage.log.is_file() else None)
         facts: dict[str, Any] = {"exit_code": ended.exit_code, "error": console.mask(str(ended))}
+        facts["again"] = console.mask(this_again())
         if isinstance(ended, InterruptedStageError):
             facts["error"] = "interrupted"
         elif said.cause:

@@ -203,8 +203,8 @@ def test_every_element_has_one_id_and_every_link_a_target() -> None:
 def test_an_empty_run_is_a_page() -> None:
     document = render(Page(run_id="1", platform="linux"))
     Reader(document)
-    for said in ("No stage of a cell", "No stage has left a wheel", "No build", "No test", "no source lock"):
-        assert said in document
+    assert "No stage of a cell" in document
+    assert not re.findall(r"<(?:table|form|nav|dl)\b", document)
 
 
 def test_three_hundred_cells_are_a_small_page() -> None:
