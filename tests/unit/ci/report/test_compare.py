@@ -17,7 +17,7 @@ from ci.report.text import history_tables
 from core.cli.options import Common
 from core.junit import Case, Document
 from core.run import records
-from pytorch_build.test.reports import put_report, totals
+from pytorch_build.test.reports import totals
 from pytorch_build.test.results import Origin, Report
 from tests import page_samples as samples
 
@@ -131,16 +131,17 @@ def test_a_page_says_what_differs_from_the_run_before_by_its_records_alone(tmp_p
     def run(run_id: str, *outcomes: Outcome) -> Common:
         common = Common(root=tmp_path, run_id=run_id)
         store = common.open_store()
-        for at, outcome in enumerate(outcomes, 1):
-            origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON, gpu_family=GROUP)
-            case = Case(test=f"test_nn.py::test_{at}", outcome=outcome, seconds=1, file="test_nn.py")
-            report = Report(origin=origin, document=Document(cases=(case,)))
-            put_report(store, common.outputs, GROUP, report)
-            status = {"status": "failed", "exit_code": 8} if case.failing else {}
-            facts = {"details": totals(report), "inputs": inputs, **status}
-            record = samples.record(f"test_torch-{at}-of-{len(outcomes)}", GROUP, REF, PYTHON, **facts)
+        origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON, gpu_family=GROUP)
+        cases = tuple(
+            Case(test=f"test_nn.py::test_{at}", outcome=outcome, seconds=1, file="test_nn.py")
+            for at, outcome in enumerate(outcomes)
+        )
+        report = Report(origin=origin, document=Document(cases=cases))
+        status = {"status": "failed", "exit_code": 8} if "failed" in outcomes else {}
+        details = {**totals(report), "tests": {"tests": 1, "existing": 1}}
+        tested = samples.record("test_torch", GROUP, REF, PYTHON, details=details, inputs=inputs, **status)
+        for record in (built, tested):
             records.write(store, common.outputs, GROUP, record)
-        records.write(store, common.outputs, GROUP, built)
         return common
 
     before = read_run(run("1", "passed", "passed", "skipped"), tests=False)
@@ -148,7 +149,7 @@ def test_a_page_says_what_differs_from_the_run_before_by_its_records_alone(tmp_p
     assert [run.totals for run in page_of(before).tests.runs] == [(("passed", 2), ("skipped", 1))]
     assert page.against == "1"
     assert [(one.kind, one.what, one.why) for one in page.changes if one.kind != "broken"] == [
-        ("failing", "test_nn.py::test_2", "test_torch")
+        ("failing", "test_nn.py::test_1", "test_torch")
     ]
 
 
