@@ -71,7 +71,7 @@ def _made(common: Common, kind: str, arguments: argparse.Namespace) -> History:
     for run_id in facts.stored_runs(store, common.outputs):
         one = replace(common, run_id=run_id)
         listed = facts.manifests(store, one.outputs) if len(found) < arguments.runs else ()
-        if facts.has_built(listed, [chosen]) and kind in {"", facts.release_type(store, listed)}:
+        if facts.has_built(listed, [chosen]) and (not kind or kind == facts.release_type(store, listed)):
             found.append(_read(one, beside=not arguments.output))
     return history_of(common.platform, found)
 
