@@ -74,11 +74,12 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line."""
+    """A stage on a time line, where it is drawn, and when it began after the first one."""
 
     stage: str
     state: StageState
     start: float
+    after: float
     seconds: float
     critical: bool = False
 
@@ -96,6 +97,7 @@ class Step:
 class Idle:
     """A time in which no stage ran, drawn shorter than it was: `width`, which grows with it."""
 
+    after: float
     start: float
     width: float
     seconds: float
