@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of, worked
+from ci.report.cells import cells_of, problems_of, runs_of, told_once, worked
 from ci.report.compare import compare
 from ci.report.model import (
     Build,
@@ -54,7 +54,6 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
     builds, odd = builds_of(facts)
-    cells = cells_of(facts, wheels, _failing(tests))
     busy, elapsed = worked(facts)
     starts = [record.started for group in facts.groups for _, record in group.records]
     groups = tuple(
@@ -72,9 +71,9 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         started=min(starts, default=""),
         busy=busy,
         elapsed=elapsed,
-        problems=(*problems_of(facts, cells), *odd),
+        problems=told_once([*problems_of(facts, tests), *odd]),
         groups=groups,
-        cells=cells,
+        cells=cells_of(facts, wheels, _failing(tests)),
         wheels=wheels,
         gone=gone,
         builds=builds,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.facts import GroupFacts, RunFacts
-    from ci.report.model import Wheel
+    from ci.report.model import TestLine, TestRun, Tests, Wheel
     from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
@@ -56,20 +56,14 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 }
 # records name a start to the second
 _TOLERANCE = 1.5
-# a longer part of the time in which something ran is folded when nothing runs; what is drawn of it then
+# nothing ran for longer than this part of the time in which something did: folded; what is drawn of it then
 _FOLDED, _SHOWN, _MORE, _MOST = 0.2, 0.06, 0.02, 0.19
 _TICKS = 6
-# what the marks of an axis are apart: so many of a unit of so many seconds
-_STEPS = tuple(
-    (count, unit, name)
-    for unit, name, counts in (
-        (1, "s", (1, 2, 5, 10, 20, 30)),
-        (60, "min", (1, 2, 5, 10, 20, 30)),
-        (3600, "h", (1, 2, 3, 6, 12)),
-        (86400, "d", (1, 2, 5, 10, 20, 50, 100, 1000)),
-    )
-    for count in counts
-)
+# what the marks of an axis are apart
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_STEPS = [(count, name) for name in _UNITS for count in (1, 2, 5, 10, 20, 30)]
+_SHOWN_TESTS = 5
+_ROUNDED = 0.002
 
 
 def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
@@ -149,24 +143,21 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
                 wheels=len(made[name]),
                 requirements=() if stale else tuple(one.requirement for one in hosts),
                 lacking=lacking,
-                elsewhere=elsewhere if lacking else (),
+                elsewhere=elsewhere,
             )
         )
     return tuple(cells)
 
 
 def _needed(group: GroupFacts, name: CellName) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the files that a cell was built against and the run lacks, and options that name their place."""
-    needed: set[str] = set()
-    options: tuple[str, ...] = ()
-    for _, record in group.records:
-        if record.cell.torch_ref and CellName.of(group.name, record.cell) == name:
-            match record.inputs.get("rocm"), record.details.get("rocm_options"):
-                case [_, _, dict(digests)], found:
-                    needed |= digests.keys()
-                    options = tuple(map(str, found)) if isinstance(found, list) else options
+    """Return the files that torch was built against and the run lacks, and pip's options that say where."""
     held = {one.name for _, record in group.records for one in record.files}
-    return tuple(sorted(needed - held)), options
+    for _, record in group.records:
+        if record.stage == "build_torch" and CellName.of(group.name, record.cell) == name:
+            match record.inputs.get("rocm"), record.details.get("rocm_options"):
+                case [_, _, dict(digests)], found if lacking := sorted(digests.keys() - held):
+                    return tuple(lacking), tuple(map(str, found or ()))
+    return (), ()
 
 
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
@@ -198,8 +189,15 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
     return STATES[0], ""
 
 
-def problems_of(facts: RunFacts, cells: Sequence[Cell]) -> tuple[Problem, ...]:
+def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     """List what a reader should know first: what failed, and what cannot be read."""
+    ended = [
+        (name, run)
+        for group in facts.groups
+        for name, runs in sorted(runs_of(group).items())
+        for run in runs
+        if run.state in {"failed", "interrupted"}
+    ]
     problems = [
         Problem(
             where=f"{run.stage} {name}",
@@ -208,16 +206,13 @@ def problems_of(facts: RunFacts, cells: Sequence[Cell]) -> tuple[Problem, ...]:
             again=run.again,
             log=run.log,
         )
-        for group in facts.groups
-        for name, runs in sorted(runs_of(group).items())
-        for run in runs
-        if run.state in {"failed", "interrupted"}
+        for name, run in ended
     ]
-    told = {one.where.partition(" ")[2] for one in problems}
+    told = {(name, run.stage.partition("-")[0]) for name, run in ended}
     problems += [
-        Problem(where=str(one.name), what=one.reason)
-        for one in cells
-        if one.state == "failed" and str(one.name) not in told
+        _tested(run, [line for line in tests.failures if run.place in line.cells])
+        for run in tests.runs
+        if not (run.passed or run.missing or (run.cell, run.stage) in told)
     ]
     problems += facts.problems
     for group in facts.groups:
@@ -227,6 +222,18 @@ def problems_of(facts: RunFacts, cells: Sequence[Cell]) -> tuple[Problem, ...]:
     refs = {one.cell.torch_ref for one in every} - named - {""}
     what = "The run has none, so commits are only known where a build's record names them."
     problems += [Problem(where=f"source lock of {ref}", what=what) for ref in sorted(refs - set(facts.locks))]
+    return problems
+
+
+def _tested(run: TestRun, failures: Sequence[TestLine]) -> Problem:
+    """Say of tests which failed, the first one with the command that runs it again."""
+    said = [f"{one.test}: {one.line}" for one in failures[:_SHOWN_TESTS]] or [*run.problems, "It failed."]
+    again = failures[0].command if failures else ""
+    return Problem(where=run.place, what=said[0], around=tuple(said if said[1:] else ()), again=again)
+
+
+def told_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Put together what went wrong alike in several places."""
     found: dict[str, list[Problem]] = defaultdict(list)
     for one in problems:
         found[one.what].append(one)
@@ -243,14 +250,6 @@ class _Span(NamedTuple):
 _LAST = attrgetter("end", "stage")
 
 
-class _Cut(NamedTuple):
-    """An idle time, in seconds after the first start."""
-
-    start: float
-    end: float
-    drawn: float
-
-
 def time_line(stages: Sequence[StageRun]) -> TimeLine:
     """Lay stages out in time."""
     spans = _spans(stages)
@@ -258,13 +257,8 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
         return TimeLine()
     path = _critical(spans)
     first = spans[0].start
-    elapsed = max(span.end for span in spans) - first
-    busy, cuts = _cuts(spans)
-    length = max(_drawn(elapsed, cuts), 0.001)
-    idle = tuple(
-        Idle(start=_drawn(cut.start, cuts), width=round(cut.drawn, 3), seconds=round(cut.end - cut.start, 3))
-        for cut in cuts
-    )
+    busy, elapsed, idle = _idle(spans)
+    length = max(_drawn(elapsed, idle), 0.001)
     on_path = {span.stage for span in path}
     ends = [path[0].start, *(span.end for span in path)]
     return TimeLine(
@@ -272,15 +266,16 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
             Bar(
                 stage=span.stage,
                 state=span.run.state,
-                start=_drawn(span.start - first, cuts),
+                start=_drawn(span.start - first, idle),
+                after=round(span.start - first, 3),
                 seconds=span.run.seconds,
                 critical=span.stage in on_path,
             )
             for span in spans
         ),
         length=length,
-        elapsed=round(elapsed, 3),
-        busy=round(busy, 3),
+        elapsed=elapsed,
+        busy=busy,
         idle=idle,
         ticks=_ticks(length, idle),
         path=tuple(
@@ -300,21 +295,20 @@ def _spans(stages: Iterable[StageRun]) -> list[_Span]:
 def worked(facts: RunFacts) -> tuple[float, float]:
     """Return for how long something ran in a run, and what lies between its first start and its last end."""
     spans = _spans(run for group in facts.groups for runs in runs_of(group).values() for run in runs)
-    if not spans:
-        return 0.0, 0.0
-    elapsed = max(span.end for span in spans) - spans[0].start
-    return round(_cuts(spans)[0], 3), round(elapsed, 3)
+    return _idle(spans)[:2] if spans else (0.0, 0.0)
 
 
 def _ticks(length: float, idle: Sequence[Idle]) -> tuple[Tick, ...]:
     """Mark round times of each stretch between folded idle times, on its own clock."""
-    count, unit, name = next((one for one in _STEPS if one[0] * one[1] * _TICKS >= length), _STEPS[-1])
+    wide = (step for step in _STEPS if step[0] * _UNITS[step[1]] * _TICKS >= length)
+    count, name = next(wide, _STEPS[-1])
+    apart = count * _UNITS[name]
     starts = [0.0, *(one.start + one.width for one in idle)]
     ends = [*(one.start for one in idle), length]
     return tuple(
-        Tick(at=round(start + at * count * unit, 3), label=f"{at * count} {name}" if at else "0")
+        Tick(at=round(start + at * apart, 3), label=f"{at * count} {name}" if at else "0")
         for start, end in zip(starts, ends, strict=True)
-        for at in range(int((end - start) / (count * unit)) + 1)
+        for at in range(int((end - start) / apart) + 1)
     )
 
 
@@ -348,24 +342,26 @@ def _kind(stage: str) -> str:
     return "test_torch" if first.startswith("test_torch") else first
 
 
-def _cuts(spans: Sequence[_Span]) -> tuple[float, list[_Cut]]:
-    """Return the time in which something ran, and the idle times that are drawn shorter than they were."""
+def _idle(spans: Sequence[_Span]) -> tuple[float, float, tuple[Idle, ...]]:
+    """Return for how long something ran, in what time, and the idle times that are folded."""
     first, busy, end = spans[0].start, 0.0, spans[0].start
     gaps: list[tuple[float, float]] = []
     for span in spans:
         if span.start > end:
-            gaps.append((end - first, span.start - first))
+            gaps.append((end - first, span.start - end))
         busy += max(0.0, span.end - max(end, span.start))
         end = max(end, span.end)
     least = max(busy * _FOLDED, 2.0)
+    idle: list[Idle] = []
+    for after, seconds in gaps:
+        if seconds > least:
+            width = least / _FOLDED * min(_SHOWN + _MORE * log2(seconds / least), _MOST)
+            facts = {"after": round(after, 3), "width": round(width, 3), "seconds": round(seconds, 3)}
+            idle.append(Idle(start=_drawn(after, idle), **facts))
+    return round(busy, 3), round(end - first, 3), tuple(idle)
 
-    def cut(start: float, end: float) -> _Cut:
-        shown = _SHOWN + _MORE * log2((end - start) / least)
-        return _Cut(start, end, least / _FOLDED * min(shown, _MOST))
 
-    return busy, [cut(*gap) for gap in gaps if gap[1] - gap[0] > least]
-
-
-def _drawn(at: float, cuts: Sequence[_Cut]) -> float:
-    """Return where a moment is drawn, in seconds after the first start; it lies inside no cut."""
-    return round(at - sum(cut.end - cut.start - cut.drawn for cut in cuts if cut.end <= at), 3)
+def _drawn(at: float, idle: Iterable[Idle]) -> float:
+    """Return where a moment is drawn, in seconds after the first start; it lies inside no folded time."""
+    folded = (one for one in idle if one.after + one.seconds <= at + _ROUNDED)
+    return round(at - sum(one.seconds - one.width for one in folded), 3)

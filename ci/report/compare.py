@@ -99,11 +99,13 @@ def _ran(page: Page, other: Page) -> Numbers:
 
 def _newly_failing(kind: Kind, before: Page, now: Page) -> Iterator[Change]:
     """Tell the tests that fail and did not, in places of which the run before names all failures."""
+    states = ("passed", "failed") if kind == "failing" else ("failed", "passed")
     old, tested = _failures(before), {run.place: run for run in now.tests.runs if not run.missing}
     for line in now.tests.failures:
         for one in line.cells:
             if one in tested and one in old and line.test not in old[one]:
-                yield Change(kind=kind, cell=tested[one].cell, what=line.test, why=tested[one].stage)
+                what = Change(kind=kind, cell=tested[one].cell, what=line.test, why=tested[one].stage)
+                yield replace(what, before=states[0], now=states[1])
 
 
 def _failures(page: Page) -> Mapping[str, Collection[str]]:

@@ -46,16 +46,6 @@ _GLYPHS: Mapping[str, str] = {
 MOST_LINES, MOST_BUILDS, MOST_PROBLEMS, MOST_CHANGES = 200, 40, 100, 20
 
 
-class Row(NamedTuple):
-    """A stage of a cell with its bar, in percent, and how long it began after the first one."""
-
-    run: StageRun
-    x: float = 0.0
-    width: float = 0.0
-    critical: bool = False
-    after: str = ""
-
-
 class MatrixRow(NamedTuple):
     """A ref and Python of the matrix, with a cell (or none) a family."""
 
@@ -73,7 +63,7 @@ def render(page: Page) -> str:
         page=page,
         script=script,
         script_digest=_digest(script),
-        ids={cell.name: cell.name.anchor for cell in page.cells},
+        ids={cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)},
         families=_families(page.cells),
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},
@@ -108,23 +98,13 @@ def _families(cells: Sequence[Cell]) -> list[str]:
     return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
 
 
-def rows_of(cell: Cell, group: Group | None) -> tuple[Row, ...]:
-    """Put a cell's stages in order, each with its bar; those of its group that it waited for come with it."""
+def runs_of(cell: Cell, group: Group | None) -> dict[str, StageRun]:
+    """Name a cell's stages, those in time first; those of its group that it waited for come with it."""
     runs = {run.stage: run for run in (*(group.stages if group else ()), *cell.stages)}
-    line = cell.line
-    first = moment(runs[line.bars[0].stage].started) if line.bars else None
-    drawn = [
-        Row(
-            run=runs[bar.stage],
-            x=min(round(bar.start / line.length * 100, 2), 99.4),
-            width=max(round(bar.seconds / line.length * 100, 2), 0.6),
-            critical=bar.critical,
-            after=f"+{duration((moment(runs[bar.stage].started) or 0) - (first or 0))}",
-        )
-        for bar in line.bars
-    ]
-    known = {bar.stage for bar in line.bars}
-    return (*drawn, *(Row(run=run) for run in cell.stages if run.stage not in known))
+    return {
+        stage: runs[stage]
+        for stage in [*(bar.stage for bar in cell.line.bars), *(one.stage for one in cell.stages)]
+    }
 
 
 def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
@@ -209,7 +189,7 @@ def _engine() -> Environment:
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
-        "rows_of": rows_of,
+        "runs_of": runs_of,
         "area": area,
         "series": lambda points, name: [getattr(one, name, None) for one in points],
         "setup_command": setup_command,

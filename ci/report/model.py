@@ -41,7 +41,7 @@ class CellName:
     @property
     def anchor(self) -> str:
         """Where it stands on a run's page."""
-        return f"cell-{re.sub('[^0-9A-Za-z.]+', '-', str(self))}"
+        return f"cell-{re.sub('[^0-9A-Za-z]+', '-', str(self))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,12 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line."""
+    """A stage on a time line, where it is drawn, and when it began after the first one."""
 
     stage: str
     state: StageState
     start: float
+    after: float
     seconds: float
     critical: bool = False
 
@@ -102,6 +103,7 @@ class Step:
 class Idle:
     """A time in which no stage ran, drawn shorter than it was: `width`, which grows with it."""
 
+    after: float
     start: float
     width: float
     seconds: float

@@ -9,7 +9,7 @@
       const past = Date.now() - new Date(one.dateTime);
       const [unit, long] = units.find(([, long]) => past >= 1.5 * long) ?? units[3];
       const count = Math.round(past / long);
-      if (past >= 0 && past < 60 * 864e5) one.textContent = `${count} ${unit}${unit.length > 3 && count > 1 ? "s" : ""} ago`;
+      if (past >= 0 && past < 60 * 864e5) one.textContent = `${count} ${unit}${count > 1 && /day|hour/.test(unit) ? "s" : ""} ago`;
     }
   };
   ago();
@@ -130,8 +130,8 @@
 
   // a link to a folded part opens it
   const open = () => {
-    const target = document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) {
+    const target = document.getElementById(location.hash.slice(1))?.closest("details");
+    if (target) {
       target.open = true;
       target.querySelector("summary").focus();
     }
