@@ -111,12 +111,11 @@ def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
     return " ".join([*points, f"{width},{height}"])
 
 
-def setup_command(page: Page, cell: Cell) -> str:
-    """Write the command that makes an environment with a cell's wheels."""
-    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+def setup_command(cell: Cell) -> str:
+    """Write the command that makes an environment with a cell's wheels, up to where they lie."""
     words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
-    words += ["--from-run-id", page.run_id, "--artifact-group", cell.name.group]
-    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else [])])
+    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else []), "--find-links"])
 
 
 def _installable(page: Page) -> set[CellName]:

@@ -265,6 +265,47 @@ def test_a_wheel_of_an_edited_tree_says_so() -> None:
     assert one.edited == "edited tree, 1 file differs"
 
 
+def test_no_command_lacks_what_the_wheels_need_nor_installs_what_is_older_than_a_failure() -> None:
+    built = builds()
+    assert "pip install torch==" in render(page_of(facts(*built, smoke())))
+    rocm = {"rocm": ["7.2.4", "split", {"rocm-7.2.4.tar.gz": "a" * 64}]}
+    options = ["--extra-index-url", "https://rocm.example/v2/gfx900/"]
+    built[1] = built[1].model_copy(update={"inputs": rocm})
+    shown = render(page_of(facts(*built)))
+    assert "pip install" not in shown
+    assert "<code>rocm-7.2.4.tar.gz</code>, which this run does not hold" in shown
+    built[1] = built[1].model_copy(update={"details": {"rocm_options": options}})
+    assert f"</var> {' '.join(options)}</pre>" in render(page_of(facts(*built)))
+    for stage, code in (("build_torch", 8), ("build_audio", 130)):
+        page = page_of(facts(*builds(), smoke(), failed(stage, code)))
+        assert page.cells[0].requirements == ()
+        assert "pip install torch" not in render(page)
+
+
+def test_what_was_borrowed_took_none_of_the_runs_time() -> None:
+    lent = builds()[0].model_copy(
+        update={"details": {"borrowed": "7"}, "started": "2020-01-01T00:00:00+00:00"}
+    )
+    page = page_of(facts(lent, *builds("triton")))
+    assert page.elapsed < 86400
+    assert "build_triton" not in [bar.stage for bar in page.cells[0].line.bars]
+    assert "taken from run 7" in render(page)
+
+
+def test_the_same_error_of_several_cells_is_told_once_and_failed_tests_are_named() -> None:
+    found = facts(
+        failed("build_torch"),
+        samples.record("build_torch", GROUP, REF, "cp313", status="failed", error="It broke."),
+    )
+    (one,) = page_of(found).problems
+    assert (one.where, one.also) == (f"build_torch {NAME}", (f"build_torch {GROUP} {REF} cp313",))
+    page = page_of(samples.run(["gfx900", "gfx901", "gfx902"], [REF]))
+    (tested,) = (one for one in page.problems if one.where.startswith("test_torch"))
+    assert tested.what == "test_nn.py::TestNN::test_conv0: AssertionError: Tensors differ"
+    assert tested.again == "nox -s test_torch -- --run-id 123 -k test_conv0"
+    assert page.state == "failed"
+
+
 @pytest.mark.parametrize("change", [lambda run: run, lambda run: replace(run, groups=run.groups[::-1])])
 def test_the_same_records_make_the_same_page(change: Callable[[RunFacts], RunFacts]) -> None:
     run = samples.run(["gfx900", "gfx901"], ["nightly", "release/2.10"], [PYTHON])
