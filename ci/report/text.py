@@ -12,10 +12,29 @@ from core.run import job_files
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.report.model import Page, TimeLine
+    from ci.report.model import Change, Page, TimeLine
 
 
 MOST = 20
+# the fields of a comparison, what is worse first, and what they are called where their name is not enough
+_CHANGES = [
+    "broken",
+    "failing",
+    "lost",
+    "slower",
+    "larger",
+    "mended",
+    "passing",
+    "gained",
+    "faster",
+    "smaller",
+]
+_CALLED = {
+    "lost": "fewer tests",
+    "gained": "more tests",
+    "failing": "newly failing",
+    "passing": "now passing",
+}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
 _MISLEADING = re.compile(
@@ -34,7 +53,7 @@ class Table(NamedTuple):
 
 def tables(page: Page) -> tuple[Table, ...]:
     """Return what the page says, in tables that a terminal has room for."""
-    found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
+    found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _changed(page), _sources(page))
     return tuple(
         one._replace(rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows))
         for one in found
@@ -132,17 +151,29 @@ def _tests(page: Page) -> Sequence[Table]:
     return [*found, Table("slowest tests", ("test", "time"), slow)]
 
 
-def _grown(page: Page) -> Table:
-    rows = []
-    for one in page.wheels if page.against else ():
-        if one.grown:
-            most = max(one.folders, key=lambda folder: abs(folder.grown or 0), default=None)
-            where = f"{most.path} {signed(most.grown)}" if most and most.grown else ""
-            rows.append((one.name, console.size(one.size), signed(one.grown), where))
-        elif one.before is None:
-            rows.append((one.name, console.size(one.size), "new", ""))
-    rows += [(name, "", "gone", "") for name in page.gone]
-    return Table(f"sizes since run {page.against}", ("wheel", "size", "change", "most of it in"), rows)
+def changes(page: Page) -> Sequence[tuple[str, str, Sequence[Change]]]:
+    """Name what differs from the run before: the change, the field that has it, and where."""
+    found = [(_CALLED.get(name, name), name, getattr(page.changes, name, ())) for name in _CHANGES]
+    return [one for one in found if one[2]]
+
+
+def amount(name: str, value: float | str) -> str:
+    """Write what a change was or is: a state, seconds, bytes, a number of tests."""
+    if isinstance(value, str):
+        return value
+    if name in {"slower", "faster"}:
+        return duration(value)
+    return console.size(int(value)) if name in {"larger", "smaller"} else f"{value:.0f}"
+
+
+def _changed(page: Page) -> Table:
+    rows = [
+        (said, f"{one.what} {one.cell}".strip(), amount(name, one.before), amount(name, one.now), one.why)
+        for said, name, found in changes(page)
+        for one in found[:MOST]
+    ]
+    rows += [("gone", name, "", "", "") for name in page.gone]
+    return Table(f"since run {page.against}", ("change", "what", "before", "now", "why"), rows)
 
 
 def _sources(page: Page) -> Table:
