@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ci.report.html import render
 from core import process
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
+from docs import screenshots
 from tests import page_samples as samples
 from tests.folders import served
 from tests.integration.recorded_runs import indexed
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESK = {"width": 1440, "height": 900}
 SIZES = [{"width": 390, "height": 844}, {"width": 768, "height": 1024}, DESK]
 
 
 @pytest.fixture(scope="module", name="browser")
 def browser_fixture() -> Iterator[Browser]:
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    program = screenshots.browser()
     if program is None:
         pytest.skip("chromium is not installed (Debian: chromium)")
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
