@@ -264,7 +264,6 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
         bars=tuple(
             Bar(
                 stage=span.stage,
-                state=span.run.state,
                 start=_drawn(span.start - first, idle),
                 after=round(span.start - first, 3),
                 seconds=span.run.seconds,

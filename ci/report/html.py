@@ -22,7 +22,7 @@ from markupsafe import Markup
 from ci.report import commit_url
 from ci.report.cells import moment
 from ci.report.model import CellName
-from ci.report.text import amount, brief, changes, duration, natural, signed, spelt, took
+from ci.report.text import amount, changes, duration, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
@@ -135,7 +135,6 @@ def _engine() -> Environment:
     engine.filters |= {
         "size": lambda count: console.size(int(count)),
         "moment": _moment,
-        "brief": brief,
         "took": took,
         "part": lambda seconds, line: f"{round(seconds / line.length * 100, 2)}%",
         "duration": duration,

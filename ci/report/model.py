@@ -77,7 +77,6 @@ class Bar:
     """A stage on a time line, where it is drawn, and when it began after the first one."""
 
     stage: str
-    state: StageState
     start: float
     after: float
     seconds: float
@@ -388,15 +387,15 @@ class Comparison:
 
     against: str
     broken: tuple[Change, ...] = ()
-    mended: tuple[Change, ...] = ()
-    slower: tuple[Change, ...] = ()
-    faster: tuple[Change, ...] = ()
-    larger: tuple[Change, ...] = ()
-    smaller: tuple[Change, ...] = ()
-    lost: tuple[Change, ...] = ()
-    gained: tuple[Change, ...] = ()
     failing: tuple[Change, ...] = ()
+    lost: tuple[Change, ...] = ()
+    slower: tuple[Change, ...] = ()
+    larger: tuple[Change, ...] = ()
+    mended: tuple[Change, ...] = ()
     passing: tuple[Change, ...] = ()
+    gained: tuple[Change, ...] = ()
+    faster: tuple[Change, ...] = ()
+    smaller: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from ci.report.model import CellName
@@ -16,25 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST = 20
-# the fields of a comparison, what is worse first, and what they are called where their name is not enough
-_CHANGES = [
-    "broken",
-    "failing",
-    "lost",
-    "slower",
-    "larger",
-    "mended",
-    "passing",
-    "gained",
-    "faster",
-    "smaller",
-]
-_CALLED = {
-    "lost": "fewer tests",
-    "gained": "more tests",
-    "failing": "newly failing",
-    "passing": "now passing",
-}
+_CALLED = {"lost": "fewer tests", "gained": "more tests", "failing": "test fails", "passing": "test passes"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
 _MISLEADING = re.compile(
@@ -152,24 +135,22 @@ def _tests(page: Page) -> Sequence[Table]:
 
 
 def changes(page: Page) -> Sequence[tuple[str, str, Sequence[Change]]]:
-    """Name what differs from the run before: the change, the field that has it, and where."""
-    found = [(_CALLED.get(name, name), name, getattr(page.changes, name, ())) for name in _CHANGES]
-    return [one for one in found if one[2]]
+    """Name what differs from the run before, the worse first: its field, what it is called, and where."""
+    names = [one.name for one in fields(page.changes)[1:]] if page.changes else []
+    return [(one, _CALLED.get(one, one), found) for one in names if (found := getattr(page.changes, one))]
 
 
 def amount(name: str, value: float | str) -> str:
     """Write what a change was or is: a state, seconds, bytes, a number of tests."""
-    if isinstance(value, str):
-        return value
-    if name in {"slower", "faster"}:
-        return duration(value)
-    return console.size(int(value)) if name in {"larger", "smaller"} else f"{value:.0f}"
+    if isinstance(value, str) or name in {"lost", "gained"}:
+        return str(value)
+    return duration(value) if name in {"slower", "faster"} else console.size(int(value))
 
 
 def _changed(page: Page) -> Table:
     rows = [
         (said, f"{one.what} {one.cell}".strip(), amount(name, one.before), amount(name, one.now), one.why)
-        for said, name, found in changes(page)
+        for name, said, found in changes(page)
         for one in found[:MOST]
     ]
     rows += [("gone", name, "", "", "") for name in page.gone]
@@ -210,12 +191,6 @@ def took(what: Page | TimeLine) -> str:
     """Write for how long something ran, and over what time where that is more: ``48 s over 2 h 05 min``."""
     apart = what.elapsed > what.busy * 1.1 + 1
     return f"{duration(what.busy)} of work over {duration(what.elapsed)}" if apart else duration(what.busy)
-
-
-def brief(seconds: float) -> str:
-    """Write seconds in one unit: ``29 s``, ``3 min``, ``5 h``."""
-    found = duration(round(seconds))
-    return found.partition(".")[0] + " s" if "." in found else " ".join(found.split()[:2])
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:
