@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
-_WHEEL_PARTS = 5
 ROCM = "rocm"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -81,7 +80,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         tests=tests,
         sources=sources_of(facts, before),
     )
-    return replace(page, changes=compare(page, page_of(before))) if before else page
+    return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
 def _failing(tests: Tests) -> dict[CellName, str]:
@@ -171,12 +170,12 @@ def _joined(first: TestLine, second: TestLine) -> TestLine:
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
     """List a run's wheels and sdists, and the names of those of the run before that have gone."""
     earlier = _files(before) if before else ()
-    old = {_identity(group, one): (one, record) for group, one, record in earlier}
+    old = {_identity(*found): found[1:] for found in earlier}
     ours = {(group.name, one.name): (group, one, record) for group, one, record in _files(facts)}
-    made = [_wheel(facts, *found, old.get(_identity(found[0], found[1]))) for found in ours.values()]
-    known = {_identity(group, one) for group, one, _ in ours.values()}
+    made = [_wheel(facts, *found, old.get(_identity(*found))) for found in ours.values()]
+    known = {_identity(*found) for found in ours.values()}
     groups = {group.name for group in facts.groups}
-    gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0] in groups})
+    gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0].group in groups})
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
     extras = ("device-all" if (one.cell, one.distribution) in split else "" for one in made)
@@ -191,12 +190,9 @@ def _files(facts: RunFacts) -> Iterator[tuple[GroupFacts, FileRecord, Record]]:
                 yield group, one, record
 
 
-def _identity(group: GroupFacts, one: FileRecord) -> tuple[str, ...]:
-    """Name what a file is a version of: its group, its distribution, its tags and the ref's series."""
-    parts = one.name.removesuffix(".whl").split("-")
-    tags = tuple(parts[-3:]) if one.name.endswith(".whl") and len(parts) >= _WHEEL_PARTS else ("sdist",)
-    series = ".".join(one.version.split("+")[0].split(".")[:2])
-    return (group.name, one.distribution or parts[0], *tags, series)
+def _identity(group: GroupFacts, one: FileRecord, record: Record) -> tuple[CellName, str]:
+    """Name what a file is a version of: what its cell makes of a distribution."""
+    return CellName.of(group.name, record.cell), one.distribution or one.name.partition("-")[0]
 
 
 def _wheel(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -196,34 +195,25 @@ def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record
 
 
 def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
-    """Count results of tests by their records alone, which name what failed; shards are one stage."""
-    by_stage: dict[tuple[CellName, str], dict[str, Record]] = {}
+    """Count results of tests by their records alone, which name what failed; one record is of all shards."""
+    entries = {}
     # a failure lies beside the last success, and is the later of the two
     for record in sorted(found, key=lambda one: one.status == "failed"):
-        if record.stage.startswith("test_") and isinstance(record.details.get("outcomes"), dict):
-            place = (CellName.of(group, record.cell), record.stage.partition("-")[0])
-            by_stage.setdefault(place, {})[record.stage] = record
-    entries = []
-    for (_, stage), parts in by_stage.items():
-        mine = [parts[stage]] if stage in parts else list(parts.values())
-        counts: Counter[str] = Counter()
-        for one in mine:
-            counts.update({str(name): n for name, n in one.details["outcomes"].items() if isinstance(n, int)})
-        names = [str(test) for one in mine for test in one.details.get("failing") or ()]
-        entries.append(
-            GroupEntry(
-                stage=stage,
-                torch_ref=mine[0].cell.torch_ref,
-                python=mine[0].cell.python,
-                gpu_family=group,
-                passed=all(one.status == "ok" for one in mine),
-                shards=len(mine),
-                seconds=sum(one.seconds for one in mine),
-                totals=dict(counts),
-                failures=tuple(CaseEntry(test=test, outcome="failed", seconds=0) for test in names),
-            )
-        )
-    return tuple(entries)
+        match record.details:
+            case {"outcomes": dict(outcomes), **more} if "-" not in record.stage:
+                failing = (str(one) for one in more.get("failing") or ())
+                entries[record.name] = GroupEntry(
+                    stage=record.stage,
+                    torch_ref=record.cell.torch_ref,
+                    python=record.cell.python,
+                    gpu_family=group,
+                    passed=record.status == "ok",
+                    shards=1,
+                    seconds=record.seconds,
+                    totals={str(name): count for name, count in outcomes.items() if isinstance(count, int)},
+                    failures=tuple(CaseEntry(test=one, outcome="failed", seconds=0) for one in failing),
+                )
+    return tuple(entries.values())
 
 
 def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
@@ -285,11 +275,12 @@ def release_type(store: Store, listed: Iterable[str]) -> str:
 
 
 def has_built(listed: Iterable[str], cells: Iterable[CellName]) -> bool:
-    """Whether a run built cells, or tried to, by the keys of its manifests."""
+    """Whether a run built cells, or tried to, by the keys of its manifests; "" in a cell's name is any."""
     names = ["/".join(key.rsplit("/", 2)[1:]) for key in listed]
     for cell in cells:
-        name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
-        pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
+        ref, group = (re.escape(key_name(one)) or "[^/]+" for one in (cell.torch_ref, cell.group))
+        python = re.escape(cell.python) or r"cp\d+t?"
+        pattern = re.compile(rf"{group}/build_[a-z]+-{ref}-{python}(\.failed)?\.json")
         if not any(pattern.fullmatch(one) for one in names):
             return False
     return True

@@ -22,12 +22,13 @@ from markupsafe import Markup
 from ci.report import commit_url
 from ci.report.cells import moment
 from ci.report.model import CellName
-from ci.report.text import amount, changes, duration, natural, signed, spelt, took
+from ci.report.text import CHANGES, amount, changed, duration, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ci.report.compare import History
     from ci.report.model import Cell, Page
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -45,16 +46,14 @@ _GLYPHS: Mapping[str, str] = {
 
 def render(page: Page) -> str:
     """Return the page. The same model gives the same bytes."""
-    engine = _engine()
-    style, script = _own("page.css"), _own("page.js")
-    ids = {cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)}
-    text = engine.get_template("page.html").render(
+    script = _own("page.js")
+    return _written(
+        "page.html",
+        _own("page.css"),
         page=page,
-        style=style,
         script=script,
-        style_digest=_digest(style),
         script_digest=_digest(script),
-        ids=ids,
+        ids={cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)},
         families=_families(page.cells),
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},
@@ -62,8 +61,17 @@ def render(page: Page) -> str:
         results={(run.cell, run.stage): run for run in page.tests.runs},
         borrowed={cell.name: cell.elsewhere for cell in page.cells},
         installable=_installable(page),
-        changes=changes(page),
     )
+
+
+def render_history(history: History) -> str:
+    """Return the page over runs, in the style of a run's own."""
+    write = {"duration": duration, "size": console.size, "count": str}
+    return _written("history.html", _own("page.css") + _own("history.css"), history=history, write=write)
+
+
+def _written(template: str, style: Markup, **values: object) -> str:
+    text = _engine().get_template(template).render(style=style, style_digest=_digest(style), **values)
     return f"{text.strip()}\n"
 
 
@@ -145,9 +153,12 @@ def _engine() -> Environment:
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
         "area": area,
+        "series": lambda points, name: [getattr(one, name, None) for one in points],
         "setup_command": setup_command,
+        "changed": changed,
         "commit_url": commit_url,
         "counted": console.counted,
         "amount": amount,
+        "called": lambda kind: CHANGES.get(kind, kind),
     }
     return engine

@@ -5,6 +5,7 @@ Sizes are bytes, durations seconds, moments ISO 8601 in UTC as records have them
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -36,6 +37,11 @@ class CellName:
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.group, self.torch_ref, self.python) if part)
+
+    @property
+    def anchor(self) -> str:
+        """Where it stands on a run's page."""
+        return f"cell-{re.sub('[^0-9A-Za-z]+', '-', str(self))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,45 +363,28 @@ class Source:
         return (self.commit, self.version) != (self.commit_before, self.version_before)
 
 
+# a cell that passed does no more, or the other way; a test fails, or no more (it may be gone); fewer tests of
+# a stage ran, or more; a build took longer, or less; a wheel is larger, or smaller
+Kind = Literal[
+    "broken", "mended", "failing", "passing", "lost", "gained", "slower", "faster", "larger", "smaller"
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What differs in a cell.
+    """What differs in a cell: its state, a test's result, or of `what` the tests, seconds or bytes."""
 
-    That is its state, and why the worse one; a build's seconds, a wheel's bytes, how many tests of a stage
-    ran; a test's result, and of which stage it is.
-    """
-
+    kind: Kind
     cell: CellName
     what: str = ""
-    before: float | str
-    now: float | str
+    before: float | str = ""
+    now: float | str = ""
     why: str = ""
 
     @property
     def grown(self) -> float:
         """How much more it is."""
         return float(self.now) - float(self.before)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What differs from the run before, in the cells that both have.
-
-    Cells broke or mended; builds are slower or faster, wheels larger or smaller; fewer tests ran (lost), or
-    more; tests fail that did not, or fail no longer (passing), if only because they are gone.
-    """
-
-    against: str
-    broken: tuple[Change, ...] = ()
-    failing: tuple[Change, ...] = ()
-    lost: tuple[Change, ...] = ()
-    slower: tuple[Change, ...] = ()
-    larger: tuple[Change, ...] = ()
-    mended: tuple[Change, ...] = ()
-    passing: tuple[Change, ...] = ()
-    gained: tuple[Change, ...] = ()
-    faster: tuple[Change, ...] = ()
-    smaller: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,7 +406,7 @@ class Page:
     builds: tuple[Build, ...] = ()
     tests: Tests = Tests()
     sources: tuple[Source, ...] = ()
-    changes: Comparison | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def state(self) -> State:

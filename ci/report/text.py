@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ci.report.model import CellName
@@ -13,17 +13,21 @@ from core.run import job_files
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ci.report.compare import History
     from ci.report.model import Change, Page, TimeLine
 
 
 MOST = 20
-_CALLED = {"lost": "fewer tests", "gained": "more tests", "failing": "test fails", "passing": "test passes"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
 _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
     "\ud800-\udfff]"
 )
+
+
+CHANGES = {"lost": "with fewer tests", "gained": "with more tests"}
+CHANGES |= {"failing": "tests fail newly", "passing": "tests fail no more"}
 
 
 class Table(NamedTuple):
@@ -36,7 +40,13 @@ class Table(NamedTuple):
 
 def tables(page: Page) -> tuple[Table, ...]:
     """Return what the page says, in tables that a terminal has room for."""
-    found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _changed(page), _sources(page))
+    return readable(
+        _cells(page), *_wheels(page), _builds(page), *_tests(page), _changed(page), _sources(page)
+    )
+
+
+def readable(*found: Table) -> tuple[Table, ...]:
+    """Return the tables that have rows, each row on one line, without what misleads."""
     return tuple(
         one._replace(rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows))
         for one in found
@@ -134,12 +144,6 @@ def _tests(page: Page) -> Sequence[Table]:
     return [*found, Table("slowest tests", ("test", "time"), slow)]
 
 
-def changes(page: Page) -> Sequence[tuple[str, str, Sequence[Change]]]:
-    """Name what differs from the run before, the worse first: its field, what it is called, and where."""
-    names = [one.name for one in fields(page.changes)[1:]] if page.changes else []
-    return [(one, _CALLED.get(one, one), found) for one in names if (found := getattr(page.changes, one))]
-
-
 def amount(name: str, value: float | str) -> str:
     """Write what a change was or is: a state, seconds, bytes, a number of tests."""
     if isinstance(value, str) or name in {"lost", "gained"}:
@@ -149,9 +153,14 @@ def amount(name: str, value: float | str) -> str:
 
 def _changed(page: Page) -> Table:
     rows = [
-        (said, f"{one.what} {one.cell}".strip(), amount(name, one.before), amount(name, one.now), one.why)
-        for name, said, found in changes(page)
-        for one in found[:MOST]
+        (
+            CHANGES.get(one.kind, one.kind),
+            f"{one.what} {one.cell}".strip(),
+            amount(one.kind, one.before),
+            amount(one.kind, one.now),
+            one.why,
+        )
+        for one in page.changes[:MOST]
     ]
     rows += [("gone", name, "", "", "") for name in page.gone]
     return Table(f"since run {page.against}", ("change", "what", "before", "now", "why"), rows)
@@ -165,6 +174,35 @@ def _sources(page: Page) -> Table:
     ]
     columns = ("torch ref", "project", "before", "now", "version", "between")
     return Table(f"sources since run {page.against}", columns, rows)
+
+
+def changed(changes: Sequence[Change]) -> str:
+    """Count what differs from the run before: ``1 broken, 2 slower``."""
+    kinds = Counter(one.kind for one in changes)
+    return ", ".join(f"{count} {CHANGES.get(kind, kind)}" for kind, count in kinds.items())
+
+
+def history_tables(history: History) -> Sequence[Table]:
+    """Return the runs of a history, and its cells: since when one fails, or what it took."""
+    runs = [
+        (
+            run.run_id,
+            run.started[:10],
+            ", ".join(f"{count} {state}" for state, count in run.states.items()),
+            "; ".join(filter(None, (changed(run.changes), *run.problems))),
+        )
+        for run in history.runs
+    ]
+    cells = []
+    for line in history.lines:
+        ids = ["" if at is None else history.runs[at].run_id for at in (line.since, line.good)]
+        one = next(filter(None, line.points if line.since is None else line.points[line.since :]))
+        took = f"{duration(one.seconds or 0)}, {console.size(one.size or 0)}, {one.tests or 0} tests"
+        cells.append((str(line.name), line.state, *ids, one.why or took))
+    return readable(
+        Table("runs, the last first", ("run", "began", "cells", "since the one before"), runs),
+        Table("cells", ("cell", "state", "since", "last good", "what failed first, or what it took"), cells),
+    )
 
 
 def spelt(text: str) -> str:

@@ -130,8 +130,8 @@
 
   // a link to a folded part opens it
   const open = () => {
-    const target = document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) {
+    const target = document.getElementById(location.hash.slice(1))?.closest("details");
+    if (target) {
       target.open = true;
       target.querySelector("summary").focus();
     }

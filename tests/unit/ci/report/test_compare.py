@@ -1,31 +1,23 @@
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.report import page_of
-from ci.report.compare import SOUND, compare, thresholds
+from ci.report.cells import STATES
+from ci.report.compare import SOUND, Run, compare, history_of, thresholds
 from ci.report.facts import read_run
-from ci.report.model import (
-    Build,
-    Cell,
-    CellName,
-    Change,
-    Comparison,
-    Page,
-    TestLine,
-    TestRun,
-    Tests,
-    TimeLine,
-)
+from ci.report.html import render_history
+from ci.report.model import Build, Cell, CellName, Change, Page, StageRun, TestLine, TestRun, Tests, TimeLine
+from ci.report.text import history_tables
 from core.cli.options import Common
 from core.junit import Case, Document
 from core.run import records
-from pytorch_build.test.reports import put_report, totals
+from pytorch_build.test.reports import totals
 from pytorch_build.test.results import Origin, Report
 from tests import page_samples as samples
 
@@ -37,97 +29,81 @@ if TYPE_CHECKING:
 
 GROUP, REF, PYTHON = "gfx900", "nightly", "cp312"
 NAME = CellName(group=GROUP, torch_ref=REF, python=PYTHON)
-SAME = Comparison(against="1")
-PAIRS = {"broken": "mended", "slower": "faster", "larger": "smaller", "lost": "gained", "failing": "passing"}
-TURNED = PAIRS | {there: here for here, there in PAIRS.items()}
-STATES: tuple[State, ...] = ("passed", "untested", "incomplete", "interrupted", "unreadable", "failed")
+TURNS = {"broken": "mended", "failing": "passing", "lost": "gained", "slower": "faster", "larger": "smaller"}
+OTHER_WAY = TURNS | {there: here for here, there in TURNS.items()}
 
 
 def page(
-    *,
     state: State = "passed",
+    *,
     seconds: float = 3600,
     passed: int = 90,
     failing: tuple[str, ...] = (),
-    **more: Any,
+    failed: int | None = None,
+    tested: bool = True,
 ) -> Page:
     """Make a page of one cell with a build and tests."""
     place = f"test_smoke {NAME}"
-    counts = (("passed", passed), ("skipped", 7), ("failed", more.get("failed", len(failing))))
+    counts = (("passed", passed), ("skipped", 7), ("failed", len(failing) if failed is None else failed))
     lines = (
         TestLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0) for one in failing
     )
     run = TestRun(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
+    wrong = StageRun(stage="build_torch", state="failed", cause="a.cpp:7: no such type")
+    stages = (wrong,) if state == "failed" else ()
     return Page(
         run_id="1",
         platform="linux",
-        cells=(Cell(name=NAME, state=state, reason=f"it is {state}", stages=(), line=TimeLine()),),
+        cells=(Cell(name=NAME, state=state, reason=f"it is {state}", stages=stages, line=TimeLine()),),
         builds=(Build(cell=NAME, stage="build_torch", seconds=seconds),),
-        tests=Tests(runs=(run,) if more.get("tested", True) else (), failures=tuple(lines)),
+        tests=Tests(runs=(run,) if tested else (), failures=tuple(lines)),
     )
 
 
-def told(now: Page, before: Page) -> dict[str, Any]:
-    found = compare(now, before)
-    return {
-        one.name: value
-        for one in fields(found)
-        if one.name != "against" and (value := getattr(found, one.name))
-    }
+def told(before: Page, now: Page, kind: str = "") -> list[Change]:
+    return [one for one in compare(before, now) if kind in {"", one.kind}]
 
 
-def test_builds_and_wheels_are_told_where_they_differ_by_more_than_the_data_says() -> None:
+def test_builds_and_wheels_are_told_where_they_differ_by_what_the_data_says() -> None:
     least = thresholds().build_seconds
-    assert told(page(seconds=3600 * (1 + least.relative) - 1), page()) == {}
-    assert told(page(seconds=least.absolute), page(seconds=1)) == {}
-    (slower,) = told(page(seconds=5000), page())["slower"]
-    assert slower == Change(cell=NAME, what="build_torch", before=3600, now=5000)
-    before, now = (page_of(samples.run([GROUP], [REF], [PYTHON], grown=grown)) for grown in (0, 30 << 20))
-    larger = told(now, before)["larger"]
-    assert {one.grown for one in larger} == {30 << 20}
-    assert {one.what for one in larger} == {"triton", "torch", "torchaudio", "torchvision", "apex"}
-
-
-def test_a_build_that_failed_is_not_compared_by_its_time() -> None:
+    assert told(page(), page(seconds=3600 * (1 + least.relative) - 1)) == []
+    assert told(page(seconds=1), page(seconds=least.absolute)) == []
+    (slower,) = told(page(), page(seconds=5000))
+    assert slower == Change(kind="slower", cell=NAME, what="build_torch", before=3600, now=5000)
+    # the time of a build that failed is no measure
     broken = replace(page().builds[0], seconds=99_999, failed=True)
-    assert told(replace(page(), builds=(broken,)), page()) == {}
+    assert told(page(), replace(page(), builds=(broken,))) == []
+    before, now = (page_of(samples.run([GROUP], [REF], [PYTHON], grown=grown)) for grown in (0, 30 << 20))
+    larger = told(before, now)
+    assert {(one.kind, one.grown) for one in larger} == {("larger", 30 << 20)}
+    assert {one.what for one in larger} == {"triton", "torch", "torchaudio", "torchvision", "apex"}
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_cell_that_is_sound_no_more_is_told_with_the_reason(state: State) -> None:
-    assert [one.why for one in compare(page(state=state), page()).broken] == (
-        [] if state in SOUND else [f"it is {state}"]
-    )
-    assert [(one.before, one.now, one.why) for one in compare(page(), page(state=state)).mended] == (
-        [] if state in SOUND else [(state, "passed", f"it is {state}")]
-    )
-    assert "broken" not in told(page(state="failed"), page(state=state if state not in SOUND else "failed"))
+    turned = [] if state in SOUND else [f"it is {state}"]
+    assert [one.why for one in told(page(), page(state), "broken")] == turned
+    assert [one.why for one in told(page(state), page(), "mended")] == turned
+    assert told(page("failed"), page("incomplete")) == []
 
 
 def test_tests_are_lost_where_fewer_ran_and_where_a_sound_cell_has_none() -> None:
-    (lost,) = told(page(passed=80), page())["lost"]
-    assert (lost.what, lost.before, lost.now) == ("test_smoke", 90, 80)
-    (lost,) = told(page(tested=False, state="untested"), page())["lost"]
-    assert lost.now == 0
-    assert "lost" not in told(page(tested=False, state="failed"), page())
+    assert [(one.kind, one.grown) for one in told(page(), page(passed=80))] == [("lost", -10)]
+    assert [(one.kind, one.now) for one in told(page(), page("untested", tested=False))] == [("lost", 0)]
+    assert told(page(), page("failed", tested=False), "lost") == []
 
 
 def test_a_test_fails_newly_only_where_it_is_known_that_it_did_not() -> None:
-    (one,) = told(page(failing=("a", "b")), page(failing=("a",)))["failing"]
-    assert one == Change(cell=NAME, what="b", before="passed", now="failed", why="test_smoke")
+    (one,) = told(page(failing=("a",)), page(failing=("a", "b")), "failing")
+    assert (one.cell, one.what, one.before, one.now) == (NAME, "b", "passed", "failed")
     # of 9 failures the record before names one
-    assert "failing" not in told(page(failing=("a", "b")), page(failing=("a",), failed=9))
-    assert "failing" not in told(page(failing=("b",)), page(tested=False))
-
-
-def test_cells_of_one_run_alone_are_no_change() -> None:
-    other = replace(page(state="failed").cells[0], name=replace(NAME, python="cp313"))
-    assert told(replace(page(), cells=(*page().cells, other)), page()) == {}
+    assert told(page(failing=("a",), failed=9), page(failing=("a", "b")), "failing") == []
+    assert told(page(tested=False), page(failing=("b",)), "failing") == []
 
 
 pages = st.builds(
     page,
-    state=st.sampled_from(STATES),
+    st.sampled_from(STATES),
     seconds=st.floats(min_value=0, max_value=1e6),
     passed=st.integers(min_value=0, max_value=100),
     failing=st.sets(st.sampled_from("abc")).map(lambda found: tuple(sorted(found))),
@@ -138,44 +114,65 @@ pages = st.builds(
 
 @given(pages, pages)
 def test_the_same_says_nothing_and_the_other_way_round_says_the_contrary(one: Page, other: Page) -> None:
-    assert compare(one, one) == compare(other, other) == SAME
-    there, back = told(one, other), told(other, one)
-    assert {TURNED[name] for name in there} == set(back)
-    for name in there:
-        assert len(there[name]) == len(back[TURNED[name]])
-        assert {getattr(one, "cell", "") for one in there[name]} == {
-            getattr(one, "cell", "") for one in back[TURNED[name]]
-        }
+    assert told(one, one) == told(other, other) == []
+    back = [(OTHER_WAY[found.kind], found.cell, found.what, found.now) for found in told(other, one)]
+    assert sorted(map(str, back)) == sorted(
+        str((found.kind, found.cell, found.what, found.before)) for found in told(one, other)
+    )
+    alone = replace(other, cells=(replace(other.cells[0], name=replace(NAME, python="cp313")),))
+    assert not {"broken", "mended"} & {found.kind for found in told(one, alone)}
 
 
 def test_a_page_says_what_differs_from_the_run_before_by_its_records_alone(tmp_path: Path) -> None:
     """Tests of the run before are known without their reports: a record counts and names them."""
-
     built = samples.build("torch", GROUP, REF, PYTHON)
     inputs = {"files": {one.name: one.sha256 for one in built.files}}
 
     def run(run_id: str, *outcomes: Outcome) -> Common:
         common = Common(root=tmp_path, run_id=run_id)
-        for at, outcome in enumerate(outcomes, 1):
-            origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON, gpu_family=GROUP)
-            case = Case(test=f"test_nn.py::test_{at}", outcome=outcome, seconds=1, file="test_nn.py")
-            report = Report(origin=origin, document=Document(cases=(case,)))
-            put_report(common.open_store(), common.outputs, GROUP, report)
-            status = {"status": "failed", "exit_code": 8} if case.failing else {}
-            stage = f"test_torch-{at}-of-{len(outcomes)}"
-            record = samples.record(
-                stage, GROUP, REF, PYTHON, details=totals(report), inputs=inputs, **status
-            )
-            records.write(common.open_store(), common.outputs, GROUP, record)
-        records.write(common.open_store(), common.outputs, GROUP, built)
+        store = common.open_store()
+        origin = Origin(stage="test_torch", torch_ref=REF, python=PYTHON, gpu_family=GROUP)
+        cases = tuple(
+            Case(test=f"test_nn.py::test_{at}", outcome=outcome, seconds=1, file="test_nn.py")
+            for at, outcome in enumerate(outcomes)
+        )
+        report = Report(origin=origin, document=Document(cases=cases))
+        status = {"status": "failed", "exit_code": 8} if "failed" in outcomes else {}
+        details = {**totals(report), "tests": {"tests": 1, "existing": 1}}
+        tested = samples.record("test_torch", GROUP, REF, PYTHON, details=details, inputs=inputs, **status)
+        for record in (built, tested):
+            records.write(store, common.outputs, GROUP, record)
         return common
 
     before = read_run(run("1", "passed", "passed", "skipped"), tests=False)
-    now = read_run(run("2", "passed", "failed"), tests=False)
-    changes = page_of(now, before).changes
-    assert changes is not None
-    assert [(one.cell, one.what, one.why) for one in changes.failing] == [
-        (NAME, "test_nn.py::test_2", "test_torch")
-    ]
-    assert (changes.against, changes.lost, changes.gained) == ("1", (), ())
+    page = page_of(read_run(run("2", "passed", "failed"), tests=False), before)
     assert [run.totals for run in page_of(before).tests.runs] == [(("passed", 2), ("skipped", 1))]
+    assert page.against == "1"
+    assert [(one.kind, one.what, one.why) for one in page.changes if one.kind != "broken"] == [
+        ("failing", "test_nn.py::test_1", "test_torch")
+    ]
+
+
+def test_a_history_says_since_when_a_cell_fails_what_failed_first_and_what_it_took() -> None:
+    states: tuple[State, ...] = ("incomplete", "failed", "passed", "failed", "passed")
+    whole: list[tuple[Run, Page | None]] = [
+        (Run(run_id=str(9 - at), address="../9"), page(state)) for at, state in enumerate(states)
+    ]
+    whole[2] = (Run(run_id="7", problems=("7-linux/manifests: <b>no JSON</b>",)), None)
+    history = history_of("linux", whole)
+    (line,) = history.lines
+    assert (line.since, line.good, line.points[2]) == (3, 4, None)
+    assert [one and one.seconds for one in line.points] == [None, None, None, None, 3600]
+    assert line.points[3] is not None
+    assert line.points[3].why == "build_torch: a.cpp:7: no such type"
+    assert [(run.against, [one.kind for one in run.changes]) for run in history.runs][2:4] == [
+        ("", []),
+        ("1", ["broken"]),
+    ]
+    _, cells = history_tables(history)
+    assert cells.rows == ((str(NAME), "incomplete", "6", "5", "build_torch: a.cpp:7: no such type"),)
+    text = render_history(history)
+    assert text == render_history(history)
+    assert "&lt;b&gt;no JSON" in text
+    assert f'href="../9#{NAME.anchor}"' in text
+    assert render_history(history_of("linux", whole[2:3])).count("<article") == 0
