@@ -156,34 +156,29 @@ def smoke(group: str, ref: str, python: str, *, grown: int = 0, **facts: Any) ->
 def broken() -> RunFacts:
     """Make a run of one cell, in three invocations 29 s and 3 min apart; the last met a compiler's error."""
     cell = (FAMILIES[0], "nightly", "cp312")
-    line = "  at::Tensor out = c10::no_such_function(1);"
-    cause = Cause(
-        tool="compiler",
-        file="aten/src/ATen/ops.cpp",
-        line=25,
-        message="error: 'no_such_function' is not a member of 'c10'",
-        around=("aten/src/ATen/ops.cpp: In function 'void at::gemm()':", f"   25 | {line}", "      |   ^~~"),
+    said = "error: 'no_such_function' is not a member of 'c10'"
+    lines = (
+        "   25 |   at::Tensor out = c10::no_such_function(1);",
+        "      |                         ^~~~~~~~~~~~~~~~",
     )
-    failed = record(
-        "build_torch", *cell, started=at(249), seconds=20, status="failed", exit_code=5,
-        error="It ended with status 1.", cause=cause, log=f"123-linux/logs/{cell[0]}/build_torch.log",
-        again="nox -s build_torch -P 3.12 -- --torch-ref nightly --gpu-family gfx900 --run-id 123",
-    )  # fmt: skip
-    older = build("torch", *cell).files
+    cause = Cause(tool="compiler", file="aten/ops.cpp", line=25, message=said, around=lines)
+    ended: dict[str, Any] = {
+        "status": "failed",
+        "exit_code": 5,
+        "error": "It ended with status 1.",
+        "cause": cause,
+    }
+    ended["again"] = "nox -s build_torch -P 3.12 -- --torch-ref nightly --gpu-family gfx900 --run-id 123"
+    ended["log"] = "123-linux/logs/gfx900/build_torch.log"
     found = [
         record("build_rocm", cell[0], started=at(0), seconds=20),
         record(
-            "build_triton",
-            *cell,
-            started=at(49),
-            seconds=20,
-            log=f"123-linux/logs/{cell[0]}/build_triton.log",
+            "build_triton", *cell, started=at(49), seconds=20, log="123-linux/logs/gfx900/build_triton.log"
         ),
-        record("build_torch", *cell, started=at(0), seconds=9, files=older),
-        failed,
+        record("build_torch", *cell, started=at(0), seconds=9, files=build("torch", *cell).files),
+        record("build_torch", *cell, started=at(249), seconds=20, **ended),
     ]
-    keyed = tuple((f"{one.name}{'.failed' * (one.status != 'ok')}.json", one) for one in found)
-    group = GroupFacts(name=cell[0], records=keyed)
+    group = GroupFacts(name=cell[0], records=tuple((str(key), one) for key, one in enumerate(found)))
     return RunFacts(run_id="123", platform="linux", groups=(group,), locks={"nightly": lock("nightly")})
 
 

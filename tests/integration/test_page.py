@@ -134,7 +134,7 @@ def test_a_failed_run_begins_with_its_cause_and_draws_time_on_any_screen(
 ) -> None:
     tab = opened("broken.html", viewport=viewport)
     cause = tab.locator(".cause")
-    assert "ops.cpp:25: error: 'no_such_function'" in (cause.locator(".what").text_content() or "")
+    assert "aten/ops.cpp:25: error: 'no_such_function'" in (cause.locator(".what").text_content() or "")
     assert (cause.locator(".command pre").text_content() or "").startswith("nox -s build_torch -P 3.12")
     assert cause.get_by_role("link", name="Log of build_torch").get_attribute("href") == (
         "../logs/gfx900/build_torch.log"

@@ -16,7 +16,6 @@ from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import markdown, tables
 from ci.verbs.notify import failure
-from core.causes import Cause
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
@@ -184,18 +183,19 @@ def test_builds_say_what_their_records_say_and_nonsense_is_a_problem() -> None:
 
 
 def test_the_first_error_stands_above_the_matrix_with_a_link_and_is_what_others_are_told() -> None:
-    cause = Cause(tool="compiler", file="a.cpp", line=3, message="error: <bad>", around=("cc a.cpp", "^~~"))
-    key = f"local-linux/logs/{GROUP}/build_torch.log"
-    broken = failed("build_torch").model_copy(update={"cause": cause, "log": key})
-    page = page_of(facts(broken, *builds("torch")))
-    assert page.problems[0].what == cause.headline
+    run = samples.broken()
+    page, broken = page_of(run), run.groups[0].records[-1][1]
     json.dumps(asdict(page))
     shown = render(page)
-    at = shown.index("a.cpp:3: error: &lt;bad&gt;")
-    assert at < shown.index('id="cells"')
-    assert "cc a.cpp\n^~~" in shown[at:]
-    assert f'href="../logs/{GROUP}/build_torch.log"' in shown[at:]
-    assert failure(broken).error == cause.headline
+    at = shown.index("aten/ops.cpp:25: error: &#39;no_such_function&#39;")
+    assert (
+        at
+        < shown.index("25 |   at::Tensor")
+        < shown.index("-P 3.12 -- --torch-ref")
+        < shown.index('id="cells"')
+    )
+    assert 'href="../logs/gfx900/build_torch.log"' in shown[at:]
+    assert page.problems[0].what == failure(broken).error
 
 
 def test_a_failed_build_says_first_how_far_it_came() -> None:
