@@ -22,7 +22,6 @@ from ci.report.model import (
     StageState,
     State,
     Step,
-    Tick,
     TimeLine,
 )
 from ci.report.text import natural
@@ -156,7 +155,7 @@ def _needed(group: GroupFacts, name: CellName) -> tuple[tuple[str, ...], tuple[s
         if record.stage == "build_torch" and CellName.of(group.name, record.cell) == name:
             match record.inputs.get("rocm"), record.details.get("rocm_options"):
                 case [_, _, dict(digests)], found if lacking := sorted(digests.keys() - held):
-                    return tuple(lacking), tuple(map(str, found or ()))
+                    return tuple(lacking), tuple(map(str, found)) if isinstance(found, list) else ()
     return (), ()
 
 
@@ -265,7 +264,6 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
         bars=tuple(
             Bar(
                 stage=span.stage,
-                state=span.run.state,
                 start=_drawn(span.start - first, idle),
                 after=round(span.start - first, 3),
                 seconds=span.run.seconds,
@@ -298,7 +296,7 @@ def worked(facts: RunFacts) -> tuple[float, float]:
     return _idle(spans)[:2] if spans else (0.0, 0.0)
 
 
-def _ticks(length: float, idle: Sequence[Idle]) -> tuple[Tick, ...]:
+def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]:
     """Mark round times of each stretch between folded idle times, on its own clock."""
     wide = (step for step in _STEPS if step[0] * _UNITS[step[1]] * _TICKS >= length)
     count, name = next(wide, _STEPS[-1])
@@ -306,7 +304,7 @@ def _ticks(length: float, idle: Sequence[Idle]) -> tuple[Tick, ...]:
     starts = [0.0, *(one.start + one.width for one in idle)]
     ends = [*(one.start for one in idle), length]
     return tuple(
-        Tick(at=round(start + at * apart, 3), label=f"{at * count} {name}" if at else "0")
+        (round(start + at * apart, 3), f"{at * count} {name}" if at else "0")
         for start, end in zip(starts, ends, strict=True)
         for at in range(int((end - start) / apart) + 1)
     )

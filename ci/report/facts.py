@@ -17,7 +17,6 @@ from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError, MissingInputError, nearest
 from core.run import LOCAL_RUN, is_record, key_name, records
-from core.run.records import Record
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from core.cli.options import Common
     from core.run import RunOutputs
+    from core.run.records import Record
     from core.stores import Store, Stored
 
 
@@ -172,20 +172,18 @@ def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Un
     except ValueError:
         document = {}
     document = document if isinstance(document, dict) else {}
-    cell, version = document.get("cell"), document.get("schema_version")
+    cell = document.get("cell")
     words = (
         {name: one for name, one in cell.items() if isinstance(one, str)} if isinstance(cell, dict) else {}
     )
-    what, hint = problem.message, problem.hint
-    if version is not None and version != Record.model_fields["schema_version"].default:
-        what = f"It is a record of schema version {version!r}, and this version reads 1."
-        hint = "Make the page with the version that wrote the record, or run the stage again with --force."
     stage = document.get("stage")
     if not isinstance(stage, str):
         stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
     place = CellName(group=group, torch_ref=words.get("torch_ref", ""), python=words.get("python", ""))
+    what = problem.message.removeprefix(f"{key}: ")
     run = StageRun(stage=stage, state="unreadable", error=what, key=key)
-    return Unreadable(cell=place, run=run, problem=Problem(where=key, what=what, hint=hint))
+    told = Problem(where=key, what=what, hint=problem.hint)
+    return Unreadable(cell=place, run=run, problem=told)
 
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

@@ -14,7 +14,7 @@ import shlex
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -22,14 +22,14 @@ from markupsafe import Markup
 from ci.report import commit_url
 from ci.report.cells import moment
 from ci.report.model import CellName
-from ci.report.text import brief, changed, duration, natural, signed, spelt, took
+from ci.report.text import CHANGES, amount, changed, duration, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ci.report.compare import History
-    from ci.report.model import Cell, Group, Page, StageRun
+    from ci.report.model import Cell, Page
 
 TEMPLATES = Path(__file__).with_name("templates")
 _GLYPHS: Mapping[str, str] = {
@@ -42,16 +42,6 @@ _GLYPHS: Mapping[str, str] = {
     "unreadable": "?",
     "failed": "✗",
 }
-# the JSON has everything
-MOST_LINES, MOST_BUILDS, MOST_PROBLEMS, MOST_CHANGES = 200, 40, 100, 20
-
-
-class MatrixRow(NamedTuple):
-    """A ref and Python of the matrix, with a cell (or none) a family."""
-
-    torch_ref: str
-    python: str
-    cells: tuple[Cell | None, ...]
 
 
 def render(page: Page) -> str:
@@ -71,7 +61,6 @@ def render(page: Page) -> str:
         results={(run.cell, run.stage): run for run in page.tests.runs},
         borrowed={cell.name: cell.elsewhere for cell in page.cells},
         installable=_installable(page),
-        grown=_grown(page),
     )
 
 
@@ -86,25 +75,16 @@ def _written(template: str, style: Markup, **values: object) -> str:
     return f"{text.strip()}\n"
 
 
-def matrix(cells: Sequence[Cell]) -> tuple[MatrixRow, ...]:
+def matrix(cells: Sequence[Cell]) -> Mapping[tuple[str, str], Sequence[Cell | None]]:
     """Lay cells out: a row a ref and Python, a column a family."""
     families = _families(cells)
     by_name = {(cell.name.torch_ref, cell.name.python, cell.name.group): cell for cell in cells}
     rows = sorted({name[:2] for name in by_name}, key=lambda row: (natural(row[0]), natural(row[1])))
-    return tuple(MatrixRow(*row, tuple(by_name.get((*row, family)) for family in families)) for row in rows)
+    return {row: [by_name.get((*row, family)) for family in families] for row in rows}
 
 
 def _families(cells: Sequence[Cell]) -> list[str]:
     return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
-
-
-def runs_of(cell: Cell, group: Group | None) -> dict[str, StageRun]:
-    """Name a cell's stages, those in time first; those of its group that it waited for come with it."""
-    runs = {run.stage: run for run in (*(group.stages if group else ()), *cell.stages)}
-    return {
-        stage: runs[stage]
-        for stage in [*(bar.stage for bar in cell.line.bars), *(one.stage for one in cell.stages)]
-    }
 
 
 def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
@@ -120,12 +100,11 @@ def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
     return " ".join([*points, f"{width},{height}"])
 
 
-def setup_command(page: Page, cell: Cell) -> str:
-    """Write the command that makes an environment with a cell's wheels."""
-    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+def setup_command(cell: Cell) -> str:
+    """Write the command that makes an environment with a cell's wheels, up to where they lie."""
     words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
-    words += ["--from-run-id", page.run_id, "--artifact-group", cell.name.group]
-    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else [])])
+    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else []), "--find-links"])
 
 
 def _installable(page: Page) -> set[CellName]:
@@ -135,25 +114,11 @@ def _installable(page: Page) -> set[CellName]:
     return cells | {CellName(group=group.name) for group in sound}
 
 
-def _iso(started: str) -> str:
-    """Write a record's moment in one form; "" for what is none."""
+def _moment(started: str) -> tuple[str, str]:
+    """Write a record's moment exactly and for people; "" for what is none."""
     found = moment(started)
-    return "" if found is None else datetime.fromtimestamp(found, UTC).isoformat(timespec="seconds")
-
-
-def _day(started: str) -> str:
-    return f"{datetime.fromtimestamp(moment(started) or 0, UTC):%d %b %Y, %H:%M} UTC".lstrip("0")
-
-
-def _grown(page: Page) -> list[tuple[str, str, int, int]]:
-    """List the folders that changed their size most: wheel, folder, change, what it is now."""
-    found = [
-        (wheel.name, folder.path, folder.grown, folder.packed)
-        for wheel in page.wheels
-        for folder in wheel.folders
-        if folder.grown
-    ]
-    return sorted(found, key=lambda one: (-abs(one[2]), one[0], one[1]))[:MOST_LINES]
+    when = datetime.fromtimestamp(found or 0, UTC)
+    return ("", "") if found is None else (when.isoformat(), f"{when:%d %b %Y, %H:%M} UTC".lstrip("0"))
 
 
 def _own(name: str) -> Markup:
@@ -177,9 +142,7 @@ def _engine() -> Environment:
     )
     engine.filters |= {
         "size": lambda count: console.size(int(count)),
-        "iso": _iso,
-        "day": _day,
-        "brief": brief,
+        "moment": _moment,
         "took": took,
         "part": lambda seconds, line: f"{round(seconds / line.length * 100, 2)}%",
         "duration": duration,
@@ -189,16 +152,13 @@ def _engine() -> Environment:
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
-        "runs_of": runs_of,
         "area": area,
         "series": lambda points, name: [getattr(one, name, None) for one in points],
         "setup_command": setup_command,
         "changed": changed,
         "commit_url": commit_url,
         "counted": console.counted,
-        "MOST_LINES": MOST_LINES,
-        "MOST_BUILDS": MOST_BUILDS,
-        "MOST_PROBLEMS": MOST_PROBLEMS,
-        "MOST_CHANGES": MOST_CHANGES,
+        "amount": amount,
+        "called": lambda kind: CHANGES.get(kind, kind),
     }
     return engine

@@ -83,7 +83,6 @@ class Bar:
     """A stage on a time line, where it is drawn, and when it began after the first one."""
 
     stage: str
-    state: StageState
     start: float
     after: float
     seconds: float
@@ -110,23 +109,18 @@ class Idle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tick:
-    """A mark of the axis; the clock starts anew after each idle time that is drawn shorter."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class TimeLine:
-    """The stages of a cell in time: something ran for `busy` of the `elapsed` seconds from first to last."""
+    """The stages of a cell in time: something ran for `busy` of the `elapsed` seconds from first to last.
+
+    `ticks` mark the axis; its clock begins anew after each idle time that is drawn shorter.
+    """
 
     bars: tuple[Bar, ...] = ()
     length: float = 0.0
     elapsed: float = 0.0
     busy: float = 0.0
     idle: tuple[Idle, ...] = ()
-    ticks: tuple[Tick, ...] = ()
+    ticks: tuple[tuple[float, str], ...] = ()
     path: tuple[Step, ...] = ()
 
 

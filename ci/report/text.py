@@ -40,7 +40,9 @@ class Table(NamedTuple):
 
 def tables(page: Page) -> tuple[Table, ...]:
     """Return what the page says, in tables that a terminal has room for."""
-    return readable(_cells(page), *_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
+    return readable(
+        _cells(page), *_wheels(page), _builds(page), *_tests(page), _changed(page), _sources(page)
+    )
 
 
 def readable(*found: Table) -> tuple[Table, ...]:
@@ -142,17 +144,26 @@ def _tests(page: Page) -> Sequence[Table]:
     return [*found, Table("slowest tests", ("test", "time"), slow)]
 
 
-def _grown(page: Page) -> Table:
-    rows = []
-    for one in page.wheels if page.against else ():
-        if one.grown:
-            most = max(one.folders, key=lambda folder: abs(folder.grown or 0), default=None)
-            where = f"{most.path} {signed(most.grown)}" if most and most.grown else ""
-            rows.append((one.name, console.size(one.size), signed(one.grown), where))
-        elif one.before is None:
-            rows.append((one.name, console.size(one.size), "new", ""))
-    rows += [(name, "", "gone", "") for name in page.gone]
-    return Table(f"sizes since run {page.against}", ("wheel", "size", "change", "most of it in"), rows)
+def amount(name: str, value: float | str) -> str:
+    """Write what a change was or is: a state, seconds, bytes, a number of tests."""
+    if isinstance(value, str) or name in {"lost", "gained"}:
+        return str(value)
+    return duration(value) if name in {"slower", "faster"} else console.size(int(value))
+
+
+def _changed(page: Page) -> Table:
+    rows = [
+        (
+            CHANGES.get(one.kind, one.kind),
+            f"{one.what} {one.cell}".strip(),
+            amount(one.kind, one.before),
+            amount(one.kind, one.now),
+            one.why,
+        )
+        for one in page.changes[:MOST]
+    ]
+    rows += [("gone", name, "", "", "") for name in page.gone]
+    return Table(f"since run {page.against}", ("change", "what", "before", "now", "why"), rows)
 
 
 def _sources(page: Page) -> Table:
@@ -218,12 +229,6 @@ def took(what: Page | TimeLine) -> str:
     """Write for how long something ran, and over what time where that is more: ``48 s over 2 h 05 min``."""
     apart = what.elapsed > what.busy * 1.1 + 1
     return f"{duration(what.busy)} of work over {duration(what.elapsed)}" if apart else duration(what.busy)
-
-
-def brief(seconds: float) -> str:
-    """Write seconds in one unit: ``29 s``, ``3 min``, ``5 h``."""
-    found = duration(round(seconds))
-    return found.partition(".")[0] + " s" if "." in found else " ".join(found.split()[:2])
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:
