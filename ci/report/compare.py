@@ -122,7 +122,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A cell in a run: why it is not sound, or what its builds took, its wheels are, and its tests."""
+    """A cell in a run: why it is not sound; what its builds took, its wheels' size, the tests that ran."""
 
     state: State
     why: str = ""
@@ -180,7 +180,7 @@ def _run(run: Run, page: Page | None, older: Sequence[Page | None]) -> Run:
 
 
 def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
-    """Say of cells what went wrong first, or what those that are sound took and made."""
+    """Say what went wrong first in cells, and what those took and hold all of whose builds are there."""
     seconds, sizes, ran = defaultdict[CellName, float](float), Counter[CellName](), Counter[CellName]()
     for build in page.builds:
         seconds[build.cell] += build.seconds
@@ -189,11 +189,12 @@ def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
     for tests in page.tests.runs:
         ran[tests.cell] += tests.ran
     for cell in page.cells:
-        wrong = (one for one in cell.stages if one.state not in {"ok", "missing"})
-        why = next((f"{one.stage}: {one.cause or one.error or one.state}" for one in wrong), cell.reason)
-        name, point = cell.name, Point(state=cell.state, why=why)
-        if cell.state in SOUND:
-            point = Point(state=cell.state, seconds=seconds[name], size=sizes[name], tests=ran.get(name))
+        name, wrong = cell.name, [one for one in cell.stages if one.state != "ok"]
+        failed = (one for one in wrong if one.state != "missing")
+        why = next((f"{one.stage}: {one.cause or one.error or one.state}" for one in failed), cell.reason)
+        point = Point(state=cell.state, why="" if cell.state in SOUND else why)
+        if not any(one.stage.startswith("build_") for one in wrong):
+            point = replace(point, seconds=seconds[name], size=sizes[name], tests=ran.get(name))
         yield name, point
 
 
