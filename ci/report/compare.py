@@ -6,26 +6,20 @@ A cell of one run alone is no change: another matrix was asked for. What a run d
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from ci.report.model import CellName, Change
+from ci.report.model import Cell, CellName, Change, Kind, Page, State
 from ci.report.text import natural
 from core.data import Model, data_file
+from core.run import Platform
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from ci.report.model import Cell, Kind, Page, State
-    from core.run import Platform
-
-    Numbers: TypeAlias = Mapping[tuple[CellName, str], float]
-
+Numbers: TypeAlias = Mapping[tuple[CellName, str], float]
 # cells that have what they should have; all others lack something, or it failed
 SOUND = frozenset({"passed", "untested"})
 

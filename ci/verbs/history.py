@@ -9,21 +9,16 @@ import argparse
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from ci.report import facts, page_of, text
-from ci.report.compare import Run, history_of
-from ci.report.model import CellName
+from ci.report.compare import History, Run, history_of
+from ci.report.model import CellName, Page
 from ci.verbs.report import page_key
 from core import console, files
-from core.cli.options import RELEASE_TYPES, add_platform, common_from, environment
+from core.cli.options import RELEASE_TYPES, Common, add_platform, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
 from core.run import Platform
-
-if TYPE_CHECKING:
-    from ci.report.compare import History
-    from ci.report.model import Page
-    from core.cli.options import Common
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
