@@ -88,11 +88,8 @@ def _failing(tests: Tests) -> dict[CellName, str]:
     failing: dict[CellName, str] = {}
     for run in tests.runs:
         if not (run.passed or run.missing):
-            what = (
-                f"{run.failed} tests of {run.stage} failed"
-                if run.failed
-                else f"{run.stage} cannot be believed"
-            )
+            said = f"{run.failed} tests of {run.stage} failed"
+            what = said if run.failed else f"{run.stage} cannot be believed"
             failing[run.cell] = " and ".join(filter(None, [failing.get(run.cell, ""), what]))
     return failing
 

@@ -53,7 +53,6 @@ def render(page: Page) -> str:
         page=page,
         script=script,
         script_digest=_digest(script),
-        ids={cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)},
         families=_families(page.cells),
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},

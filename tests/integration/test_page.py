@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page as Tab
 
 DESK = {"width": 1440, "height": 900}
+CELL = "cell-gfx900-nightly-cp311"
 SIZES = [{"width": 390, "height": 844}, {"width": 768, "height": 1024}, DESK]
 
 
@@ -277,8 +278,8 @@ def test_it_can_be_read_without_script(opened: Callable[..., Tab]) -> None:
     tab = opened(script=False)
     assert not tab.locator("form").is_visible()
     assert tab.locator(".matrix td .state").count() == 24
-    summary = tab.locator("#cell-1 > summary")
+    summary = tab.locator(f"#{CELL} > summary")
     summary.press("Enter")
-    assert tab.locator("#cell-1 .gantt").is_visible()
-    command = tab.locator("#cell-1 .command pre").filter(has_text="pip install").first
+    assert tab.locator(f"#{CELL} .gantt").is_visible()
+    command = tab.locator(f"#{CELL} .command pre").filter(has_text="pip install").first
     assert (command.text_content() or "").endswith("--find-links ../python/gfx900")
