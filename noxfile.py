@@ -146,7 +146,7 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the generated parts of docs/ (support table, commands); -- --check only compares."""
+    """Write the generated parts of docs/; -- --check only compares, -- --screenshots takes pictures."""
     tool(session, "requirements/test.txt", "python", "-m", "docs.generate", *session.posargs)
 
 

@@ -30,6 +30,7 @@ VERBS = verbs_of(
         "in-image": "sessions inside a container image, with this checkout mounted",
         "notify": "how a run ended, by its summary, and by Slack and e-mail where configured",
         "drift": "what our data says otherwise than a checkout of TheRock, by file and key",
+        "history": "the last runs of a store -> one HTML page: states, since when, times, sizes, tests",
         "report": "a run's records -> one HTML page: matrix, times, wheels, builds, tests, sources",
     },
 )

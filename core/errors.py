@@ -6,10 +6,10 @@ A message is up to three sentences: what was wrong, where, and the next action.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from core.causes import Cause
@@ -26,6 +26,7 @@ class FatalError(Exception):
         self.hint = hint
         self.cause: Cause | None = None  # the first error of the tool that failed
         self.log: Path | None = None
+        self.details: Mapping[str, Any] = {}  # what the record of the failure says besides
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message

@@ -1,7 +1,8 @@
 """Write the parts of the documentation that follow from data and code: `nox -s docs`.
 
 A page keeps such a part between two comments, ``<!-- generated: NAME -->`` and
-``<!-- end of NAME -->``; what stands around it is written by hand. ``--check`` compares only.
+``<!-- end of NAME -->``; what stands around it is written by hand. ``--check`` compares only;
+``--screenshots`` takes the pictures of pages anew.
 """
 
 from __future__ import annotations
@@ -163,8 +164,15 @@ def main(words: list[str]) -> int:
 
 
 def _run(words: list[str]) -> None:
+    if words == ["--screenshots"]:
+        from docs import screenshots  # which needs a browser
+
+        screenshots.take()
+        return
     if words not in ([], ["--check"]):
-        raise UsageError(f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check]")
+        raise UsageError(
+            f"Unknown: {' '.join(words)}.", hint="python -m docs.generate [--check | --screenshots]"
+        )
     check = bool(words)
     outdated = stale()
     names = ", ".join(path.name for path in outdated)

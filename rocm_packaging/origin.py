@@ -17,6 +17,7 @@ from core import console
 from core.cli.options import DEFAULT_STORE, Common, environment, placed
 from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
+from core.http import without_secret
 from core.packages import Offer, RunGroup, find_group, fits
 from core.packages.resolution import SdistRequires, choose, pinned_call
 from core.packages.sources import PackageSource, SourceOptions, below
@@ -61,6 +62,15 @@ class RocmSource:
         """File name to SHA-256; {} where a page does not say all of them, so that its bytes may change."""
         found = {one.name: one.sha256 for one in self.files}
         return found if all(found.values()) else {}
+
+    @property
+    def options(self) -> list[str]:
+        """What tells pip where the packages are; none for what is installed."""
+        group = self.packages.group
+        pages = (group.store.url_of(f"{group.prefix}/index.html"),) if group else ()
+        options = [("--extra-index-url", url) for url in self.packages.index_urls]
+        options += [("--find-links", link) for link in (*pages, *self.packages.find_links)]
+        return [word for name, place in options for word in (name, without_secret(place))]
 
     @contextmanager
     def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:

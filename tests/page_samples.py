@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ci.report.facts import GroupFacts, RunFacts
+from core.causes import Cause
 from core.run.records import Cell, FileRecord, Record
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.test.summary import CaseEntry, GroupEntry
@@ -150,6 +151,35 @@ def smoke(group: str, ref: str, python: str, *, grown: int = 0, **facts: Any) ->
     details = {"tests": tests, "outcomes": {"passed": 24, "skipped": 3}}
     said = {"details": details, "inputs": {"files": {one.name: one.sha256 for one in files}}, **facts}
     return record("test_smoke", group, ref, python, **said)
+
+
+def broken() -> RunFacts:
+    """Make a run of one cell, in three invocations 29 s and 3 min apart; the last met a compiler's error."""
+    cell = (FAMILIES[0], "nightly", "cp312")
+    said = "error: 'no_such_function' is not a member of 'c10'"
+    lines = (
+        "   25 |   at::Tensor out = c10::no_such_function(1);",
+        "      |                         ^~~~~~~~~~~~~~~~",
+    )
+    cause = Cause(tool="compiler", file="aten/ops.cpp", line=25, message=said, around=lines)
+    ended: dict[str, Any] = {
+        "status": "failed",
+        "exit_code": 5,
+        "error": "It ended with status 1.",
+        "cause": cause,
+    }
+    ended["again"] = "nox -s build_torch -P 3.12 -- --torch-ref nightly --gpu-family gfx900 --run-id 123"
+    ended["log"] = "123-linux/logs/gfx900/build_torch.log"
+    found = [
+        record("build_rocm", cell[0], started=at(0), seconds=20),
+        record(
+            "build_triton", *cell, started=at(49), seconds=20, log="123-linux/logs/gfx900/build_triton.log"
+        ),
+        record("build_torch", *cell, started=at(0), seconds=9, files=build("torch", *cell).files),
+        record("build_torch", *cell, started=at(249), seconds=20, **ended),
+    ]
+    group = GroupFacts(name=cell[0], records=tuple((str(key), one) for key, one in enumerate(found)))
+    return RunFacts(run_id="123", platform="linux", groups=(group,), locks={"nightly": lock("nightly")})
 
 
 def tested(group: str, ref: str, python: str) -> GroupEntry:

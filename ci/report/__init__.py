@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of
+from ci.report.cells import cells_of, problems_of, runs_of, told_once, worked
+from ci.report.compare import compare
 from ci.report.model import (
     Build,
     CellName,
@@ -40,10 +41,9 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.test.summary import CaseEntry, GroupEntry
 
-SLOWEST = 50
+SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
-_WHEEL_PARTS = 5
 ROCM = "rocm"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -54,6 +54,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
     builds, odd = builds_of(facts)
+    busy, elapsed = worked(facts)
     starts = [record.started for group in facts.groups for _, record in group.records]
     groups = tuple(
         Group(
@@ -63,12 +64,14 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         )
         for group in facts.groups
     )
-    return Page(
+    page = Page(
         run_id=facts.run_id,
         platform=facts.platform,
         against=before.run_id if before else "",
         started=min(starts, default=""),
-        problems=(*problems_of(facts), *odd),
+        busy=busy,
+        elapsed=elapsed,
+        problems=told_once([*problems_of(facts, tests), *odd]),
         groups=groups,
         cells=cells_of(facts, wheels, _failing(tests)),
         wheels=wheels,
@@ -77,6 +80,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         tests=tests,
         sources=sources_of(facts, before),
     )
+    return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
 def _failing(tests: Tests) -> dict[CellName, str]:
@@ -84,10 +88,8 @@ def _failing(tests: Tests) -> dict[CellName, str]:
     failing: dict[CellName, str] = {}
     for run in tests.runs:
         if not (run.passed or run.missing):
-            bad = sum(
-                count for name, count in run.totals if name in {"failed", "error", "crashed", "timeout"}
-            )
-            what = f"{bad} tests of {run.stage} failed" if bad else f"{run.stage} cannot be believed"
+            said = f"{run.failed} tests of {run.stage} failed"
+            what = said if run.failed else f"{run.stage} cannot be believed"
             failing[run.cell] = " and ".join(filter(None, [failing.get(run.cell, ""), what]))
     return failing
 
@@ -122,7 +124,8 @@ def tests_of(facts: RunFacts) -> Tests:
     missing = {key: why for group in facts.groups for key, why in group.missing.items()}
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
-    slowest = sorted(_lines(entries, lambda one: one.slowest), key=lambda line: (-line.seconds, line.test))
+    slow = (line for line in _lines(entries, lambda one: one.slowest) if line.seconds >= _SLOW)
+    slowest = sorted(slow, key=lambda line: (-line.seconds, line.test))
     return Tests(
         runs=tuple(runs[key] for key in sorted(runs)),
         failures=tuple(_lines(entries, lambda one: one.failures)),
@@ -164,12 +167,12 @@ def _joined(first: TestLine, second: TestLine) -> TestLine:
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
     """List a run's wheels and sdists, and the names of those of the run before that have gone."""
     earlier = _files(before) if before else ()
-    old = {_identity(group, one): (one, record) for group, one, record in earlier}
+    old = {_identity(*found): found[1:] for found in earlier}
     ours = {(group.name, one.name): (group, one, record) for group, one, record in _files(facts)}
-    made = [_wheel(facts, *found, old.get(_identity(found[0], found[1]))) for found in ours.values()]
-    known = {_identity(group, one) for group, one, _ in ours.values()}
+    made = [_wheel(facts, *found, old.get(_identity(*found))) for found in ours.values()]
+    known = {_identity(*found) for found in ours.values()}
     groups = {group.name for group in facts.groups}
-    gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0] in groups})
+    gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0].group in groups})
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
     extras = ("device-all" if (one.cell, one.distribution) in split else "" for one in made)
@@ -184,12 +187,9 @@ def _files(facts: RunFacts) -> Iterator[tuple[GroupFacts, FileRecord, Record]]:
                 yield group, one, record
 
 
-def _identity(group: GroupFacts, one: FileRecord) -> tuple[str, ...]:
-    """Name what a file is a version of: its group, its distribution, its tags and the ref's series."""
-    parts = one.name.removesuffix(".whl").split("-")
-    tags = tuple(parts[-3:]) if one.name.endswith(".whl") and len(parts) >= _WHEEL_PARTS else ("sdist",)
-    series = ".".join(one.version.split("+")[0].split(".")[:2])
-    return (group.name, one.distribution or parts[0], *tags, series)
+def _identity(group: GroupFacts, one: FileRecord, record: Record) -> tuple[CellName, str]:
+    """Name what a file is a version of: what its cell makes of a distribution."""
+    return CellName.of(group.name, record.cell), one.distribution or one.name.partition("-")[0]
 
 
 def _wheel(

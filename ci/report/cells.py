@@ -6,8 +6,9 @@ The critical path of a cell is the chain of stages that its end depended on.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
-from math import isfinite
+from math import isfinite, log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -26,13 +27,14 @@ from ci.report.model import (
 from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
+from pytorch_build.build.build import BORROWED
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.facts import GroupFacts, RunFacts
-    from ci.report.model import Wheel
+    from ci.report.model import TestLine, TestRun, Tests, Wheel
     from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
@@ -53,8 +55,14 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 }
 # records name a start to the second
 _TOLERANCE = 1.5
-# idle time is drawn as at most this part of the time in which something ran
-_SHOWN_IDLE = 0.05
+# nothing ran for longer than this part of the time in which something did: folded; what is drawn of it then
+_FOLDED, _SHOWN, _MORE, _MOST = 0.2, 0.06, 0.02, 0.19
+_TICKS = 6
+# what the marks of an axis are apart
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_STEPS = [(count, name) for name in _UNITS for count in (1, 2, 5, 10, 20, 30)]
+_SHOWN_TESTS = 5
+_ROUNDED = 0.002
 
 
 def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
@@ -92,6 +100,8 @@ def _run(key: str, record: Record, missing: str) -> StageRun:
         key=key,
         cause=record.cause.headline if record.cause else "",
         around=record.cause.around if record.cause else (),
+        again=record.again,
+        borrowed=str(record.details.get(BORROWED) or ""),
         # the page lies in a folder beside that of the logs
         log=record.log and f"..{record.log[record.log.index('/logs/') :]}",
     )
@@ -106,7 +116,7 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     seen: dict[str, set[str]] = defaultdict(set)
     for name, found in runs.items():
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
-    cells = []
+    cells, groups = [], {group.name: group for group in facts.groups}
     named = {(natural(one.group), natural(one.torch_ref), natural(one.python), one) for one in runs}
     for *_, name in sorted(one for one in named if one[-1].torch_ref):
         found = runs[name]
@@ -118,6 +128,10 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
         hosts = [one for one in made[name] if not device_target(one.distribution)]
         state, reason = _state(found, missing, failing.get(name, ""))
         before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
+        stale = any(
+            run.stage.startswith("build_") and run.state not in {"ok", "missing"} for run in (*before, *found)
+        )
+        lacking, elsewhere = _needed(groups[name.group], name)
         cells.append(
             Cell(
                 name=name,
@@ -126,10 +140,23 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
                 stages=(*found, *absent),
                 line=time_line([*before, *found]),
                 wheels=len(made[name]),
-                requirements=tuple(one.requirement for one in hosts),
+                requirements=() if stale else tuple(one.requirement for one in hosts),
+                lacking=lacking,
+                elsewhere=elsewhere,
             )
         )
     return tuple(cells)
+
+
+def _needed(group: GroupFacts, name: CellName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files that torch was built against and the run lacks, and pip's options that say where."""
+    held = {one.name for _, record in group.records for one in record.files}
+    for _, record in group.records:
+        if record.stage == "build_torch" and CellName.of(group.name, record.cell) == name:
+            match record.inputs.get("rocm"), record.details.get("rocm_options"):
+                case [_, _, dict(digests)], found if lacking := sorted(digests.keys() - held):
+                    return tuple(lacking), tuple(map(str, found)) if isinstance(found, list) else ()
+    return (), ()
 
 
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
@@ -161,28 +188,55 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
     return STATES[0], ""
 
 
-def problems_of(facts: RunFacts) -> tuple[Problem, ...]:
+def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     """List what a reader should know first: what failed, and what cannot be read."""
-    problems = list(facts.problems)
+    ended = [
+        (name, run)
+        for group in facts.groups
+        for name, runs in sorted(runs_of(group).items())
+        for run in runs
+        if run.state in {"failed", "interrupted"}
+    ]
+    problems = [
+        Problem(
+            where=f"{run.stage} {name}",
+            what=run.cause or run.error or "It ended without an error message.",
+            around=run.around,
+            again=run.again,
+            log=run.log,
+        )
+        for name, run in ended
+    ]
+    told = {(name, run.stage.partition("-")[0]) for name, run in ended}
+    problems += [
+        _tested(run, [line for line in tests.failures if run.place in line.cells])
+        for run in tests.runs
+        if not (run.passed or run.missing or (run.cell, run.stage) in told)
+    ]
+    problems += facts.problems
     for group in facts.groups:
         problems += [*(one.problem for one in group.unreadable), *group.problems]
-        problems += [
-            Problem(
-                where=f"{run.stage} {name}",
-                what=run.cause or run.error or "It ended without an error message.",
-                around=run.around,
-                log=run.log,
-            )
-            for name, runs in sorted(runs_of(group).items())
-            for run in runs
-            if run.state in {"failed", "interrupted"}
-        ]
     every = [record for group in facts.groups for _, record in group.records]
     named = {one.cell.torch_ref for one in every if "commit" in (one.inputs.get("source") or {})}
     refs = {one.cell.torch_ref for one in every} - named - {""}
     what = "The run has none, so commits are only known where a build's record names them."
-    unlocked = sorted(refs - set(facts.locks))
-    return (*problems, *(Problem(where=f"source lock of {ref}", what=what) for ref in unlocked))
+    problems += [Problem(where=f"source lock of {ref}", what=what) for ref in sorted(refs - set(facts.locks))]
+    return problems
+
+
+def _tested(run: TestRun, failures: Sequence[TestLine]) -> Problem:
+    """Say of tests which failed, the first one with the command that runs it again."""
+    said = [f"{one.test}: {one.line}" for one in failures[:_SHOWN_TESTS]] or [*run.problems, "It failed."]
+    again = failures[0].command if failures else ""
+    return Problem(where=run.place, what=said[0], around=tuple(said if said[1:] else ()), again=again)
+
+
+def told_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Put together what went wrong alike in several places."""
+    found: dict[str, list[Problem]] = defaultdict(list)
+    for one in problems:
+        found[one.what].append(one)
+    return tuple(replace(one, also=tuple(other.where for other in more)) for one, *more in found.values())
 
 
 class _Span(NamedTuple):
@@ -195,44 +249,33 @@ class _Span(NamedTuple):
 _LAST = attrgetter("end", "stage")
 
 
-class _Cut(NamedTuple):
-    """An idle time, in seconds after the first start."""
-
-    start: float
-    end: float
-    drawn: float
-
-
 def time_line(stages: Sequence[StageRun]) -> TimeLine:
     """Lay stages out in time."""
-    starts = [(run, start) for run in stages if (start := moment(run.started)) is not None]
-    spans = [_Span(start, start + run.seconds, run.stage, run) for run, start in starts]
-    spans.sort(key=lambda span: span[:3])
+    spans = _spans(stages)
     if not spans:
         return TimeLine()
     path = _critical(spans)
     first = spans[0].start
-    elapsed = max(span.end for span in spans) - first
-    cuts = _cuts(spans)
+    busy, elapsed, idle = _idle(spans)
+    length = max(_drawn(elapsed, idle), 0.001)
     on_path = {span.stage for span in path}
     ends = [path[0].start, *(span.end for span in path)]
     return TimeLine(
         bars=tuple(
             Bar(
                 stage=span.stage,
-                state=span.run.state,
-                start=_drawn(span.start - first, cuts),
+                start=_drawn(span.start - first, idle),
+                after=round(span.start - first, 3),
                 seconds=span.run.seconds,
                 critical=span.stage in on_path,
             )
             for span in spans
         ),
-        length=max(_drawn(elapsed, cuts), 0.001),
-        elapsed=round(elapsed, 3),
-        idle=tuple(
-            Idle(at=round(_drawn(cut.end, cuts) - cut.drawn / 2, 3), seconds=round(cut.end - cut.start, 3))
-            for cut in cuts
-        ),
+        length=length,
+        elapsed=elapsed,
+        busy=busy,
+        idle=idle,
+        ticks=_ticks(length, idle),
         path=tuple(
             Step(stage=span.stage, seconds=span.run.seconds, waited=round(max(0.0, span.start - end), 3))
             for span, end in zip(path, ends, strict=False)
@@ -240,13 +283,41 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
     )
 
 
+def _spans(stages: Iterable[StageRun]) -> list[_Span]:
+    """Put stages of the run itself in the order of their starts."""
+    starts = [(run, moment(run.started)) for run in stages if not run.borrowed]
+    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts if at is not None]
+    return sorted(spans, key=lambda span: span[:3])
+
+
+def worked(facts: RunFacts) -> tuple[float, float]:
+    """Return for how long something ran in a run, and what lies between its first start and its last end."""
+    spans = _spans(run for group in facts.groups for runs in runs_of(group).values() for run in runs)
+    return _idle(spans)[:2] if spans else (0.0, 0.0)
+
+
+def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]:
+    """Mark round times of each stretch between folded idle times, on its own clock."""
+    wide = (step for step in _STEPS if step[0] * _UNITS[step[1]] * _TICKS >= length)
+    count, name = next(wide, _STEPS[-1])
+    apart = count * _UNITS[name]
+    starts = [0.0, *(one.start + one.width for one in idle)]
+    ends = [*(one.start for one in idle), length]
+    return tuple(
+        (round(start + at * apart, 3), f"{at * count} {name}" if at else "0")
+        for start, end in zip(starts, ends, strict=True)
+        for at in range(int((end - start) / apart) + 1)
+    )
+
+
 def moment(started: str) -> float | None:
     """Read when a stage began, in seconds since 1970; None where it does not say."""
     try:
         read = datetime.fromisoformat(started)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        found = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
+    return found if found >= 0 else None
 
 
 def _critical(spans: Sequence[_Span]) -> list[_Span]:
@@ -269,19 +340,26 @@ def _kind(stage: str) -> str:
     return "test_torch" if first.startswith("test_torch") else first
 
 
-def _cuts(spans: Sequence[_Span]) -> list[_Cut]:
-    """Find the idle times that are drawn shorter than they were."""
+def _idle(spans: Sequence[_Span]) -> tuple[float, float, tuple[Idle, ...]]:
+    """Return for how long something ran, in what time, and the idle times that are folded."""
     first, busy, end = spans[0].start, 0.0, spans[0].start
     gaps: list[tuple[float, float]] = []
     for span in spans:
         if span.start > end:
-            gaps.append((end - first, span.start - first))
+            gaps.append((end - first, span.start - end))
         busy += max(0.0, span.end - max(end, span.start))
         end = max(end, span.end)
-    shown = max(busy * _SHOWN_IDLE, 1.0)
-    return [_Cut(start, end, shown) for start, end in gaps if end - start > shown]
+    least = max(busy * _FOLDED, 2.0)
+    idle: list[Idle] = []
+    for after, seconds in gaps:
+        if seconds > least:
+            width = least / _FOLDED * min(_SHOWN + _MORE * log2(seconds / least), _MOST)
+            facts = {"after": round(after, 3), "width": round(width, 3), "seconds": round(seconds, 3)}
+            idle.append(Idle(start=_drawn(after, idle), **facts))
+    return round(busy, 3), round(end - first, 3), tuple(idle)
 
 
-def _drawn(at: float, cuts: Sequence[_Cut]) -> float:
-    """Return where a moment is drawn, in seconds after the first start; it lies inside no cut."""
-    return round(at - sum(cut.end - cut.start - cut.drawn for cut in cuts if cut.end <= at), 3)
+def _drawn(at: float, idle: Iterable[Idle]) -> float:
+    """Return where a moment is drawn, in seconds after the first start; it lies inside no folded time."""
+    folded = (one for one in idle if one.after + one.seconds <= at + _ROUNDED)
+    return round(at - sum(one.seconds - one.width for one in folded), 3)

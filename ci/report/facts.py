@@ -9,26 +9,27 @@ import json
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError, MissingInputError, nearest
-from core.run import LOCAL_RUN, is_record, key_name, records
-from core.run.records import Record
+from core.run import LOCAL_RUN, RUN_ID, is_record, key_name, records
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
 from pytorch_build.test.reports import checked, reports_of, why_missing
+from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from core.cli.options import Common
     from core.run import RunOutputs
+    from core.run.records import Record
     from core.stores import Store, Stored
-    from pytorch_build.test.summary import GroupEntry
 
 
 _LOCK = "source-lock-"
@@ -139,7 +140,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *,
         else:
             if not common.torch_ref or record.cell.torch_ref in refs:
                 found.append((key, record))
-    results_of: tuple[GroupEntry, ...] = ()
+    results_of = () if tests else _recorded(name, [record for _, record in found])
     problems: tuple[Problem, ...] = ()
     if tests:
         try:
@@ -171,20 +172,18 @@ def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Un
     except ValueError:
         document = {}
     document = document if isinstance(document, dict) else {}
-    cell, version = document.get("cell"), document.get("schema_version")
+    cell = document.get("cell")
     words = (
         {name: one for name, one in cell.items() if isinstance(one, str)} if isinstance(cell, dict) else {}
     )
-    what, hint = problem.message, problem.hint
-    if version is not None and version != Record.model_fields["schema_version"].default:
-        what = f"It is a record of schema version {version!r}, and this version reads 1."
-        hint = "Make the page with the version that wrote the record, or run the stage again with --force."
     stage = document.get("stage")
     if not isinstance(stage, str):
         stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
     place = CellName(group=group, torch_ref=words.get("torch_ref", ""), python=words.get("python", ""))
+    what = problem.message.removeprefix(f"{key}: ")
     run = StageRun(stage=stage, state="unreadable", error=what, key=key)
-    return Unreadable(cell=place, run=run, problem=Problem(where=key, what=what, hint=hint))
+    told = Problem(where=key, what=what, hint=problem.hint)
+    return Unreadable(cell=place, run=run, problem=told)
 
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
@@ -195,13 +194,37 @@ def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record
     return summary.data(outputs.run_id, whole).tests
 
 
+def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
+    """Count results of tests by their records alone, which name what failed; one record is of all shards."""
+    entries = {}
+    # a failure lies beside the last success, and is the later of the two
+    for record in sorted(found, key=lambda one: one.status == "failed"):
+        match record.details:
+            case {"outcomes": dict(outcomes), **more} if "-" not in record.stage:
+                names = map(str, failing) if isinstance(failing := more.get("failing"), list) else ()
+                entries[record.name] = GroupEntry(
+                    stage=record.stage,
+                    torch_ref=record.cell.torch_ref,
+                    python=record.cell.python,
+                    gpu_family=group,
+                    passed=record.status == "ok",
+                    shards=1,
+                    seconds=record.seconds,
+                    totals={str(name): count for name, count in outcomes.items() if isinstance(count, int)},
+                    failures=tuple(CaseEntry(test=one, outcome="failed", seconds=0) for one in names),
+                )
+    return tuple(entries.values())
+
+
 def previous(store: Store, outputs: RunOutputs, facts: RunFacts) -> str:
-    """Find the last run before this one that built all of its cells; "" where there is none."""
-    cells = built(facts)
-    found = earlier(store.folders(outputs.external_repo), outputs) if cells else ()
-    for run_id in found[:MOST]:
-        prefix = f"{outputs.external_repo}{run_id}-{outputs.platform}/manifests/"
-        if has_built({one.key.removeprefix(prefix) for one in store.list(prefix)}, cells):
+    """Find the last run before this one that built its cells, or tried to; "" where there is none.
+
+    It is of the same release type, as its source lock says.
+    """
+    cells, types = built(facts), {lock.release_type for lock in facts.locks.values()}
+    for run_id in earlier(stored_runs(store, outputs), outputs.run_id)[:MOST] if cells else ():
+        listed = manifests(store, replace(outputs, run_id=run_id))
+        if has_built(listed, cells) and (not types or release_type(store, listed) in {"", *types}):
             return run_id
     return ""
 
@@ -216,21 +239,49 @@ def built(facts: RunFacts) -> frozenset[CellName]:
     )
 
 
-def earlier(folders: Iterable[str], outputs: RunOutputs) -> Sequence[str]:
-    """Return the runs before this one, the last first: a run's id grows, as those of GitHub do."""
+def manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
+    """List the documents of a run by their keys: one request, whatever the run holds."""
+    return [one.key for one in store.list(f"{outputs.prefix}/manifests")]
+
+
+def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:
+    """Name a store's runs, the last first: by number, and others by when they put their first record."""
     end = f"-{outputs.platform}"
-    runs = {one.removesuffix(end) for one in folders if one.endswith(end)} - {LOCAL_RUN, outputs.run_id}
-    own = natural(outputs.run_id)
-    before = [one for one in runs if outputs.run_id == LOCAL_RUN or natural(one) < own]
-    return sorted(before, key=natural, reverse=True)
+    folders = (one.removesuffix(end) for one in store.folders(outputs.external_repo) if one.endswith(end))
+    runs = [one for one in folders if RUN_ID.fullmatch(one)]
+    numbers = sorted((one for one in runs if one.isdecimal()), key=int)
+    if len(numbers) == len(runs):
+        return numbers[::-1]
+
+    def began(run_id: str) -> float:
+        listed = store.list(f"{replace(outputs, run_id=run_id).prefix}/manifests")
+        return min((one.modified for one in listed), default=0.0)
+
+    times = dict(zip(runs, parallel.each(began, runs), strict=True))
+    # a copied store has other times, and the order of numbers
+    times |= zip(numbers, accumulate((times[one] for one in numbers), max), strict=True)
+    return sorted(runs, key=lambda one: (times[one], natural(one)), reverse=True)
 
 
-def has_built(records: Collection[str], cells: Iterable[CellName]) -> bool:
-    """Whether a run built cells, and no build of theirs failed."""
+def earlier(runs: Sequence[str], run_id: str) -> Sequence[str]:
+    """Return the runs before one, of runs the last first; the one of this machine follows all others."""
+    after = runs.index(run_id) + 1 if run_id in runs and run_id != LOCAL_RUN else 0
+    return [one for one in runs[after:] if one not in {LOCAL_RUN, run_id}]
+
+
+def release_type(store: Store, listed: Iterable[str]) -> str:
+    """Return what a run was made for, by its first source lock that can be read; "" where none says."""
+    locks, _ = _locks(store, [key for key in listed if f"/manifests/{_LOCK}" in key][:1])
+    return next((lock.release_type for lock in locks.values()), "")
+
+
+def has_built(listed: Iterable[str], cells: Iterable[CellName]) -> bool:
+    """Whether a run built cells, or tried to, by the keys of its manifests; "" in a cell's name is any."""
+    names = ["/".join(key.rsplit("/", 2)[1:]) for key in listed]
     for cell in cells:
-        name = re.escape(key_name("-".join(part for part in (cell.torch_ref, cell.python) if part)))
-        pattern = re.compile(rf"{re.escape(cell.group)}/build_[a-z]+-{name}(\.failed)?\.json")
-        found = [one for one in records if pattern.fullmatch(one)]
-        if not found or any(one.endswith(".failed.json") for one in found):
+        ref, group = (re.escape(key_name(one)) or "[^/]+" for one in (cell.torch_ref, cell.group))
+        python = re.escape(cell.python) or r"cp\d+t?"
+        pattern = re.compile(rf"{group}/build_[a-z]+-{ref}-{python}(\.failed)?\.json")
+        if not any(pattern.fullmatch(one) for one in names):
             return False
     return True

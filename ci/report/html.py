@@ -11,25 +11,27 @@ import base64
 import hashlib
 import re
 import shlex
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report import commit_url
-from ci.report.text import duration, natural, signed, spelt
+from ci.report.cells import moment
+from ci.report.model import CellName
+from ci.report.text import CHANGES, amount, changed, duration, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ci.report.model import Cell, Group, Page, StageRun
+    from ci.report.compare import History
+    from ci.report.model import Cell, Page
 
 TEMPLATES = Path(__file__).with_name("templates")
-# what is drawn of the widest time line
-WIDTH = 1000
 _GLYPHS: Mapping[str, str] = {
     "passed": "✓",
     "ok": "✓",
@@ -40,75 +42,48 @@ _GLYPHS: Mapping[str, str] = {
     "unreadable": "?",
     "failed": "✗",
 }
-# the JSON has everything
-MOST_LINES, MOST_BUILDS, MOST_PROBLEMS = 200, 40, 100
-
-
-class Row(NamedTuple):
-    """A stage of a cell with its bar."""
-
-    run: StageRun
-    x: float = 0.0
-    width: float = 0.0
-    critical: bool = False
-
-
-class MatrixRow(NamedTuple):
-    """A ref and Python of the matrix, with a cell (or none) a family."""
-
-    torch_ref: str
-    python: str
-    cells: tuple[Cell | None, ...]
 
 
 def render(page: Page) -> str:
     """Return the page. The same model gives the same bytes."""
-    engine = _engine()
-    style, script = _own("page.css"), _own("page.js")
-    ids = {cell.name: f"cell-{at}" for at, cell in enumerate(page.cells, 1)}
-    text = engine.get_template("page.html").render(
+    script = _own("page.js")
+    return _written(
+        "page.html",
+        _own("page.css"),
         page=page,
-        style=style,
         script=script,
-        style_digest=_digest(style),
         script_digest=_digest(script),
-        ids=ids,
         families=_families(page.cells),
         matrix=matrix(page.cells),
         states={cell.name: cell.state for cell in page.cells},
         groups={group.name: group for group in page.groups},
-        grown=_grown(page),
+        results={(run.cell, run.stage): run for run in page.tests.runs},
+        borrowed={cell.name: cell.elsewhere for cell in page.cells},
+        installable=_installable(page),
     )
+
+
+def render_history(history: History) -> str:
+    """Return the page over runs, in the style of a run's own."""
+    write = {"duration": duration, "size": console.size, "count": str}
+    return _written("history.html", _own("page.css") + _own("history.css"), history=history, write=write)
+
+
+def _written(template: str, style: Markup, **values: object) -> str:
+    text = _engine().get_template(template).render(style=style, style_digest=_digest(style), **values)
     return f"{text.strip()}\n"
 
 
-def matrix(cells: Sequence[Cell]) -> tuple[MatrixRow, ...]:
+def matrix(cells: Sequence[Cell]) -> Mapping[tuple[str, str], Sequence[Cell | None]]:
     """Lay cells out: a row a ref and Python, a column a family."""
     families = _families(cells)
     by_name = {(cell.name.torch_ref, cell.name.python, cell.name.group): cell for cell in cells}
     rows = sorted({name[:2] for name in by_name}, key=lambda row: (natural(row[0]), natural(row[1])))
-    return tuple(MatrixRow(*row, tuple(by_name.get((*row, family)) for family in families)) for row in rows)
+    return {row: [by_name.get((*row, family)) for family in families] for row in rows}
 
 
 def _families(cells: Sequence[Cell]) -> list[str]:
     return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
-
-
-def rows_of(cell: Cell, group: Group | None) -> tuple[Row, ...]:
-    """Put a cell's stages in order, each with its bar; those of its group that it waited for come with it."""
-    runs = {run.stage: run for run in (*(group.stages if group else ()), *cell.stages)}
-    line = cell.line
-    drawn = [
-        Row(
-            run=runs[bar.stage],
-            x=round(bar.start / line.length * WIDTH, 1),
-            width=max(round(bar.seconds / line.length * WIDTH, 1), 3.0),
-            critical=bar.critical,
-        )
-        for bar in line.bars
-    ]
-    known = {bar.stage for bar in line.bars}
-    return (*drawn, *(Row(run=run) for run in cell.stages if run.stage not in known))
 
 
 def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
@@ -124,23 +99,25 @@ def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
     return " ".join([*points, f"{width},{height}"])
 
 
-def setup_command(page: Page, cell: Cell) -> str:
-    """Write the command that makes an environment with a cell's wheels."""
-    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+def setup_command(cell: Cell) -> str:
+    """Write the command that makes an environment with a cell's wheels, up to where they lie."""
     words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
-    words += ["--from-run-id", page.run_id, "--artifact-group", cell.name.group]
-    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else [])])
+    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
+    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else []), "--find-links"])
 
 
-def _grown(page: Page) -> list[tuple[str, str, int, int]]:
-    """List the folders that changed their size most: wheel, folder, change, what it is now."""
-    found = [
-        (wheel.name, folder.path, folder.grown, folder.packed)
-        for wheel in page.wheels
-        for folder in wheel.folders
-        if folder.grown
-    ]
-    return sorted(found, key=lambda one: (-abs(one[2]), one[0], one[1]))[:MOST_LINES]
+def _installable(page: Page) -> set[CellName]:
+    """Name the cells whose wheels can be installed, and the groups that no stage has failed in."""
+    cells = {one.name for one in page.cells if one.requirements and (one.elsewhere or not one.lacking)}
+    sound = (group for group in page.groups if all(run.state in {"ok", "missing"} for run in group.stages))
+    return cells | {CellName(group=group.name) for group in sound}
+
+
+def _moment(started: str) -> tuple[str, str]:
+    """Write a record's moment exactly and for people; "" for what is none."""
+    found = moment(started)
+    when = datetime.fromtimestamp(found or 0, UTC)
+    return ("", "") if found is None else (when.isoformat(), f"{when:%d %b %Y, %H:%M} UTC".lstrip("0"))
 
 
 def _own(name: str) -> Markup:
@@ -163,7 +140,10 @@ def _engine() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else spelt(str(value)),
     )
     engine.filters |= {
-        "size": console.size,
+        "size": lambda count: console.size(int(count)),
+        "moment": _moment,
+        "took": took,
+        "part": lambda seconds, line: f"{round(seconds / line.length * 100, 2)}%",
         "duration": duration,
         "signed": signed,
         "quoted": shlex.quote,
@@ -171,14 +151,13 @@ def _engine() -> Environment:
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
-        "rows_of": rows_of,
         "area": area,
+        "series": lambda points, name: [getattr(one, name, None) for one in points],
         "setup_command": setup_command,
+        "changed": changed,
         "commit_url": commit_url,
         "counted": console.counted,
-        "WIDTH": WIDTH,
-        "MOST_LINES": MOST_LINES,
-        "MOST_BUILDS": MOST_BUILDS,
-        "MOST_PROBLEMS": MOST_PROBLEMS,
+        "amount": amount,
+        "called": lambda kind: CHANGES.get(kind, kind),
     }
     return engine

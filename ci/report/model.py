@@ -5,10 +5,13 @@ Sizes are bytes, durations seconds, moments ISO 8601 in UTC as records have them
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
+
+from core.junit import FAILING
 
 if TYPE_CHECKING:
     from core.run.records import Cell as RecordCell
@@ -35,21 +38,31 @@ class CellName:
     def __str__(self) -> str:
         return " ".join(part for part in (self.group, self.torch_ref, self.python) if part)
 
+    @property
+    def anchor(self) -> str:
+        """Where it stands on a run's page."""
+        return f"cell-{re.sub('[^0-9A-Za-z]+', '-', str(self))}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that cannot be shown, or that went wrong."""
+    """Something that cannot be shown, or that went wrong; `also`: where else the same did."""
 
     where: str
     what: str
     hint: str = ""
     around: tuple[str, ...] = ()
+    again: str = ""
     log: str = ""
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`."""
+    """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`.
+
+    `again` is the command that does it once more; `borrowed` is the run that its wheels were taken from.
+    """
 
     stage: str
     state: StageState
@@ -60,16 +73,18 @@ class StageRun:
     key: str = ""
     cause: str = ""
     around: tuple[str, ...] = ()
+    again: str = ""
     log: str = ""
+    borrowed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line."""
+    """A stage on a time line, where it is drawn, and when it began after the first one."""
 
     stage: str
-    state: StageState
     start: float
+    after: float
     seconds: float
     critical: bool = False
 
@@ -85,26 +100,36 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """A time in which no stage ran, drawn shorter than it was."""
+    """A time in which no stage ran, drawn shorter than it was: `width`, which grows with it."""
 
-    at: float
+    after: float
+    start: float
+    width: float
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLine:
-    """The stages of a cell in time."""
+    """The stages of a cell in time: something ran for `busy` of the `elapsed` seconds from first to last.
+
+    `ticks` mark the axis; its clock begins anew after each idle time that is drawn shorter.
+    """
 
     bars: tuple[Bar, ...] = ()
     length: float = 0.0
     elapsed: float = 0.0
+    busy: float = 0.0
     idle: tuple[Idle, ...] = ()
+    ticks: tuple[tuple[float, str], ...] = ()
     path: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of the matrix."""
+    """One cell of the matrix; `requirements` install it, unless a build of it failed.
+
+    What they need and the run does not hold is `lacking`; options of pip's that say where it is: `elsewhere`.
+    """
 
     name: CellName
     state: State
@@ -113,6 +138,8 @@ class Cell:
     line: TimeLine
     wheels: int = 0
     requirements: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +299,21 @@ class TestRun:
     problems: tuple[str, ...] = ()
     missing: str = ""
 
+    @property
+    def place(self) -> str:
+        """The stage and cell, as the tests that are listed name it."""
+        return f"{self.stage} {self.cell}".strip()
+
+    @property
+    def failed(self) -> int:
+        """How many tests failed."""
+        return sum(count for name, count in self.totals if name in FAILING)
+
+    @property
+    def ran(self) -> int:
+        """How many tests ran, and count."""
+        return 0 if self.missing else sum(count for name, count in self.totals if name != "skipped")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TestLine:
@@ -292,6 +334,8 @@ class TestLine:
 @dataclass(frozen=True, kw_only=True)
 class Tests:
     """Everything about tests."""
+
+    __test__ = False
 
     runs: tuple[TestRun, ...] = ()
     failures: tuple[TestLine, ...] = ()
@@ -319,15 +363,41 @@ class Source:
         return (self.commit, self.version) != (self.commit_before, self.version_before)
 
 
+# a cell that passed does no more, or the other way; a test fails, or no more (it may be gone); fewer tests of
+# a stage ran, or more; a build took longer, or less; a wheel is larger, or smaller
+Kind = Literal[
+    "broken", "mended", "failing", "passing", "lost", "gained", "slower", "faster", "larger", "smaller"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What differs in a cell: its state, a test's result, or of `what` the tests, seconds or bytes."""
+
+    kind: Kind
+    cell: CellName
+    what: str = ""
+    before: float | str = ""
+    now: float | str = ""
+    why: str = ""
+
+    @property
+    def grown(self) -> float:
+        """How much more it is."""
+        return float(self.now) - float(self.before)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A run."""
+    """A run; something ran for `busy` of the `elapsed` seconds between its first start and its last end."""
 
     schema_version: Literal[1] = 1
     run_id: str
     platform: str
     against: str = ""
     started: str = ""
+    busy: float = 0.0
+    elapsed: float = 0.0
     problems: tuple[Problem, ...] = ()
     groups: tuple[Group, ...] = ()
     cells: tuple[Cell, ...] = ()
@@ -336,3 +406,13 @@ class Page:
     builds: tuple[Build, ...] = ()
     tests: Tests = Tests()
     sources: tuple[Source, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """The worst state of a cell, or of a stage that is no cell's."""
+        order: tuple[State, ...] = get_args(State)
+        same = {"ok": "passed", "missing": "untested"}
+        stages = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
+        found = {*stages, *(cell.state for cell in self.cells)}
+        return next((one for one in reversed(order) if one in found), "incomplete")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ci.report.model import CellName
@@ -12,7 +13,8 @@ from core.run import job_files
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ci.report.model import Page
+    from ci.report.compare import History
+    from ci.report.model import Change, Page, TimeLine
 
 
 MOST = 20
@@ -22,6 +24,10 @@ _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
     "\ud800-\udfff]"
 )
+
+
+CHANGES = {"lost": "with fewer tests", "gained": "with more tests"}
+CHANGES |= {"failing": "tests fail newly", "passing": "tests fail no more"}
 
 
 class Table(NamedTuple):
@@ -34,7 +40,13 @@ class Table(NamedTuple):
 
 def tables(page: Page) -> tuple[Table, ...]:
     """Return what the page says, in tables that a terminal has room for."""
-    found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
+    return readable(
+        _cells(page), *_wheels(page), _builds(page), *_tests(page), _changed(page), _sources(page)
+    )
+
+
+def readable(*found: Table) -> tuple[Table, ...]:
+    """Return the tables that have rows, each row on one line, without what misleads."""
     return tuple(
         one._replace(rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows))
         for one in found
@@ -68,7 +80,7 @@ def _cells(page: Page) -> Table:
             str(cell.name),
             cell.state,
             str(cell.wheels),
-            duration(cell.line.elapsed),
+            took(cell.line),
             " → ".join(step.stage for step in cell.line.path),
             cell.reason,
         )
@@ -132,17 +144,26 @@ def _tests(page: Page) -> Sequence[Table]:
     return [*found, Table("slowest tests", ("test", "time"), slow)]
 
 
-def _grown(page: Page) -> Table:
-    rows = []
-    for one in page.wheels if page.against else ():
-        if one.grown:
-            most = max(one.folders, key=lambda folder: abs(folder.grown or 0), default=None)
-            where = f"{most.path} {signed(most.grown)}" if most and most.grown else ""
-            rows.append((one.name, console.size(one.size), signed(one.grown), where))
-        elif one.before is None:
-            rows.append((one.name, console.size(one.size), "new", ""))
-    rows += [(name, "", "gone", "") for name in page.gone]
-    return Table(f"sizes since run {page.against}", ("wheel", "size", "change", "most of it in"), rows)
+def amount(name: str, value: float | str) -> str:
+    """Write what a change was or is: a state, seconds, bytes, a number of tests."""
+    if isinstance(value, str) or name in {"lost", "gained"}:
+        return str(value)
+    return duration(value) if name in {"slower", "faster"} else console.size(int(value))
+
+
+def _changed(page: Page) -> Table:
+    rows = [
+        (
+            CHANGES.get(one.kind, one.kind),
+            f"{one.what} {one.cell}".strip(),
+            amount(one.kind, one.before),
+            amount(one.kind, one.now),
+            one.why,
+        )
+        for one in page.changes[:MOST]
+    ]
+    rows += [("gone", name, "", "", "") for name in page.gone]
+    return Table(f"since run {page.against}", ("change", "what", "before", "now", "why"), rows)
 
 
 def _sources(page: Page) -> Table:
@@ -153,6 +174,35 @@ def _sources(page: Page) -> Table:
     ]
     columns = ("torch ref", "project", "before", "now", "version", "between")
     return Table(f"sources since run {page.against}", columns, rows)
+
+
+def changed(changes: Sequence[Change]) -> str:
+    """Count what differs from the run before: ``1 broken, 2 slower``."""
+    kinds = Counter(one.kind for one in changes)
+    return ", ".join(f"{count} {CHANGES.get(kind, kind)}" for kind, count in kinds.items())
+
+
+def history_tables(history: History) -> Sequence[Table]:
+    """Return the runs of a history, and its cells: since when one fails, or what it took."""
+    runs = [
+        (
+            run.run_id,
+            run.started[:10],
+            ", ".join(f"{count} {state}" for state, count in run.states.items()),
+            "; ".join(filter(None, (changed(run.changes), *run.problems))),
+        )
+        for run in history.runs
+    ]
+    cells = []
+    for line in history.lines:
+        ids = ["" if at is None else history.runs[at].run_id for at in (line.since, line.good)]
+        one = next(filter(None, line.points if line.since is None else line.points[line.since :]))
+        took = f"{duration(one.seconds or 0)}, {console.size(one.size or 0)}, {one.tests or 0} tests"
+        cells.append((str(line.name), line.state, *ids, one.why or took))
+    return readable(
+        Table("runs, the last first", ("run", "began", "cells", "since the one before"), runs),
+        Table("cells", ("cell", "state", "since", "last good", "what failed first, or what it took"), cells),
+    )
 
 
 def spelt(text: str) -> str:
@@ -173,6 +223,12 @@ def duration(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
+
+
+def took(what: Page | TimeLine) -> str:
+    """Write for how long something ran, and over what time where that is more: ``48 s over 2 h 05 min``."""
+    apart = what.elapsed > what.busy * 1.1 + 1
+    return f"{duration(what.busy)} of work over {duration(what.elapsed)}" if apart else duration(what.busy)
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:

@@ -41,12 +41,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: str) -> Mapping[str, Rows]:
-    """Return the stores whose dependencies are mirrored, and those whose old runs are deleted."""
+    """Return the stores whose dependencies are mirrored, and those whose old runs go, with a history."""
     if own.store:
         row = {"store": own.store, "release_type": release_type, "aws_region": own.region}
         return {
             "mirror_matrix": [{**row, "aws_role": own.mirror_role}],
-            "retention_matrix": [{**row, "aws_role": own.retention_role}],
+            "retention_matrix": [{**row, "aws_role": own.retention_role, "history": "yes"}],
         }
     if not is_own(known, Origin(repository=repository)):
         return {"mirror_matrix": [], "retention_matrix": []}
@@ -67,7 +67,10 @@ def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: st
             if bucket
         ]
 
+    # runs of others lie in folders of theirs, and releases are no runs
+    here = {f"s3://{one.bucket}" for one in known.release_types.values()}
+    kept = rows(runs | releases, known.maintenance.retention_role)
     return {
         "mirror_matrix": rows(runs, known.maintenance.mirror_role),
-        "retention_matrix": rows(runs | releases, known.maintenance.retention_role),
+        "retention_matrix": [{**row, "history": "yes" if row["store"] in here else ""} for row in kept],
     }

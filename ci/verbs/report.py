@@ -116,7 +116,8 @@ def tell(common: Common, page: Page) -> None:
     for one in text.tables(page):
         console.table(one.columns, one.rows, title=one.title)
     for problem in page.problems:
-        console.error(text.spelt(f"{problem.where}: {problem.what}"))
+        more = f" and {len(problem.also)} more" if problem.also else ""
+        console.error(text.spelt(f"{problem.where}{more}: {problem.what}"))
     store, outputs = common.open_for_reading(), common.outputs
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # a session's own interpreter; nox names its folder by the Python that was chosen
 _OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
+_CALL: ContextVar[tuple[str, Sequence[str]]] = ContextVar("_CALL", default=("", ()))
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class _Parser(argparse.ArgumentParser):
 def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the process's exit code: 0, or that of the error's class."""
     words = list(sys.argv[1:] if argv is None else argv)
+    call = _CALL.set((package, words))
     try:
         with _stopped_by_sigterm():
             _dispatch(package, about, verbs, words)
@@ -69,18 +72,20 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         if "--debug" in words and isinstance(problem, Exception):
             raise
         ended = fatal(problem)
-        _tell(ended, package, words)
+        _tell(ended)
         return ended.exit_code
+    finally:
+        _CALL.reset(call)
     return 0
 
 
-def _tell(ended: FatalError, package: str, words: Sequence[str]) -> None:
+def _tell(ended: FatalError) -> None:
     """Print an error; that of a tool ends in its own words, the command that does the step again, its log."""
     lines, said = [str(ended)], origin(ended)
     if said is None:
         console.error(lines[0])
     else:
-        cause, around, command = said.cause, [], again(package, words)
+        cause, around, command = said.cause, [], this_again()
         if cause:
             console.say(lines[0])
             lines, around = [cause.headline], [cause.excerpt]
@@ -105,6 +110,12 @@ def exit_code(work: Callable[[], object]) -> int:
         console.error(str(problem))
         return problem.exit_code
     return 0
+
+
+def this_again() -> str:
+    """Write the call that does once more what this process does; "" outside a front door."""
+    package, words = _CALL.get()
+    return again(package, words) if package else ""
 
 
 def again(package: str, words: Sequence[str]) -> str:

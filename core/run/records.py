@@ -54,6 +54,7 @@ class Record(Model):
     exit_code: int = Field(0, description="The front door's exit code: 0, or the error class's")
     error: str = Field("", description="The error's sentence, for a failed stage")
     cause: Cause | None = Field(None, description="The first error of the tool that made the stage fail")
+    again: str = Field("", description="The command that does a failed stage once more; empty for none")
     log: str = Field("", description="Key of the log of the stage's tools; empty for none")
     run_id: str
     platform: str

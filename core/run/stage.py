@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
+from core.cli import this_again
 from core.cli.options import environment
 from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
@@ -159,10 +160,11 @@ def _worked(
         published = tuple(distributions.publish(store, outputs, group, path) for path in made.files)
     except (Exception, KeyboardInterrupt) as problem:
         ended = fatal(problem)
-        details = dict(so_far or {})
         said = origin(ended) or ended
+        details = {**(so_far or {}), **said.details}
         said.log = said.log or (stage.log if stage.log.is_file() else None)
         facts: dict[str, Any] = {"exit_code": ended.exit_code, "error": console.mask(str(ended))}
+        facts["again"] = console.mask(this_again())
         if isinstance(ended, InterruptedStageError):
             facts["error"] = "interrupted"
         elif said.cause:

@@ -87,7 +87,8 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         for one in wheels:
             _check(build, one)
     contents = {one.name: folder_sizes(one) for one in wheels}
-    return Made(files=wheels, details={"source": build.tree.inputs, **metrics.details, CONTENTS: contents})
+    known = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
+    return Made(files=wheels, details={**known, **metrics.details, CONTENTS: contents})
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from core import console, files, junit, parallel
 from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError, UsageError
-from core.junit import Document
+from core.junit import Case, Document
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 # property of a report, and detail of a record, that was made of those of all shards
 MERGED = "merged_shards"
 _SHOWN = 10
+_NAMED = 200  # names of failed tests in a record: the report has all
 _STAGE = "test_"
 
 
@@ -99,14 +100,21 @@ def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, rep
 def totals(report: Report) -> Mapping[str, Any]:
     """Count results as a promotion reads them, and by outcome; a shard cannot say how many exist."""
     document, cases = report.document, report.document.cases
-    found, tests = junit.counts(cases), junit.totals(cases)
+    tests = junit.totals(cases)
     known = [suite.properties.get(EXISTING) for suite in document.suites.values()]
     if report.shard is None and known and None not in known:
         files_as_a_whole = sum(case.test == case.file for case in cases)
         tests["existing"] = sum(int(one or 0) for one in known) + files_as_a_whole
         tests["unexplained"] = len(unexplained(cases, document.properties))
     said = {LEFT_OUT: document.properties[LEFT_OUT]} if LEFT_OUT in document.properties else {}
-    return {"tests": tests, "outcomes": {name: count for name, count in found.items() if count}, **said}
+    return {"tests": tests, **outcomes(cases), **said}
+
+
+def outcomes(cases: Collection[Case]) -> Mapping[str, Any]:
+    """Count results by outcome, and name the tests that failed."""
+    found = {name: count for name, count in junit.counts(cases).items() if count}
+    failing = sorted(case.test for case in cases if case.failing)[:_NAMED]
+    return {"outcomes": found, **({"failing": failing} if failing else {})}
 
 
 def incomplete(details: Mapping[str, Any]) -> str:
@@ -191,6 +199,7 @@ def require_passed(report: Report, *, hint: str = "") -> None:
         if failed:
             said = first(failed.text.splitlines()) or Cause(tool="pytest", file=failed.file, message="")
             problem.cause = said.model_copy(update={"message": f"{failed.test}: {failed.line}"})
+        problem.details = totals(report)
         raise problem
     if report.shard is None and (why := incomplete(totals(report))):
         console.warn(f"{report.origin}: {why}. It counts as missing: no release rests on it.")
@@ -206,7 +215,8 @@ def of_shards(
     mine = [one for one in found if one.name in of_cell]
     if why := why_not([tested]):
         failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why}
-        return _record(origin, outputs, mine, **failure, details={MERGED: count})
+        counted = outcomes([case for case, _ in tested.cases])
+        return _record(origin, outputs, mine, **failure, details={**counted, MERGED: count})
     passed = [one for one in mine if one.status == "ok"]
     if absent := sorted({*names} - {one.stage for one in passed}):
         raise CheckError(

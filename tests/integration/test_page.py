@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import re
+import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ci.report import page_of
 from ci.report.html import render
+from core import process
+from core.run import RunOutputs
+from core.stores.directory import DirectoryStore
+from docs import screenshots
 from tests import page_samples as samples
+from tests.folders import served
+from tests.integration.recorded_runs import indexed
+from tests.venvs import Venv, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,13 +27,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+DESK = {"width": 1440, "height": 900}
+CELL = "cell-gfx900-nightly-cp311"
+SIZES = [{"width": 390, "height": 844}, {"width": 768, "height": 1024}, DESK]
 
 
 @pytest.fixture(scope="module", name="browser")
 def browser_fixture() -> Iterator[Browser]:
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    program = screenshots.browser()
     if program is None:
         pytest.skip("chromium is not installed (Debian: chromium)")
     playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -37,11 +47,14 @@ def browser_fixture() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module", name="place")
 def place_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the page of 24 cells, compared with another run."""
+    """Write the page of 24 cells, compared with another run, and that of one cell, which failed."""
     folder: Path = tmp_path_factory.mktemp("reports")
+    (folder / "broken.html").write_text(render(page_of(samples.broken())), encoding="utf-8")
     families, refs = samples.FAMILIES[:4], samples.REFS[2:]
     now = samples.run(families, refs, samples.PYTHONS[:2], grown=800_000)
     before = samples.run(families, refs, samples.PYTHONS[:2], run_id="122", seed="x")
+    few, fewer = (samples.run(families[:2], refs[:1], run_id=one, grown=int(one)) for one in ("999999", "9"))
+    (folder / "few.html").write_text(render(page_of(few, fewer)), encoding="utf-8")
     (folder / "index.html").write_text(render(page_of(now, before)), encoding="utf-8")
     return folder
 
@@ -98,11 +111,14 @@ def column(tab: Tab, at: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
-def test_everybody_can_use_it(opened: Callable[..., Tab], scheme: str, viewport: dict[str, int]) -> None:
+@pytest.mark.parametrize("viewport", SIZES, ids=lambda size: str(size["width"]))
+@pytest.mark.parametrize("name", ["few.html", "broken.html"])
+def test_everybody_can_use_it(
+    opened: Callable[..., Tab], name: str, scheme: str, viewport: dict[str, int]
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = opened(color_scheme=scheme, viewport=viewport)
+    tab = opened(name, color_scheme=scheme, viewport=viewport)
     tab.evaluate("document.querySelectorAll('details').forEach((one, at) => { one.open = at % 5 === 0 })")
     found = Axe().run(tab).response["violations"]
     assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in found] == []
@@ -111,6 +127,66 @@ def test_everybody_can_use_it(opened: Callable[..., Tab], scheme: str, viewport:
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == (
         "rgb(13, 17, 23)" if scheme == "dark" else "rgb(255, 255, 255)"
     )
+
+
+@pytest.mark.parametrize("viewport", SIZES, ids=lambda size: str(size["width"]))
+def test_a_failed_run_begins_with_its_cause_and_draws_time_on_any_screen(
+    opened: Callable[..., Tab], viewport: dict[str, int]
+) -> None:
+    tab = opened("broken.html", viewport=viewport)
+    cause = tab.locator(".cause")
+    assert "aten/ops.cpp:25: error: 'no_such_function'" in (cause.locator(".what").text_content() or "")
+    assert (cause.locator(".command pre").text_content() or "").startswith("nox -s build_torch -P 3.12")
+    assert cause.get_by_role("link", name="Log of build_torch").get_attribute("href") == (
+        "../logs/gfx900/build_torch.log"
+    )
+    box = cause.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < viewport["height"]
+    bars = [one.bounding_box() for one in tab.locator(".gantt .bar").all()]
+    assert len(bars) == 3
+    for bar in bars:
+        assert bar is not None
+        assert bar["width"] > 20
+        assert 0 <= bar["x"] < bar["x"] + bar["width"] <= viewport["width"]
+    # each idle time says how long it was, and a longer one is wider
+    assert tab.locator(".axis .mid").all_text_contents() == ["29 s", "3 min"]
+    first, second = (one.bounding_box() for one in tab.locator(".axis .fold").all())
+    assert first is not None
+    assert second is not None
+    assert first["width"] * 1.5 < second["width"]
+    assert "1 min 00 s of work over 4 min 29 s" in (tab.locator("header").text_content() or "")
+
+
+def test_one_cell_has_one_table_of_each_kind_nothing_to_filter_and_no_older_wheel_to_install(
+    opened: Callable[..., Tab],
+) -> None:
+    tab = opened("broken.html")
+    assert tab.locator("form, nav, .matrix, select").count() == 0
+    assert [one.split(";")[0] for one in tab.locator("table > caption").all_text_contents()] == [
+        "Files that the run made",
+        "What was built, by the run's source locks",
+    ]
+    assert "pip install" not in (tab.locator("main").text_content() or "")
+
+
+def test_moments_are_told_as_people_do_and_exactly_where_one_points(opened: Callable[..., Tab]) -> None:
+    tab = opened("broken.html")
+    began = tab.locator("header time")
+    assert began.get_attribute("title") == began.get_attribute("datetime") == "2026-11-20T22:00:00+00:00"
+    assert not re.search(r"20\d\d-\d\d-\d\d", tab.locator("body").inner_text())
+    for now, said in (("2026-11-20T22:12:10Z", "12 min ago"), ("2026-11-22T23:00:00Z", "2 days ago")):
+        tab.clock.set_fixed_time(now)
+        tab.reload()
+        assert began.text_content() == said
+
+
+def test_a_command_is_copied_by_keyboard_and_that_is_said(opened: Callable[..., Tab]) -> None:
+    tab = opened("broken.html", permissions=["clipboard-read", "clipboard-write"])
+    button = tab.get_by_role("button", name="Copy the command that does build_torch")
+    button.press("Enter")
+    tab.get_by_role("status").filter(has_text="Copied the command").wait_for(state="attached")
+    assert tab.evaluate("navigator.clipboard.readText()") == tab.locator(".cause .command pre").text_content()
 
 
 def test_filters_work_by_keyboard_and_say_what_they_left(opened: Callable[..., Tab]) -> None:
@@ -144,13 +220,13 @@ def test_tables_are_sorted_by_keyboard_and_say_so(opened: Callable[..., Tab]) ->
     assert head.get_attribute("aria-sort") == "none"
     head.get_by_role("button").focus()
     tab.keyboard.press("Enter")
-    sizes = [int(value) for value in column(tab, 3)]
+    sizes = [int(value) for value in column(tab, 2)]
     assert head.get_attribute("aria-sort") == "ascending"
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 5
     tab.keyboard.press("Space")
     assert head.get_attribute("aria-sort") == "descending"
-    assert [int(value) for value in column(tab, 3)] == sorted(sizes, reverse=True)
+    assert [int(value) for value in column(tab, 2)] == sorted(sizes, reverse=True)
     tab.get_by_role("button", name="File", exact=True).first.press("Enter")
     assert head.get_attribute("aria-sort") == "none"
     names = column(tab, 0)
@@ -173,21 +249,37 @@ def test_a_cell_of_the_matrix_opens_its_part(opened: Callable[..., Tab]) -> None
     wait_for_open(tab, target)
 
 
-def test_commands_name_where_the_page_lies(opened: Callable[..., Tab], place: Path) -> None:
-    tab = opened("index.html#cell-1")
-    command = tab.locator("#cell-1 pre").first.text_content() or ""
-    assert command.startswith("pip install ")
-    assert f"--find-links {place.parent.as_uri()}/python/gfx900/index.html" in command
-    assert tab.locator("#cell-1").get_by_role("button", name="Copy pip install").count() == 1
+@pytest.mark.parametrize("where", ["file", "http"])
+def test_what_it_prints_installs_the_wheels_and_what_they_need(
+    browser: Browser, tmp_path: Path, make_wheel: Callable[..., Path], where: str
+) -> None:
+    page = page_of(samples.run(["gfx900"], ["nightly"], ["cp312"]))
+    wheels = [make_wheel(tmp_path / "dist", "rocm", "7.1.0")]
+    for name, version in (one.split("==") for one in page.cells[0].requirements):
+        needs = [("Requires-Dist", "rocm==7.1.0")] if name == "torch" else []
+        wheels.append(make_wheel(tmp_path / "dist", name, version, fields=needs))
+    out = tmp_path / "my runs"
+    indexed(DirectoryStore(out), RunOutputs(run_id="123", platform="linux"), "gfx900", *wheels)
+    place = out / "123-linux" / "reports" / "index.html"
+    place.parent.mkdir()
+    place.write_text(render(page), encoding="utf-8")
+    with served(out) as address, browser.new_page() as tab:
+        tab.goto(place.as_uri() if where == "file" else f"{address}/123-linux/reports/")
+        command = shlex.split(tab.locator(".command pre").first.text_content() or "")
+        assert command[:2] == ["pip", "install"]
+        target = Venv(root=tmp_path / "venv")
+        process.run([sys.executable, "-m", "venv", target.root])
+        # as it is printed, but that what is on this machine's own index is left out
+        process.run([target.python, "-m", *command], env={"PIP_NO_INDEX": "1"}, cwd=tmp_path)
+    assert {"rocm": "7.1.0", "torch": "2.10.0.dev4+rocm7.1.0"}.items() <= installed(target.python).items()
 
 
 def test_it_can_be_read_without_script(opened: Callable[..., Tab]) -> None:
     tab = opened(script=False)
     assert not tab.locator("form").is_visible()
     assert tab.locator(".matrix td .state").count() == 24
-    summary = tab.locator("#cell-1 > summary")
+    summary = tab.locator(f"#{CELL} > summary")
     summary.press("Enter")
-    assert tab.locator("#cell-1 table").is_visible()
-    assert "--find-links ../python/gfx900/index.html" in (
-        tab.locator("#cell-1 pre").first.text_content() or ""
-    )
+    assert tab.locator(f"#{CELL} .gantt").is_visible()
+    command = tab.locator(f"#{CELL} .command pre").filter(has_text="pip install").first
+    assert (command.text_content() or "").endswith("--find-links ../python/gfx900")

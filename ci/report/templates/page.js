@@ -2,14 +2,31 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  // addresses of the files beside this page, wherever it lies, and commands to copy: once they are seen
+  // moments as people say them; the exact one is the title
+  const units = [["day", 864e5], ["hour", 36e5], ["min", 6e4], ["s", 1e3]];
+  const ago = () => {
+    for (const one of all("time.ago")) {
+      const past = Date.now() - new Date(one.dateTime);
+      const [unit, long] = units.find(([, long]) => past >= 1.5 * long) ?? units[3];
+      const count = Math.round(past / long);
+      if (past >= 0 && past < 60 * 864e5) one.textContent = `${count} ${unit}${count > 1 && /day|hour/.test(unit) ? "s" : ""} ago`;
+    }
+  };
+  ago();
+  setInterval(ago, 3e4);
+
+  // places of the files beside this page, wherever it lies, and commands to copy: once they are seen
+  const quoted = (text) => (/^[\w@%+=:,./~-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const placed = (text) => {
+    const found = new URL(text, location.href);
+    if (found.protocol !== "file:") return quoted(`${found.href}/index.html`);
+    return quoted(decodeURIComponent(found.pathname).replace(/^\/(?=[A-Z]:)/i, ""));
+  };
   const complete = (part) => {
     for (const box of all(".command:not(:has(button))", part)) {
+      if (box.closest("details:not([open])")) continue;
       const place = box.querySelector("var");
-      if (place) {
-        const address = new URL(place.textContent, location.href).href;
-        if (/^(https?|file):[\w:/.%+~@-]+$/.test(address)) place.textContent = address;
-      }
+      if (place) place.textContent = placed(place.textContent);
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = "Copy";
@@ -17,20 +34,26 @@
       box.append(button);
     }
   };
-  for (const part of all("details[open]")) complete(part);
+  complete(document);
   document.addEventListener("toggle", (event) => event.target.open && complete(event.target), true);
-  const status = document.getElementById("status");
+  const copied = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      return true;
+    } catch {
+      // plain http has no clipboard of its own
+      getSelection().selectAllChildren(text);
+      return document.execCommand("copy");
+    }
+  };
   document.addEventListener("click", async (event) => {
     const button = event.target.closest(".command>button");
     if (!button) return;
     const text = button.previousElementSibling;
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(text);
-      button.textContent = "Selected";
-    }
+    const done = await copied(text);
+    button.textContent = done ? "Copied" : "Selected";
+    document.getElementById("said").textContent = done ? `Copied ${text.dataset.what}` : "Selected: copy it with Ctrl+C";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
   });
 
   // sorting: a button in each head, the state for who cannot see it
@@ -62,6 +85,7 @@
   }
 
   // filters: every row says what it is about; what it does not say does not hide it
+  const status = document.getElementById("status");
   const form = document.getElementById("filter");
   const rows = all("[data-kind]").map((row) => ({ row, text: null, data: row.dataset }));
   const chosen = () => Object.fromEntries(new FormData(form));
@@ -96,16 +120,18 @@
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(apply);
   };
-  form.hidden = false;
-  form.addEventListener("input", soon);
-  form.addEventListener("reset", () => setTimeout(apply));
-  form.addEventListener("submit", (event) => event.preventDefault());
-  if (Object.values(chosen()).some(Boolean)) apply();
+  if (form) {
+    form.hidden = false;
+    form.addEventListener("input", soon);
+    form.addEventListener("reset", () => setTimeout(apply));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    if (Object.values(chosen()).some(Boolean)) apply();
+  }
 
   // a link to a folded part opens it
   const open = () => {
-    const target = document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) {
+    const target = document.getElementById(location.hash.slice(1))?.closest("details");
+    if (target) {
       target.open = true;
       target.querySelector("summary").focus();
     }

@@ -185,7 +185,8 @@ def test_an_address_whose_page_gives_no_digests_may_change() -> None:
         one = offers_named(f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}")
         source._indexed[name] = tuple(one)
     source._indexed[UNSPLIT] = ()
-    assert for_build(source, "7.1.0", FAMILY, (), "linux").digests == {}
+    found = for_build(source, "7.1.0", FAMILY, (), "linux")
+    assert (found.digests, found.options) == ({}, ["--extra-index-url", "https://a"])
 
 
 def named(tmp_path: Path, **options: Any) -> Any:

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.report import page_of
-from ci.report.facts import earlier, has_built, read_run
+from ci.report.facts import earlier, has_built, previous, read_run, stored_runs
 from ci.report.model import CellName
 from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document
-from core.run import RunOutputs
+from core.run import RunOutputs, records
 from core.run.records import Record, write
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
+from tests.unit.ci.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,9 +71,9 @@ def test_records_and_locks_of_every_group_are_read(common: Common, built: Record
     [
         (b"", "Invalid JSON"),
         (b"[]", "should be an object"),
-        (b'{"schema_version": 2, "stage": "build_apex"}', "record of schema version 2"),
+        (b'{"schema_version": 2, "stage": "build_apex"}', "record of version 2"),
         (b'{"schema_version": 1, "stage": "build_apex"}', "Field required"),
-        (b'{"schema_version": "\\ud800", "stage": ["x"], "cell": 3}', "record of schema version"),
+        (b'{"schema_version": "\\ud800", "stage": ["x"], "cell": 3}', "Invalid JSON"),
         (b"\xff\xfe", "Invalid JSON"),
         (b'{"stage": 1e999', "Invalid JSON"),
     ],
@@ -136,29 +137,55 @@ def test_what_cannot_be_read_or_is_not_there_is_told(common: Common) -> None:
     assert facts.groups[0].tests == ()
 
 
+def test_runs_of_ci_are_in_the_order_of_their_numbers_and_others_in_that_of_their_records() -> None:
+    store = MemoryStore(moments={})
+    store.put_bytes("no id-linux/a", b"")
+    for run_id in ("998", "99", "1000"):
+        for name in (
+            f"{run_id}-linux/manifests/g/a.json",
+            f"{run_id}-linux/python/g/a.whl",
+            "997-windows/b",
+            "no id-linux/a",
+        ):
+            store.put_bytes(name, run_id.encode())
+    outputs, before = RunOutputs(run_id="1", platform="linux"), len(store.calls)
+    assert stored_runs(store, outputs) == ["1000", "998", "99"]
+    assert len(store.calls) - before == 1
+    for run_id in ("b-tree", "a-tree"):
+        store.put_bytes(f"{run_id}-linux/manifests/g/a.json", b"")
+    runs = stored_runs(store, outputs)
+    assert runs == ["a-tree", "b-tree", "1000", "998", "99"]
+    assert earlier([*runs, "local"], "1000") == ["998", "99"]
+    assert earlier([*runs, "local"], "local") == runs
+
+
+BUILT = "7-linux/manifests/gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
+
+
 @pytest.mark.parametrize(
-    ("run_id", "before"), [("1000", ["999", "99"]), ("99", []), ("local", ["a-9", "1000", "999", "99"])]
-)
-def test_runs_before_are_those_with_lower_ids_the_last_first(run_id: str, before: list[str]) -> None:
-    runs = ("99-linux", "999-linux", "1000-linux", "998-windows", "local-linux", "python-deps", "a-9-linux")
-    assert earlier(runs, RunOutputs(run_id=run_id, platform="linux")) == before
-
-
-BUILT = "gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
-
-
-@pytest.mark.parametrize(
-    "records",
+    ("record", "built"),
     [
-        [],
-        ["gfx94X-dcgpu/test_smoke-release-2.10-cp312.json"],
-        ["gfx94X-dcgpu-debug/build_torch-release-2.10-cp312.json"],
-        ["gfx94X-dcgpu/build_torch-my-release-2.10-cp312.json"],
-        ["gfx94X-dcgpu/build_torch-release-2.10-cp312t.json"],
-        [BUILT, "gfx94X-dcgpu/build_apex-release-2.10-cp312.failed.json"],
+        ("gfx94X-dcgpu/build_apex-release-2.10-cp312.failed.json", True),
+        ("gfx94X-dcgpu/test_smoke-release-2.10-cp312.json", False),
+        ("gfx94X-dcgpu-debug/build_torch-release-2.10-cp312.json", False),
+        ("gfx94X-dcgpu/build_torch-my-release-2.10-cp312.json", False),
+        ("gfx94X-dcgpu/build_torch-release-2.10-cp312t.json", False),
     ],
 )
-def test_a_cell_is_built_where_its_builds_are_there_and_none_failed(records: list[str]) -> None:
+def test_a_cell_is_built_where_a_build_of_its_is_there_or_failed(record: str, *, built: bool) -> None:
     cells = [CellName(group="gfx94X-dcgpu", torch_ref="release/2.10", python="cp312")]
     assert has_built([BUILT], cells)
-    assert not has_built(records, cells)
+    assert has_built([f"7-linux/manifests/{record}"], cells) is built
+
+
+def test_the_run_before_is_of_the_same_release_type() -> None:
+    store, facts = MemoryStore(), samples.run([GROUP], ["nightly"], ["cp312"], run_id="9")
+    for run_id, kind in (("6", "nightly"), ("7", "nightly"), ("8", "dev")):
+        lock = samples.lock("nightly").model_copy(update={"release_type": kind})
+        outputs = RunOutputs(run_id=run_id, platform="linux")
+        store.put_bytes(outputs.source_lock_key("nightly"), lock.model_dump_json().encode())
+        records.write(store, outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))
+    assert previous(store, RunOutputs(run_id="9", platform="linux"), facts) == "7"
+    assert [key for call, key in store.calls if call == "read"] == [
+        f"{run_id}-linux/manifests/source-lock-nightly.json" for run_id in ("8", "7")
+    ]

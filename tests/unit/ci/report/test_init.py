@@ -16,7 +16,6 @@ from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import markdown, tables
 from ci.verbs.notify import failure
-from core.causes import Cause
 from tests import page_samples as samples
 
 if TYPE_CHECKING:
@@ -184,18 +183,19 @@ def test_builds_say_what_their_records_say_and_nonsense_is_a_problem() -> None:
 
 
 def test_the_first_error_stands_above_the_matrix_with_a_link_and_is_what_others_are_told() -> None:
-    cause = Cause(tool="compiler", file="a.cpp", line=3, message="error: <bad>", around=("cc a.cpp", "^~~"))
-    key = f"local-linux/logs/{GROUP}/build_torch.log"
-    broken = failed("build_torch").model_copy(update={"cause": cause, "log": key})
-    page = page_of(facts(broken, *builds("torch")))
-    assert page.problems[0].what == cause.headline
+    run = samples.broken()
+    page, broken = page_of(run), run.groups[0].records[-1][1]
     json.dumps(asdict(page))
     shown = render(page)
-    at = shown.index("a.cpp:3: error: &lt;bad&gt;")
-    assert at < shown.index('id="matrix"')
-    assert "cc a.cpp\n^~~" in shown[at:]
-    assert f'href="../logs/{GROUP}/build_torch.log"' in shown[at:]
-    assert failure(broken).error == cause.headline
+    at = shown.index("aten/ops.cpp:25: error: &#39;no_such_function&#39;")
+    assert (
+        at
+        < shown.index("25 |   at::Tensor")
+        < shown.index("-P 3.12 -- --torch-ref")
+        < shown.index('id="cells"')
+    )
+    assert 'href="../logs/gfx900/build_torch.log"' in shown[at:]
+    assert page.problems[0].what == failure(broken).error
 
 
 def test_a_failed_build_says_first_how_far_it_came() -> None:
@@ -214,7 +214,7 @@ def test_a_failed_build_says_first_how_far_it_came() -> None:
     assert table.rows[0][1].startswith("failed after")
     shown = render(page)
     assert "It failed at command 4100 of 6000 making aten/a.o, aten/b.o." in shown
-    assert "build_torch (failed)" in shown
+    assert "failed after" in shown
     # where no build failed no column says so
     table = next(one for one in tables(page_of(facts(*builds()))) if one.title == "the longest builds")
     assert table.columns[-1] == "slowest file"
@@ -265,6 +265,47 @@ def test_a_wheel_of_an_edited_tree_says_so() -> None:
     assert one.edited == "edited tree, 1 file differs"
 
 
+def test_no_command_lacks_what_the_wheels_need_nor_installs_what_is_older_than_a_failure() -> None:
+    built = builds()
+    assert "pip install torch==" in render(page_of(facts(*built, smoke())))
+    rocm = {"rocm": ["7.2.4", "split", {"rocm-7.2.4.tar.gz": "a" * 64}]}
+    options = ["--extra-index-url", "https://rocm.example/v2/gfx900/"]
+    built[1] = built[1].model_copy(update={"inputs": rocm})
+    shown = render(page_of(facts(*built)))
+    assert "pip install" not in shown
+    assert "<code>rocm-7.2.4.tar.gz</code>, which this run does not hold" in shown
+    built[1] = built[1].model_copy(update={"details": {"rocm_options": options}})
+    assert f"</var> {' '.join(options)}</pre>" in render(page_of(facts(*built)))
+    for stage, code in (("build_torch", 8), ("build_audio", 130)):
+        page = page_of(facts(*builds(), smoke(), failed(stage, code)))
+        assert page.cells[0].requirements == ()
+        assert "pip install torch" not in render(page)
+
+
+def test_what_was_borrowed_took_none_of_the_runs_time() -> None:
+    lent = builds()[0].model_copy(
+        update={"details": {"borrowed": "7"}, "started": "2020-01-01T00:00:00+00:00"}
+    )
+    page = page_of(facts(lent, *builds("triton")))
+    assert page.elapsed < 86400
+    assert "build_triton" not in [bar.stage for bar in page.cells[0].line.bars]
+    assert "taken from run 7" in render(page)
+
+
+def test_the_same_error_of_several_cells_is_told_once_and_failed_tests_are_named() -> None:
+    found = facts(
+        failed("build_torch"),
+        samples.record("build_torch", GROUP, REF, "cp313", status="failed", error="It broke."),
+    )
+    (one,) = page_of(found).problems
+    assert (one.where, one.also) == (f"build_torch {NAME}", (f"build_torch {GROUP} {REF} cp313",))
+    page = page_of(samples.run(["gfx900", "gfx901", "gfx902"], [REF]))
+    (tested,) = (one for one in page.problems if one.where.startswith("test_torch"))
+    assert tested.what == "test_nn.py::TestNN::test_conv0: AssertionError: Tensors differ"
+    assert tested.again == "nox -s test_torch -- --run-id 123 -k test_conv0"
+    assert page.state == "failed"
+
+
 @pytest.mark.parametrize("change", [lambda run: run, lambda run: replace(run, groups=run.groups[::-1])])
 def test_the_same_records_make_the_same_page(change: Callable[[RunFacts], RunFacts]) -> None:
     run = samples.run(["gfx900", "gfx901"], ["nightly", "release/2.10"], [PYTHON])
@@ -313,13 +354,21 @@ def test_the_critical_path_is_what_the_end_waited_for() -> None:
     assert moment("yesterday") is moment("") is None
 
 
-def test_long_idle_times_are_drawn_short() -> None:
-    line = time_line([timed("build_torch", 0, 100), timed("test_smoke", 100_000, 100)])
-    assert line.elapsed == 100_100
-    assert [round(cut.seconds) for cut in line.idle] == [99_900]
-    assert line.length == pytest.approx(210)
-    assert line.bars[1].start == pytest.approx(110)
-    assert line.bars[0].seconds <= line.idle[0].at <= line.bars[1].start
+def test_long_idle_times_are_folded_and_a_longer_one_is_wider() -> None:
+    line = time_line([timed("build_rocm", 0, 60), timed("build_torch", 89, 60), timed("test_smoke", 329, 60)])
+    assert (line.elapsed, line.busy) == (389, 180)
+    assert [cut.seconds for cut in line.idle] == [180]
+    # 29 s are drawn as they were
+    assert line.bars[1].start == 89
+    line = time_line([timed("build_rocm", 0, 20), timed("build_torch", 49, 20), timed("test_smoke", 249, 20)])
+    first, second = line.idle
+    assert (first.seconds, second.seconds) == (29, 180)
+    assert first.width * 1.5 < second.width < 20
+    # each stretch has a clock of its own, and marks at round times
+    starts = [0, first.start + first.width, second.start + second.width]
+    assert [at for at, label in line.ticks if label == "0"] == pytest.approx(starts)
+    assert [label for _, label in line.ticks] == ["0", "20 s"] * 3
+    assert time_line([timed("build_torch", 0, 4 * 3600)]).ticks[-1][1] == "4 h"
 
 
 spans = st.tuples(
@@ -337,5 +386,8 @@ def test_every_bar_lies_within_the_drawing(found: list[tuple[str, float, float]]
         assert bar.start >= -0.01
         assert bar.start + bar.seconds <= line.length + 0.1
     assert line.length <= line.elapsed + 10
+    assert line.busy <= line.elapsed + 0.1
+    assert all(0 <= at <= line.length + 0.1 for at, _ in line.ticks)
+    assert len(line.ticks) <= 8 + len(line.idle)
     names = [step.stage for step in line.path]
     assert 0 < len(names) == len(set(names))

@@ -181,9 +181,11 @@ def test_text_html_and_json_say_the_same() -> None:
 def test_the_matrix_is_a_grid_in_natural_order() -> None:
     page = page_of(samples.run(["gfx1100", "gfx942"], ["release/2.10", "release/2.9"], ["cp312"]))
     rows = matrix(page.cells)
-    assert [row.torch_ref for row in rows] == ["release/2.9", "release/2.10"]
-    assert [[cell and cell.name.group for cell in row.cells] for row in rows] == [["gfx942", "gfx1100"]] * 2
-    assert matrix(page.cells[:1])[0].cells == (page.cells[0],)
+    assert list(rows) == [("release/2.9", "cp312"), ("release/2.10", "cp312")]
+    assert [[cell and cell.name.group for cell in row] for row in rows.values()] == [
+        ["gfx942", "gfx1100"]
+    ] * 2
+    assert list(matrix(page.cells[:1]).values()) == [[page.cells[0]]]
 
 
 def test_a_build_says_where_its_compiler_cache_was_and_whether_it_was_lost() -> None:
@@ -203,8 +205,8 @@ def test_every_element_has_one_id_and_every_link_a_target() -> None:
 def test_an_empty_run_is_a_page() -> None:
     document = render(Page(run_id="1", platform="linux"))
     Reader(document)
-    for said in ("No stage of a cell", "No stage has left a wheel", "No build", "No test", "no source lock"):
-        assert said in document
+    assert "No stage of a cell" in document
+    assert not re.findall(r"<(?:table|form|nav|dl)\b", document)
 
 
 def test_three_hundred_cells_are_a_small_page() -> None:

@@ -27,6 +27,9 @@ def test_every_bucket_is_kept_once_by_roles_of_its_own() -> None:
     assert not (roles[0] | roles[1]) & writers
     for row in found["retention_matrix"]:
         retention().policy(row["release_type"])
+    # a bucket of others' runs, or of releases, has no page over runs
+    shown = {row["store"].removeprefix("s3://") for row in found["retention_matrix"] if row["history"]}
+    assert shown == {one.bucket for one in known.release_types.values()}
 
 
 def test_types_that_share_a_bucket_leave_it_to_the_one_that_it_is_named_after() -> None:
@@ -42,7 +45,7 @@ def test_a_downstream_keeps_its_own_store_alone() -> None:
     row = {"store": "s3://mine", "release_type": "dev", "aws_region": "eu-west-1"}
     assert found == {
         "mirror_matrix": [{**row, "aws_role": "a"}],
-        "retention_matrix": [{**row, "aws_role": "b"}],
+        "retention_matrix": [{**row, "aws_role": "b", "history": "yes"}],
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.causes import Cause
-from core.cli import Verb, again, main
+from core.cli import Verb, again, main, this_again
 from core.errors import BuildError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Build(ModuleType):
 
     def run(self, arguments: argparse.Namespace) -> None:
         self.called.append(arguments)
+        self.again = this_again()
         if self.problem is not None:
             raise self.problem
 
@@ -54,6 +55,9 @@ def test_the_verb_gets_its_own_and_the_common_options(build: Build) -> None:
     assert call("build", "torch", "--clean-first", "--gpu-family", "cpu") == 0
     arguments = build.called[0]
     assert (arguments.project, arguments.clean_first, arguments.gpu_family) == ("torch", True, "cpu")
+    # its record has the command that does it once more
+    assert build.again == "nox -s build_torch -- --clean-first --gpu-family cpu"
+    assert this_again() == ""
 
 
 @pytest.mark.usefixtures("build")
