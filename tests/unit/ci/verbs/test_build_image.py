@@ -34,17 +34,6 @@ def test_one_image_is_the_default() -> None:
     assert caught.value.hint == "Did you mean 'no-rocm'?"
 
 
-def test_a_default_follows_the_arguments_it_is_made_of() -> None:
-    values = image().values({"UBUNTU_VERSION": "24.04", "ROCM_VERSION": "7.1"})
-    assert values["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
-    assert values["BUILD_ENVIRONMENT"] == "therock-nightly-rocm7.1"
-    assert list(values) == list(image().arguments)
-    # what is given stays as it is
-    values = image().values({"BASE_IMAGE": "localhost/a:${UBUNTU_VERSION}", "CONDA_INSTALLER_URL": ""})
-    assert values["BASE_IMAGE"] == "localhost/a:${UBUNTU_VERSION}"
-    assert values["CONDA_INSTALLER_URL"] == ""
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -76,17 +76,6 @@ def test_headers_are_read() -> None:
     assert facts.sections[".text"][1] == 100
 
 
-def test_a_sound_wheel() -> None:
-    wheel = make_view(
-        files={
-            "torch/_C.cpython-312-x86_64-linux-gnu.so": library("libtorch_x.so", rpath=("$ORIGIN/lib",)),
-            "torch/lib/libtorch_x.so": library("libc.so.6", "libother.so", rpath=("${ORIGIN}",)),
-            "torch/lib/libother.so": library("libc.so.6"),
-        }
-    )
-    assert found(wheel) == []
-
-
 def elf_of(**facts: Any) -> ElfFacts:
     return ElfFacts(**{"machine": "EM_X86_64", "kind": "ET_DYN", "stack": "RW", **facts})
 

@@ -23,13 +23,6 @@ words = st.text(st.characters(exclude_characters="|#", exclude_categories=["C", 
 commits = st.text("0123456789abcdef", min_size=40, max_size=40)
 
 
-def test_reads_the_rows_of_the_field() -> None:
-    rows = pins.parse_related_commits(FIELD, "related_commits")
-    assert list(rows) == ["apex", "torchvision"]
-    assert pins.parse_related_commits(f"centos|p|apex|b|{SHA}|sample:apex\n", "f") == {}
-    assert rows["torchvision"][2:] == ("torchvision", "main", OTHER, "https://github.com/pytorch/vision")
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -75,13 +68,6 @@ def test_commit_pin_is_one_commit(text: str) -> None:
     assert pins.parse_commit_pin(f"{SHA}\n", "triton.txt") == SHA
     with pytest.raises(SourceError, match=r"^triton\.txt: expected one commit"):
         pins.parse_commit_pin(text, "triton.txt")
-
-
-@pytest.mark.parametrize(
-    ("text", "version"), [("2.6.0a0\n", "2.6.0a0"), (" 3.6.0 ", "3.6.0"), ("2.10.0.a0", "2.10.0a0")]
-)
-def test_versions_are_normalised(text: str, version: str) -> None:
-    assert pins.parse_version(text, "version.txt") == version
 
 
 @pytest.mark.parametrize("text", ["", "two", "2.6.0a0+git1234", "2.6\n2.7\n"])

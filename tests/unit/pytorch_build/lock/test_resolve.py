@@ -91,14 +91,6 @@ def test_locks_commits_and_versions(world: World, git: Git) -> None:
     assert dev.version("torch", gpu=True) == f"2.10.0a0+git{world.torch[:8]}.rocm7.10.0"
 
 
-def test_a_version_names_the_torch_of_another_release_where_the_ref_says_so(world: World) -> None:
-    lock = world.resolve(world.with_source("audio", torch_in_version=True))
-    assert lock.version("audio", gpu=True) == "2.9.0+torch2.10.rocm7.10.0"
-    assert lock.version("audio", gpu=False) == "2.9.0+torch2.10.cpu"
-    same = world.resolve(world.with_source("audio", torch_in_version=True), explicit={"audio": "main"})
-    assert same.version("audio", gpu=True) == "2.10.0a0+rocm7.10.0"
-
-
 def test_tritons_version_has_the_commit_that_its_setup_adds(world: World) -> None:
     assert world.resolve().version("triton", gpu=True) == "3.6.0+rocm7.10.0"
     commit = world.commit("triton", {"setup.py": "def get_git_commit_hash(length=8): ...\n"})

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-OVERLAY = "share/therock"
-
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
