@@ -68,16 +68,6 @@ def test_a_push_to_a_long_lived_branch_always_builds_pytorch(branch: str) -> Non
     assert [found[one] for one in ("build_rocm", "build_pytorch")] == [POSTSUBMIT, TESTED]
 
 
-def test_the_schedule_builds_everything() -> None:
-    made = planned("schedule", {"schedule": "0 2 * * *"})
-    for platform, count in (("linux", 16), ("windows", 13)):
-        found = stages(made, platform)
-        assert found["build_rocm"] == found["test_rocm"] == found["build_pytorch"] == all_of(platform)
-        assert len(found["build_rocm"]) == count
-    assert made.event.branch == "main"
-    assert "request" not in why(planned("pull_request", pull_request()), "gfx906 on linux")
-
-
 def test_a_dispatch_builds_what_it_names_and_pytorch_can_be_turned_off() -> None:
     made = dispatched(linux_amdgpu_families="gfx1151, gfx906", windows_amdgpu_families="none")
     assert stages(made)["build_rocm"] == stages(made)["build_pytorch"] == ["gfx1151", "gfx906"]

@@ -119,16 +119,6 @@ def test_the_sdist_says_that_its_requirements_are_made_later(artifacts: Path) ->
     assert not any("__pycache__" in name for name in names)
 
 
-def test_same_inputs_same_bytes(tmp_path: Path) -> None:
-    for make in (unsplit_set, split_set):
-        artifacts = make(tmp_path / make.__name__)
-        one, two = (
-            build(request(artifacts, output_dir=tmp_path / f"{make.__name__}-{jobs}", jobs=jobs))
-            for jobs in (1, 3)
-        )
-        assert [file.sha256 for file in one.files] == [file.sha256 for file in two.files]
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -9,7 +9,6 @@ from rocm_packaging.packages.plan import Distribution
 from tests.unit.rocm_packaging.artifact_sets import executed
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import ModuleType
 
 DISTRIBUTION = Distribution(
@@ -88,15 +87,3 @@ def of_two_families(*, split: bool) -> ModuleType:
         version="10.1.0", platform="linux", families=two, libraries=(), split=split, linux=tuple(two)
     )
     return loaded(distribution=made)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("order", [("gfx942", "gfx1100"), ("gfx1100", "gfx942")])
-def test_the_first_gpu_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
-) -> None:
-    program = tmp_path / "offload-arch"
-    program.write_text("#!/bin/sh\n" + "".join(f"echo {target}\n" for target in order), encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert of_two_families(split=True).determine_target_family() == order[0]

@@ -257,22 +257,6 @@ def test_a_rule_that_retries_needs_what_retries(run: Callable[..., Ran]) -> None
     assert "needs pytest-rerunfailures" in ran.output
 
 
-@pytest.mark.skipif(not has("xdist"), reason="pytest-xdist is not installed")
-def test_workers_tell_their_controller(run: Callable[..., Ran]) -> None:
-    rules = (
-        rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
-        rule("skip", "test/test_other.py::*", name="a.b"),
-    )
-    ran = run(TESTS, *rules, arguments=["test_foo.py", "-n2"])
-    (session,) = ran.sessions
-    assert len(session.collected) == len(ran.outcomes) == 8
-    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float32"] == "skipped mine.skip"
-    assert session.rules == {
-        "mine.skip": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",),
-        "a.b": (),
-    }
-
-
 def test_the_plugin_needs_the_standard_library_and_pytest_alone() -> None:
     file = plugin.TARGET / f"{plugin.PLUGIN}.py"
     tree = ast.parse(file.read_text(), feature_version=(3, 10))
