@@ -79,11 +79,3 @@ def test_targets_are_those_of_the_installed_libraries(monkeypatch: pytest.Monkey
     assert module.get_targets() == ["gfx942", "gfx1100", "gfx1101"]
     monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx110X-all", "gfx1100"])
     assert module.get_targets() == ["gfx1100", "gfx1101"]
-
-
-def of_two_families(*, split: bool) -> ModuleType:
-    two = {"gfx1100": ("gfx1100",), "gfx942": ("gfx942",)}
-    made = Distribution(
-        version="10.1.0", platform="linux", families=two, libraries=(), split=split, linux=tuple(two)
-    )
-    return loaded(distribution=made)
