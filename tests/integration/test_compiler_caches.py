@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,9 @@ class Shop:
         with in_use(cache, base_dirs=dirs, base_env=base_env) as used:
             assert used is not None
             env = used.environment({n: v for n, v in base_env.items() if not n.startswith("AWS_")})
+            if place := env.get("SCCACHE_SERVER_UDS"):
+                assert Path(place).parent.stat().st_mode & 0o777 == 0o700, "no other user may send it work"
+                assert not Path(place).with_name("credentials").exists(), "no compiler may find them"
             for number in range(SOURCES):
                 source = root / f"{number}.cpp"
                 source.write_text(f'#include "own.h"\nint f{number}() {{ return own() + {number}; }}\n')
@@ -167,7 +170,7 @@ def test_the_stores_credentials_reach_no_compiler(shop: Shop) -> None:
 
 
 def test_a_store_that_is_not_there(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     said = shop.compiled("own", shop.cache())
@@ -179,6 +182,10 @@ def test_a_store_that_is_not_there(
     told = capsys.readouterr().err
     assert told.count(f"warning: sccache cannot use s3://{shop.bucket}/{PREFIX}: ") == 2
     assert told.count("This build uses a local cache instead.") == 2
+    broken = replace(shop.cache(), program=Path("/bin/false"))
+    with in_use(broken, base_dirs=(tmp_path,) * 3, base_env=process.inherited()) as nothing:
+        assert nothing is None
+    assert "This build runs without a cache." in capsys.readouterr().err
 
 
 def signalled(shop: Shop, number: int) -> None:

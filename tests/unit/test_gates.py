@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import fnmatch
 import inspect
 import re
 from collections import Counter
@@ -49,6 +50,14 @@ NAMES_ITS_MACHINE = {".ci/run"}
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    passed_over = pytestconfig.getini("norecursedirs")
+    parts = {
+        part for path in (ROOT / "tests").rglob("test_*.py") for part in path.relative_to(ROOT).parts[:-1]
+    }
+    assert not [(part, one) for part in parts for one in passed_over if fnmatch.fnmatch(part, one)]
 
 
 @cache

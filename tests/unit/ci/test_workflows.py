@@ -22,8 +22,6 @@ from docs.command_tables import all_sessions
 from pytorch_build.lock.stored import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
-    called,
-    calls,
     references,
     steps,
     workflows,
@@ -190,19 +188,6 @@ def test_what_runs_under_act_uses_no_action_of_others_by_itself() -> None:
             assert used.startswith("./"), where
 
 
-def test_calls_give_every_required_input_and_only_declared_ones() -> None:
-    found = list(calls())
-    assert len(found) > 15
-    for where, _, job, target in found:
-        declared = target.on["workflow_call"]["inputs"]
-        given = set(job.get("with", {}))
-        assert given <= set(declared), where
-        required = {name for name, one in declared.items() if one.get("required")}
-        assert required <= given, where
-        secrets = set(target.on["workflow_call"].get("secrets", {}))
-        assert set(job.get("secrets", {})) <= secrets, where
-
-
 @pytest.mark.parametrize("name", workflows())
 def test_inputs_that_are_read_are_declared_alike_for_calls_and_dispatches(name: str) -> None:
     one = workflows()[name]
@@ -225,27 +210,6 @@ def test_what_a_request_may_name_is_what_configure_knows() -> None:
     known = {one.name for one in fields(Inputs)}
     for name in ("ci.yml", "release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"):
         assert set(workflows()[name].inputs) <= known, name
-
-
-@pytest.mark.parametrize("name", workflows())
-def test_outputs_that_are_read_are_given(name: str) -> None:
-    one = workflows()[name]
-    for job_name, job in one.jobs.items():
-        before = set([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))
-        assert before <= set(one.jobs), job_name
-        for path in references(job, "needs"):
-            assert path[0] in before, f"{job_name} reads {path}"
-            if path[1] != "outputs":
-                continue
-            target = called(one.jobs[path[0]])
-            given = target.on["workflow_call"]["outputs"] if target else one.jobs[path[0]]["outputs"]
-            assert path[2] in given, f"{job_name} reads {path}"
-        ids = {step["id"] for step in job.get("steps", []) if "id" in step}
-        assert {path[0] for path in references(job, "steps")} <= ids, job_name
-    for given in one.on.get("workflow_call", {}).get("outputs", {}).values():
-        _, job_name, _, output = given["value"].strip("${} ").split(".")
-        target = called(one.jobs[job_name])
-        assert output in (target.on["workflow_call"] if target else one.jobs[job_name])["outputs"]
 
 
 def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:

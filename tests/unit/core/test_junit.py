@@ -128,18 +128,6 @@ def suite(inside: str, attributes: str = "") -> bytes:
     return f"<testsuite {attributes}>{inside}</testsuite>".encode()
 
 
-def test_a_report_of_pytest() -> None:
-    document = read(GOOD)
-    assert [(one.test, one.outcome, one.line, one.seconds) for one in document.cases] == [
-        ("test_a.py::TestA::test_x", "passed", "", 0.5),
-        ("test_a.py::TestA::test_y", "failed", "AssertionError: no", 1.0),
-    ]
-    assert document.cases[0].file == "test_a.py"
-    assert document.problems == ()
-    assert document.properties == {"rocm": "7.0"}
-    assert document.timestamp == "2026-01-01T00:00:00"
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

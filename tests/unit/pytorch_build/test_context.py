@@ -13,16 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_names_are_looked_up(run: Any) -> None:
-    found = context(run.common(torch_ref="release/2.10", gpu_family="gfx94X-dcgpu,gfx110X-all"))
-    assert (found.ref.name, found.gpu) == ("release/2.10", True)
-    assert {"gfx942", "gfx1100"} <= set(found.gpu_targets)
-    # a shell can take the name
-    assert found.artifact_group == "gfx94X-dcgpu-gfx110X-all"
-    found = context(run.common(gpu_family="cpu"))
-    assert (found.gpu, found.gpu_targets, found.artifact_group) == (False, (), "cpu")
-
-
 def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
     group = "gfx94X-dcgpu-gfx110X-all"
     found = context(run.common(gpu_family="gfx110X-all"), group=group)

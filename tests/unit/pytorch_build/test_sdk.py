@@ -25,8 +25,7 @@ from pytorch_build.sdk import (
     packages_of,
     rocm_options_from,
 )
-from rocm_packaging.origin import RocmSource, release_index_url, requirements
-from rocm_packaging.packages.layouts import is_rocm
+from rocm_packaging.origin import RocmSource, release_index_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,31 +178,6 @@ else:
 """
 
 
-def test_every_package_is_pinned_by_name_and_a_split_build_needs_no_device_code() -> None:
-    assert requirements(UNSPLIT, FAMILY) == (
-        "rocm==7.1.0a20250101",
-        "rocm-sdk-core==7.1.0a20250101",
-        "rocm-sdk-libraries-gfx94x-dcgpu==7.1.0a20250101",
-        "rocm-sdk-devel==7.1.0a20250101",
-    )
-    assert requirements(SPLIT, f"{FAMILY};gfx110X-all")[2] == "rocm-sdk-libraries==7.1.0a20250101"
-    more = requirements(SPLIT, FAMILY, ("profiler", "device-gfx942"))
-    assert more[4:] == ("rocm-profiler==7.1.0a20250101", "rocm-sdk-device-gfx942==7.1.0a20250101")
-
-
-@pytest.mark.parametrize(
-    ("name", "url"),
-    [
-        ("", "https://nightly.repo.amd.com/rocm/whl-next/"),
-        ("prerelease", "https://rc.repo.amd.com/rocm/whl-next/"),
-        ("stable-multi-arch", "https://repo.amd.com/rocm/whl-multi-arch/"),
-        ("dev-v2", f"https://rocm.devreleases.amd.com/v2/{FAMILY}/"),
-    ],
-)
-def test_release_indexes_are_data(name: str, url: str) -> None:
-    assert release_index_url(name, FAMILY) == url
-
-
 @pytest.mark.parametrize("family", ["", "gfx942;gfx1100"])
 def test_an_index_of_one_family_is_asked_for_one(family: str) -> None:
     assert release_index_url("nightly", family) == "https://nightly.repo.amd.com/rocm/whl-next/"
@@ -211,11 +185,6 @@ def test_an_index_of_one_family_is_asked_for_one(family: str) -> None:
         release_index_url("nightly-v2", family)
     with pytest.raises(UsageError, match="Did you mean 'nightly'"):
         release_index_url("nightyl", FAMILY)
-
-
-def test_which_distributions_are_rocms() -> None:
-    ours = ("rocm", "rocm-sdk-core", "rocm-sdk-libraries-gfx94x-dcgpu", "rocm-profiler")
-    assert list(filter(is_rocm, (*ours, "rocm-docs-core", "torch"))) == list(ours)
 
 
 @pytest.fixture

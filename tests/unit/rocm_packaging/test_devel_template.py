@@ -85,22 +85,6 @@ def member(name: str, *, kind: bytes = tarfile.SYMTYPE, link: str = "x") -> tarf
     return info
 
 
-def test_the_tree_holds_the_tar_and_links_to_core(site: Site) -> None:
-    site.add_package(CORE, **{"lib/libx.so.1": "core", "bin/clang": "stub"})
-    links = {"lib/libx.so": "libx.so.1", "bin/clang": "../lib/llvm/clang", "llvm": "lib/llvm"}
-    site.add_devel({"include/x.h": "h", "lib/llvm/clang": "real"}, links)
-    root = site.expand()
-    assert root == site.tree
-    assert (root / "lib/libx.so").samefile(site.root / CORE / "lib/libx.so.1")
-    assert (root / "bin/clang").read_text(encoding="utf-8") == "real"
-    assert (root / "include/x.h").read_text(encoding="utf-8") == "h"
-    assert not (site.root / "rocm_sdk_devel" / "_devel.tar").exists()
-    below = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
-    recorded = site.recorded()
-    assert {f"{DEVEL}/{path.relative_to(root)}" for path in below} <= set(recorded)
-    assert len(recorded) == len(set(recorded))
-
-
 def test_a_second_call_changes_nothing(site: Site) -> None:
     site.add_package(CORE, **{"lib/libx.so.1": "core"})
     site.add_devel({"include/x.h": "h"})
@@ -122,14 +106,6 @@ def test_a_replaced_core_is_linked_anew(site: Site) -> None:
     assert (root / "lib/libx.so.1").read_text(encoding="utf-8") == "new"
     assert not (root / "lib/gone.so").exists()
     assert (root / "include/x.h").exists()
-
-
-def test_links_of_the_tar_into_core_become_hard_links(site: Site) -> None:
-    site.add_package(CORE, **{"lib/libx.so.1": "core"})
-    site.add_devel({"include/x.h": "h"}, {"lib/libx.so.1": f"../../{CORE}/lib/libx.so.1"})
-    linked = site.expand() / "lib/libx.so.1"
-    assert not linked.is_symlink()
-    assert linked.samefile(site.root / CORE / "lib/libx.so.1")
 
 
 @pytest.mark.parametrize(

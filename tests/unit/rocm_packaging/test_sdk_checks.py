@@ -87,19 +87,6 @@ def test_a_missing_or_changed_file_of_a_package_is_found(sdk: Sdk) -> None:
     )
 
 
-def test_a_promised_file_that_is_missing_or_empty_fails(sdk: Sdk) -> None:
-    support, root = sdk.module("support"), sdk.site / "_rocm_sdk_core"
-    check = support.promise_check("core", root)
-    assert check.run().outcome == "skipped"
-    support._dist_info.PROMISED_FILES["core"] = ["bin/hipcc", "lib/ocml.bc"]
-    assert check.run().text.endswith(f"{root}/bin/hipcc\n{root}/lib/ocml.bc")
-    sdk.write("_rocm_sdk_core/bin/hipcc", "x")
-    sdk.write("_rocm_sdk_core/lib/ocml.bc")
-    assert check.run().text == f"1 files are empty:\n{root}/lib/ocml.bc"
-    sdk.write("_rocm_sdk_core/lib/ocml.bc", "x")
-    assert (check.run().outcome, check.run().text) == ("passed", "2 files")
-
-
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -167,23 +154,6 @@ def test_zero_libraries_fail(sdk: Sdk) -> None:
 
 
 @pytest.mark.processes
-def test_each_library_has_a_result_of_its_own(sdk: Sdk) -> None:
-    root = sdk.site / "_rocm_sdk_core"
-    sdk.write("_rocm_sdk_core/lib/libbroken.so.1", "no library")
-    sdk.write("_rocm_sdk_core/lib/libclang_rt.asan.so", "left alone")
-    sdk.write("_rocm_sdk_core/lib/notes.so.txt", "no library either")
-    (root / "lib/libbroken.so").symlink_to("libbroken.so.1")
-    found = {one.name: one.run() for one in sdk.module("support").library_checks("core", root)}
-    assert {name: one.outcome for name, one in found.items()} == {
-        "there are shared libraries": "passed",
-        "lib/libbroken.so.1 loads": "failed",
-        "lib/libclang_rt.asan.so loads": "skipped",
-    }
-    assert "file too short" in found["lib/libbroken.so.1 loads"].text
-    assert "instruments" in found["lib/libclang_rt.asan.so loads"].text
-
-
-@pytest.mark.processes
 def test_a_program_that_dies_or_hangs_is_an_outcome(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     support = sdk.module("support")
     status, _, _ = support.python("-c", "import os; os.abort()")
@@ -236,18 +206,6 @@ def test_an_empty_package_and_one_without_hard_links_are_no_mirrors(
     monkeypatch.setattr(os, "link", refuse)
     found = sdk.run(devel._mirrored, *folders)
     assert (found.outcome, found.text.partition(",")[0]) == ("skipped", "this file system has no hard links")
-
-
-def test_dangling_links_are_named(sdk: Sdk) -> None:
-    devel = sdk.module("devel")
-    root = sdk.site / "_rocm_sdk_devel"
-    root.mkdir()
-    assert sdk.run(devel._links, root).outcome == "skipped"
-    sdk.write(f"_rocm_sdk_libraries_{FAMILY.replace('-', '_')}/__init__.py")
-    assert sdk.run(devel._links, root).text == "the tree holds no links"
-    (root / "dangling").symlink_to("nothing")
-    found = sdk.run(devel._links, root)
-    assert (found.outcome, "dangling" in found.text) == ("failed", True)
 
 
 def test_a_tree_without_its_llvm_link_fails(sdk: Sdk) -> None:

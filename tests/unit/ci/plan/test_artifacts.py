@@ -161,20 +161,6 @@ def test_targets_that_lack_artifacts_are_told(
 # --- fetching ------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_not_fetched_again(store: Watched, folder: Path, tmp_path: Path) -> None:
-    fetch(store, planned(store), folder)
-    assert is_current(planned(store), folder)
-    put(tmp_path, "rand_lib_gfx1100", "another")
-    assert not is_current(planned(store), folder)
-    store.opened.clear()
-    done = fetch(store, planned(store), folder)
-    assert store.opened == ["rand_lib_gfx1100"]
-    assert [one.fresh for one in done] == [False, False, True]
-    assert (folder / "rand_lib_gfx1100/a/stage/rand_lib_gfx1100").read_text(encoding="utf-8") == "another"
-    fetch(store, planned(store), folder, force=True)
-    assert sorted(store.opened) == sorted(["rand_lib_gfx1100", *MINE])
-
-
 def test_a_wrong_digest_fails_by_name_after_the_others_ended(
     store: Watched, folder: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from ci.plan.origins import completed, needs
 from ci.plan.outputs import outputs
 from core.errors import DataError, UsageError
 from core.run import plan
-from core.run.plan import MAX_JOBS, STAGES, Plan, RocmOrigin
+from core.run.plan import MAX_JOBS, Plan, RocmOrigin
 from tests.unit.ci.plan.planning import (
     DAY,
     OURS,
@@ -68,16 +68,6 @@ def test_a_push_to_a_long_lived_branch_always_builds_pytorch(branch: str) -> Non
     assert [found[one] for one in ("build_rocm", "build_pytorch")] == [POSTSUBMIT, TESTED]
 
 
-def test_the_schedule_builds_everything() -> None:
-    made = planned("schedule", {"schedule": "0 2 * * *"})
-    for platform, count in (("linux", 16), ("windows", 13)):
-        found = stages(made, platform)
-        assert found["build_rocm"] == found["test_rocm"] == found["build_pytorch"] == all_of(platform)
-        assert len(found["build_rocm"]) == count
-    assert made.event.branch == "main"
-    assert "request" not in why(planned("pull_request", pull_request()), "gfx906 on linux")
-
-
 def test_a_dispatch_builds_what_it_names_and_pytorch_can_be_turned_off() -> None:
     made = dispatched(linux_amdgpu_families="gfx1151, gfx906", windows_amdgpu_families="none")
     assert stages(made)["build_rocm"] == stages(made)["build_pytorch"] == ["gfx1151", "gfx906"]
@@ -85,17 +75,6 @@ def test_a_dispatch_builds_what_it_names_and_pytorch_can_be_turned_off() -> None
     off = dispatched(linux_amdgpu_families="all", build_pytorch="false")
     assert stages(off)["build_rocm"] == all_of("linux")
     assert "build_pytorch" not in stages(off)
-
-
-def test_a_workflow_call_is_a_dispatch_by_another_workflow() -> None:
-    given = {
-        "linux_amdgpu_families": "gfx94X-dcgpu",
-        "pytorch_git_ref": "release/2.10",
-        "python_version": "3.13",
-    }
-    made = planned("workflow_call", given=given)
-    (cell,) = made.matrix("linux", "build_pytorch")
-    assert (cell.torch_ref, cell.python) == ("release/2.10", "3.13")
 
 
 def test_inputs_change_what_any_event_does_by_itself() -> None:
@@ -200,23 +179,6 @@ def test_a_dispatch_of_type_dev_runs_no_upstream_tests_unless_it_asks() -> None:
     assert parts(dispatched(**asked, test_type="full", pytorch_python_versions="3.11,3.13")) == {
         ("3.11", config, shard) for _, config, shard in FULL
     }
-
-
-def test_a_part_of_upstreams_tests_is_a_job_with_its_machine_and_time() -> None:
-    made = planned("pull_request", pull_request("build:pytorch", "test:torch"))
-    first, second = made.matrix("linux", "test_torch")
-    assert first.name == "gfx94X-dcgpu, nightly, Python 3.12, default 1/2"
-    assert first.sessions == ("test_torch",)
-    assert first.runner == second.runner == "linux-gfx942-1gpu-ccs-csp-ossci-rocm"
-    assert first.minutes == known().triggers.tests["torch"].minutes
-    rows = json.loads(outputs(made)["linux_cells"])["gfx94X-dcgpu"]["test_torch"]
-    assert [(row["config"], row["shard"], row["minutes"]) for row in rows] == [
-        ("default", "1/2", first.minutes),
-        ("default", "2/2", first.minutes),
-    ]
-    smoke = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
-    (row,) = json.loads(outputs(smoke)["linux_cells"])["gfx94X-dcgpu"]["test_pytorch"]
-    assert not {"config", "shard", "minutes"} & row.keys()
 
 
 def labelled(*labels: str, head: str = OURS) -> tuple[str, Any]:
@@ -334,19 +296,6 @@ def test_a_dispatch_chooses_refs_pythons_and_components() -> None:
     windows = made.matrix("windows", "build_pytorch")
     assert {one.sessions for one in windows} == {("build_torch", "check_wheels")}
     assert why(made, "triton of nightly") == "not built on windows"
-
-
-def test_what_cannot_exist_is_left_out_with_its_reason() -> None:
-    made = dispatched(
-        linux_amdgpu_families="gfx90c gfx94x",
-        pytorch_git_refs="release/2.14 nightly",
-        pytorch_python_versions="3.9 3.12",
-    )
-    left = "build_pytorch, gfx90c on linux, release/2.14, Python 3.12"
-    assert why(made, left) == "not supported yet"
-    assert "not built for Python 3.9" in why(
-        made, "build_pytorch, gfx94X-dcgpu on linux, nightly, Python 3.9"
-    )
 
 
 @pytest.mark.parametrize(
@@ -490,32 +439,6 @@ def test_the_same_event_gives_the_same_plan_and_a_plan_survives_its_file(tmp_pat
     assert Plan.read(tmp_path / "plan.json") == made
     assert Plan.read(tmp_path / "plan.json").digest() == made.digest()
     assert planned("push", push()).digest() != made.digest()
-
-
-def test_a_plan_of_another_shape_is_refused(tmp_path: Any) -> None:
-    made = planned("push", push()).model_dump(mode="json")
-    (tmp_path / "plan.json").write_text(json.dumps({**made, "schema_version": 2, "cels": []}))
-    with pytest.raises(DataError) as caught:
-        Plan.read(tmp_path / "plan.json")
-    assert "schema_version" in str(caught.value)
-    assert "cels: unknown key. Did you mean 'cells'" in str(caught.value)
-
-
-def test_outputs_are_json_and_never_pythons_own_writing() -> None:
-    made = planned("pull_request", pull_request("build:pytorch", "test:smoke"))
-    written = outputs(made)
-    assert json.loads(written["linux_test_labels"]) == ["test:smoke"]
-    assert written["build_pytorch"] == written["enable_build_jobs"] == "true"
-    assert written["test_type"] == "full"
-    entry = json.loads(written["linux_variants"])[0]
-    assert entry["artifact_group"] == entry["gpu_family"] == "gfx94X-dcgpu"
-    assert (entry["expect_failure"], entry["gpu_targets"]) == (False, ["gfx942"])
-    built = [one["build_pytorch"] for one in json.loads(written["linux_variants"])]
-    assert built == [True, False, False, False]
-    matrix = json.loads(written["windows_build_pytorch_matrix"])
-    assert matrix[0]["runner"] == "azure-windows-scale-rocm"
-    assert {f"{platform}_{stage}_matrix" for platform in plan.PLATFORMS for stage in STAGES} <= written.keys()
-    assert all("\n" not in value for value in written.values())
 
 
 def test_the_outputs_of_the_largest_plan_are_what_github_takes_of_a_job() -> None:

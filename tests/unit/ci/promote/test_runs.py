@@ -180,17 +180,6 @@ def test_groups_kinds_and_packages_are_chosen_and_add_up(desk: Desk) -> None:
     assert "Did you mean 'torchaudio'?" in desk.said()
 
 
-def test_a_windows_run_is_staged_beside_a_linux_one(desk: Desk) -> None:
-    desk.runs.whole("gfx1151")
-    desk.runs.platform = "windows"
-    desk.runs.lock()
-    desk.runs.build("gfx1151", "cp312")
-    assert desk.stage() == 0
-    assert desk.stage("--platform", "windows") == 0
-    assert "win_amd64" in desk.bucket.read("v2-staging/gfx1151/index.html").decode()
-    assert record(desk.bucket, "gfx1151", "17-windows").platform == "windows"
-
-
 def test_sample_wheels_are_refused_before_anything_is_copied(desk: Desk) -> None:
     desk.runs.whole("gfx1151")
     desk.runs.rocm = "7.99.0.dev0+sample"

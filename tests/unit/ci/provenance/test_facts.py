@@ -42,32 +42,6 @@ def test_every_file_is_listed_once_by_name() -> None:
     assert [one.file.name for one in made_files(samples.run(failed))] == expected
 
 
-def test_a_wheel_comes_from_its_source_locks_rocm_and_wheels() -> None:
-    made = of(samples.run(), samples.TORCH.name)
-    assert made.commits == (samples.TORCH_COMMIT,)
-    source = material(made, "torch")
-    assert source.uri == f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}"
-    assert source.annotations == {"role": "source", "ref": "release/2.10"}
-    lock = material(made, "manifests/source-lock-release-2.10.json")
-    assert lock.digest == {"sha256": samples.lock_file()[1].sha256}
-    assert material(made, "locked build requirements (linux, Python 3.12.4)").digest == {
-        "sha256": digest("target lock")
-    }
-    for file in (samples.ROCM, samples.CORE, samples.TRITON):
-        assert material(made, file.name).digest == {"sha256": file.sha256}
-        assert material(made, file.name).of_run == f"python/{samples.GROUP}/{file.name}"
-    assert material(made, "build system").digest == {"gitCommit": samples.TOOL_COMMIT}
-    # a lock that was resolved again is not claimed
-    made = of(samples.run(locked="9" * 40), samples.TORCH.name)
-    assert made.commits == (samples.TORCH_COMMIT,)
-    assert not [one for one in made.materials if "source-lock" in one.name]
-    assert material(made, "torch").annotations == {"role": "source"}
-    # a developer's edits are said
-    source = material(of(samples.run(), samples.TRITON.name), "triton")
-    assert source.uri == f"git+file:///home/dev/my%20triton@{samples.TRITON_COMMIT}"
-    assert source.annotations["uncommitted_changes_sha256"] == digest("edits")
-
-
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
     made = of(samples.run(), samples.CORE.name)
     assert made.commits == (samples.ROCM_COMMIT,)

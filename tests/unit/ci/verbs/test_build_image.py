@@ -10,7 +10,7 @@ from ci.verbs import build_image
 from ci.verbs.build_image import image, images, repository, tags
 from core import process
 from core.cli import Verb, main, verb_parser
-from core.cli.options import ROOT, common_from
+from core.cli.options import common_from
 from core.env import engines
 from core.errors import MissingInputError, ProcessError, UsageError
 from rocm_packaging.origin import release_index_url
@@ -32,17 +32,6 @@ def test_one_image_is_the_default() -> None:
     with pytest.raises(UsageError, match="Unknown image 'no-rcm'") as caught:
         image("no-rcm")
     assert caught.value.hint == "Did you mean 'no-rocm'?"
-
-
-def test_a_default_follows_the_arguments_it_is_made_of() -> None:
-    values = image().values({"UBUNTU_VERSION": "24.04", "ROCM_VERSION": "7.1"})
-    assert values["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
-    assert values["BUILD_ENVIRONMENT"] == "therock-nightly-rocm7.1"
-    assert list(values) == list(image().arguments)
-    # what is given stays as it is
-    values = image().values({"BASE_IMAGE": "localhost/a:${UBUNTU_VERSION}", "CONDA_INSTALLER_URL": ""})
-    assert values["BASE_IMAGE"] == "localhost/a:${UBUNTU_VERSION}"
-    assert values["CONDA_INSTALLER_URL"] == ""
 
 
 @pytest.mark.parametrize(
@@ -108,17 +97,6 @@ def test_where_an_image_is_pushed_to_is_a_repository(named: str, found: str) -> 
 def planned(*words: str) -> Build:
     arguments = verb_parser("ci", VERB)[1].parse_args(words)
     return build_image.plan(common_from(arguments), arguments, today=DAY)
-
-
-def test_nothing_asked_for_gives_the_nightly_of_today() -> None:
-    build = planned()
-    assert build.dockerfile == ROOT / "docker" / "ubuntu-rocm" / "Dockerfile"
-    assert build.context == ROOT
-    assert build.names == (f"pytorch-therock-rocm-ci:nightly-{DAY}", "pytorch-therock-rocm-ci:latest")
-    assert build.pushed == ()
-    assert build.archive is None
-    assert build.arguments["USE_THEROCK_NIGHTLY"] == "1"
-    assert build.arguments["NIGHTLY_DATE"] == DAY
 
 
 def test_a_family_brings_its_index_its_targets_and_a_name_of_its_own() -> None:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ci.verbs import index
-from core import files
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.run import records
 from core.stores.location import DryRunStore
-from core.wheel import distributions, read_metadata
+from core.wheel import distributions
 
 if TYPE_CHECKING:
     from core.run import RunOutputs
@@ -31,28 +30,6 @@ def page(store: Store, outputs: RunOutputs, path: str = "index.html") -> str:
 def aged(store: Store, one: FileRecord) -> None:
     """Let it be that a file was put there an hour and more ago."""
     os.utime(Path(store.url) / one.key, (1e9, 1e9))
-
-
-def test_pages_list_what_is_recorded_with_digests_and_metadata(lab: Lab) -> None:
-    one = lab.publish(fields=[("Requires-Python", "<3.14,>=3.10")])
-    lab.publish("apex", "1.10.0")
-    indexed = index.write_pages(lab.store, lab.outputs, "g")
-    prefix = lab.outputs.python_prefix("g")
-    assert indexed.files == 2
-    assert set(indexed.written) == {
-        f"{prefix}/{path}"
-        for path in ("index.html", *(f"simple/{part}index.{kind}" for part in ("", "torch/", "apex/")
-                                     for kind in ("html", "json")))
-    }  # fmt: skip
-    metadata = lab.root / "METADATA"
-    metadata.write_bytes(read_metadata(lab.root / "dist" / one.name).raw)
-    line = next(
-        line for line in page(lab.store, lab.outputs).splitlines() if "torch" in line and "href" in line
-    )
-    assert f"{one.name.replace('+', '%2B')}#sha256={one.sha256}" in line
-    assert f'data-core-metadata="sha256={files.sha256(metadata)}"' in line
-    assert 'data-requires-python="&lt;3.14,&gt;=3.10"' in line
-    assert 'href="../../torch-2.10.0%2Brocm7.1' in page(lab.store, lab.outputs, "simple/torch/index.html")
 
 
 def test_an_sdist_is_listed_plainly_and_a_wheel_only_with_its_sidecar(lab: Lab) -> None:

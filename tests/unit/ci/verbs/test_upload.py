@@ -81,17 +81,6 @@ def test_a_wheel_that_lies_about_itself_stops_the_whole_upload(lab: Lab) -> None
     assert list(lab.store.list("")) == []
 
 
-def test_what_was_uploaded_before_is_left_and_what_is_new_recorded(lab: Lab) -> None:
-    lab.make_wheel(lab.root / "mine")
-    upload_folder(lab.common, lab.root / "mine", "g")
-    lab.make_wheel(lab.root / "mine", "apex", "1.10.0")
-    assert len(upload_folder(lab.common, lab.root / "mine", "g")) == 2
-    recorded = [
-        [one.distribution for one in record.files] for record in records.read_all(lab.store, lab.outputs, "g")
-    ]
-    assert sorted(recorded) == [["apex"], ["torch"]]
-
-
 def test_the_local_run_may_be_uploaded_over(lab: Lab) -> None:
     local = Common(root=lab.root)
     store, outputs = local.open_store(), local.outputs

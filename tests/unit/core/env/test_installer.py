@@ -119,19 +119,6 @@ def test_uv_takes_a_folders_wheels_as_they_are_now(
     assert ("--refresh" in called.argv) == refreshed
 
 
-def test_uv_is_given_what_pip_would_read(called: Called) -> None:
-    installer.install(TARGET, Install(requirements=("torch==2.13.0",)))
-    assert called.argv[1:4] == ["pip", "install", "--no-config"]
-    assert called.after("--python") == ["/venv/bin/python"]
-    assert called.after("--index-url") == ["https://mine/simple"]
-    assert called.after("--find-links") == ["/opt/wheels"]
-    assert called.after("--index-strategy") == ["unsafe-best-match"]
-    assert called.env["SSL_CERT_FILE"] == "/etc/ca.crt"
-    assert "torch==2.13.0" in called.argv
-    unwished = {"--require-hashes", "--no-deps", "--no-build-isolation", "--prerelease", "--cache-dir"}
-    assert not unwished & set(called.argv)
-
-
 def test_pip_is_told_sources_too_as_the_code_of_sdists_must_not_read_them(
     called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,22 +134,6 @@ def test_pip_is_told_sources_too_as_the_code_of_sdists_must_not_read_them(
     assert {name for name, value in called.env.items() if "word" in value} == {"https_proxy"}
 
 
-@pytest.mark.parametrize("backend", ["uv", "pip"])
-def test_exact_sources_are_the_only_ones(
-    called: Called, monkeypatch: pytest.MonkeyPatch, backend: Any
-) -> None:
-    for name in ("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS"):
-        monkeypatch.setenv(name, "https://elsewhere")
-    monkeypatch.setenv("UV_CACHE_DIR", "/cache")
-    installer.install(TARGET, Install(requirements=("rocm==7.1",), sources=EXACT), backend=backend)
-    assert "--no-index" in called.argv
-    assert called.after("--find-links") == ["https://host/index.html"]
-    assert "https://elsewhere" not in called.env.values()
-    assert called.env["UV_CACHE_DIR"] == "/cache"
-    assert called.env["PIP_CONFIG_FILE"] == os.devnull
-    assert ("--isolated" in called.argv) is (backend == "pip")
-
-
 def test_a_certificate_of_exact_sources_reaches_either(
     called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,12 +146,6 @@ def test_a_certificate_of_exact_sources_reaches_either(
     monkeypatch.setenv("SSL_CERT_FILE", "/users.crt")
     installer.install(TARGET, Install(requirements=("rocm",), sources=exact))
     assert called.env["SSL_CERT_FILE"] == "/users.crt"
-
-
-def test_without_an_index_no_further_one_is_asked(called: Called) -> None:
-    sources = Sources(index_url="https://a", extra_index_urls=("https://b",), no_index=True)
-    installer.install(TARGET, Install(requirements=("rocm",), sources=sources))
-    assert not {"https://a", "https://b"} & set(called.argv)
 
 
 @pytest.mark.parametrize("backend", ["uv", "pip"])

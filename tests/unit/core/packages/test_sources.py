@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import argparse
 import base64
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -24,6 +25,8 @@ from core.packages.sources import (
     source_options,
 )
 from tests.folders import served
+
+MakeWheel = Callable[..., Path]
 
 
 def parsed(words: list[str], *prefixes: str, env: dict[str, str] | None = None) -> SourceOptions:
@@ -79,11 +82,6 @@ def test_folders_are_named_from_where_the_command_runs(
     links = ("wheels", "/data/wheels", "https://a.example/index.html", "file:///data")
     assert absolute(list(links)) == (str(Path.cwd() / "wheels"), *links[1:])
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    MakeWheel = Callable[..., Path]
 
 PASSWORD = "s3cret"  # noqa: S105 - of a server of the test's own
 

@@ -36,14 +36,6 @@ def test_a_wheel_gets_a_sidecar_and_a_record(
     assert store.read(f"{one.key}.metadata") == read_metadata(path).raw
 
 
-def test_an_sdist_has_no_sidecar(store: DirectoryStore, tmp_path: Path) -> None:
-    path = tmp_path / "rocm-7.1.tar.gz"
-    path.write_bytes(b"gz")
-    one = distributions.publish(store, CI, "g", path, sha256=files.sha256(path))
-    assert (one.distribution, one.version) == ("rocm", "7.1")
-    assert [stored.key for stored in store.list("")] == [one.key]
-
-
 def test_a_broken_wheel_never_arrives(store: DirectoryStore, tmp_path: Path) -> None:
     path = tmp_path / "torch-1.0-py3-none-any.whl"
     path.write_bytes(b"no zip")

@@ -76,15 +76,6 @@ def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path)
     assert one.sha256 == two.sha256
 
 
-def test_epoch_is_the_time_of_every_member(tmp_path: Path) -> None:
-    written = write_wheel(tmp_path, SPEC, [Member(name="a", source=b"a")], epoch=1_700_000_000)
-    with zipfile.ZipFile(written.path) as archive:
-        assert {info.date_time for info in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
-    early = write_wheel(tmp_path, SPEC, [Member(name="a", source=b"a")], epoch=0)
-    with zipfile.ZipFile(early.path) as archive:
-        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-
-
 @pytest.mark.parametrize(
     ("names", "words"),
     [

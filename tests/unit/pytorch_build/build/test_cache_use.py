@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -15,201 +13,18 @@ from botocore.exceptions import SSLError
 from botocore.httpsession import URLLib3Session
 from botocore.stub import Stubber
 
-from core import process
 from core.cli.options import Common, environment
-from core.errors import StoreError
 from core.http import answering
 from core.stores import s3_client
 from pytorch_build.build import cache_use
-from pytorch_build.build.cache import CompilerCache, S3Access, Storage
+from pytorch_build.build.cache import CompilerCache, Storage
 from pytorch_build.build.cache_use import answers, in_use, located, s3_access
 from tests.folders import served
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-processes = pytest.mark.processes
 
 DIRS = (Path("/co/src/torch"), Path("/co/.nox/env"), Path("/co"))
 CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))
 SCCACHE = CompilerCache(kind="sccache", program=PurePosixPath("/usr/bin/sccache"))
 SECRET = "of-a-test"  # noqa: S105 - of nobody
-KEYS = S3Access(
-    endpoint="http://127.0.0.1:1", region="us-east-1", credentials=f"aws_access_key_id = AKIA {SECRET}"
-)
-# A server that listens like sccache's, and notes with what it was started; its statistics count starts.
-FAKE = """#!{python} -IS
-import json, os, pathlib, socket, sys
-notes = pathlib.Path({notes!r})
-place = os.environ["SCCACHE_SERVER_UDS"]
-if os.environ.get("SCCACHE_START_SERVER"):
-    with notes.open("a") as stream:
-        secret = pathlib.Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "-"))
-        found = dict(mode=oct(secret.stat().st_mode), text=secret.read_text()) if secret.is_file() else {{}}
-        stream.write(json.dumps(dict(os.environ) | found) + chr(10))
-    if os.environ.get("SCCACHE_BUCKET") == "absent" or os.environ.get("SCCACHE_DIR") == "broken":
-        sys.exit("sccache: error: no such bucket")
-    pathlib.Path(place).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(place)
-        server.listen()
-        while True:
-            client, _ = server.accept()
-            if client.recv(4) == b"stop":
-                sys.exit()
-with socket.socket(socket.AF_UNIX) as client:
-    client.connect(place)
-    if sys.argv[1] == "--stop-server":
-        client.send(b"stop")
-        client.recv(1)
-if os.environ.get("CCACHE_SAYS"):
-    sys.exit(print("nonsense") or (os.environ["CCACHE_SAYS"] == "failure"))
-none = {{"counts": {{}}}}
-count = {{"counts": {{"C/C++": len(notes.read_text().splitlines())}}}}
-names = ("requests_not_cacheable requests_not_compile requests_unsupported_compiler cache_timeouts "
-         "non_cacheable_compilations cache_read_errors cache_write_errors cache_writes").split()
-print(json.dumps({{"stats": dict.fromkeys(names, 0) | {{"cache_read_errors": {errors},
-    "cache_hits": count, "cache_misses": none, "cache_errors": none}}}}))
-"""
-
-
-class Shop:
-    """A fake program, and what its servers were started with."""
-
-    def __init__(self, folder: Path) -> None:
-        self.notes, self.program = folder / "notes", folder / "sccache"
-        self.write()
-
-    def write(self, errors: int = 0) -> None:
-        self.program.write_text(FAKE.format(python=sys.executable, notes=str(self.notes), errors=errors))
-        self.program.chmod(0o755)
-
-    def used(self, bucket: str = "", access: Any = "read-write", **env: str) -> Any:
-        place: dict[str, Any] = {"kind": "s3", "where": f"{bucket}/cc"} if bucket else {}
-        cache = replace(SCCACHE, program=self.program, storage=Storage(access=access, **place))
-        return in_use(cache, base_dirs=DIRS, base_env=process.inherited(**env))
-
-    @property
-    def starts(self) -> list[Mapping[str, str]]:
-        return [json.loads(line) for line in self.notes.read_text().splitlines()]
-
-    def wait(self, starts: int) -> None:
-        end = time.monotonic() + 10
-        while len(self.starts) < starts and time.monotonic() < end:
-            time.sleep(0.01)
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    monkeypatch.setattr(cache_use, "s3_access", lambda *_: KEYS)
-    return Shop(tmp_path)
-
-
-@processes
-def test_a_build_has_a_server_of_its_own_which_is_gone_afterwards(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
-) -> None:
-    places = []
-
-    def fails() -> None:
-        with shop.used() as server:
-            places.append(Path(server.environment({})["SCCACHE_SERVER_UDS"]))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    assert not places[0].exists(), "it is stopped when the build fails"
-    shop.notes.unlink()
-    with shop.used("bucket", "read-only") as server:
-        place = Path(server.environment({})["SCCACHE_SERVER_UDS"])
-        assert place.is_socket()
-        assert place.parent.stat().st_mode & 0o777 == 0o700, "no other user may send it compilations"
-        assert not (place.parent / "credentials").exists(), "no compiler may find them"
-        counts = {"kind": "sccache", "hits": 1, "misses": 0, "uncacheable": 0, "errors": 0, "hit_rate": 1.0}
-        where = {"storage": "s3://bucket/cc", "access": "read-only", "lost": ""}
-        assert server.details() == counts | where
-    said = capsys.readouterr().err
-    assert "sccache: 1 hits, 0 misses (100%) in s3://bucket/cc, read-only" in said
-    assert "failed" not in said
-    assert not place.parent.exists()
-    (env,) = shop.starts
-    assert env["SCCACHE_BUCKET"] == "bucket"
-    assert (env["mode"], "aws_access_key_id = AKIA" in env["text"]) == ("0o100600", True)
-    assert int(env["SCCACHE_IDLE_TIMEOUT"]) > 0, "it ends by itself, should nothing stop it"
-    assert env["SCCACHE_BASEDIRS"] == "/co/src/torch:/co/.nox/env:/co"
-
-
-@processes
-def test_a_storage_that_is_not_there_is_replaced_by_a_local_cache(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with shop.used("absent", "read-only") as server:
-        assert server.storage == Storage(access="read-only")
-        assert (server.details() or {})["lost"] == "no such bucket."
-    said = capsys.readouterr().err
-    assert "sccache cannot use s3://absent/cc: no such bucket. This build uses a local cache instead." in said
-    assert "(100%) in a local cache, read-only" in said
-    first, second = shop.starts
-    assert "SCCACHE_BUCKET" in first
-    assert not {"SCCACHE_BUCKET", "SCCACHE_REGION"} & second.keys()
-    assert second["SCCACHE_LOCAL_RW_MODE"] == "READ_ONLY"
-
-    def fails(*_: Any) -> S3Access:
-        raise StoreError("There is no profile 'mine'.")
-
-    monkeypatch.setattr(cache_use, "s3_access", fails)
-    with shop.used("bucket") as server:
-        assert server.lost == "There is no profile 'mine'."
-    # what cannot even be local is left out
-    with shop.used(SCCACHE_DIR="broken") as server:
-        assert server is None
-    said = capsys.readouterr().err
-    assert "sccache does not start: no such bucket. This build runs without a cache." in said
-
-
-@processes
-def test_a_storage_that_stops_answering_is_given_up(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    looks = iter([True, False, True, False, False])
-    asked: list[tuple[str, float]] = []
-
-    def looked(endpoint: str, *, seconds: float) -> bool:
-        asked.append((endpoint, seconds))
-        return next(looks)
-
-    for name, value in {"answers": looked, "EVERY": 0.01, "SILENT": 2, "ANSWER": 0.5}.items():
-        monkeypatch.setattr(cache_use, name, value)
-    with shop.used("bucket") as server:
-        shop.wait(2)
-        place = Path(server.environment({})["SCCACHE_SERVER_UDS"])
-        while not server.lost or not place.is_socket():
-            time.sleep(0.01)
-        time.sleep(0.1)
-        # the first counted one start, the second two
-        details = server.details() or {}
-        assert (details["hits"], details["errors"]) == (3, 0)
-    assert not place.exists()
-    # once silent is no reason
-    assert asked == [("http://127.0.0.1:1", 0.5)] * 5
-    assert server.storage == Storage()
-    said = capsys.readouterr().err
-    assert "s3://bucket/cc does not answer: the build continues with a local cache" in said
-    assert "SCCACHE_BUCKET" not in shop.starts[1]
-
-
-@processes
-def test_errors_are_counted_and_no_build_is_thrown_away_for_counters(
-    shop: Shop, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shop.write(errors=2)
-    with shop.used() as server:
-        assert (server.details() or {})["errors"] == 2
-    assert "sccache failed 2 times to read or store an entry in local" in capsys.readouterr().err
-    for says in ("failure", "nonsense"):
-        with shop.used(CCACHE_SAYS=says) as server:
-            assert server.details() is None
-        assert "No statistics of sccache: " in capsys.readouterr().err
 
 
 def test_a_cache_that_is_not_trusted_is_none() -> None:
@@ -217,7 +32,7 @@ def test_a_cache_that_is_not_trusted_is_none() -> None:
         assert found is None
 
 
-def test_ccaches_statistics_are_the_builds_own(tmp_path: Path) -> None:
+def test_ccaches_statistics_are_the_builds_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Storage(kind="folder", where=str(tmp_path))
     with in_use(replace(CCACHE, storage=folder), base_dirs=DIRS, base_env={}) as found:
         assert found is not None
@@ -228,6 +43,13 @@ def test_ccaches_statistics_are_the_builds_own(tmp_path: Path) -> None:
         log.write_text("# a.c\ndirect_cache_hit\n# b.c\ncache_miss\n")
         some = found.details() or {}
         assert (some["hits"], some["misses"], some["storage"]) == (1, 1, str(tmp_path))
+        log.write_text("# a.c\ncache_miss\nremote_storage_error\n")
+        assert (found.details() or {})["errors"] == 1
+        assert f"ccache failed 1 times to read or store an entry in {tmp_path}" in capsys.readouterr().err
+        # no build is thrown away for counters
+        log.write_text("nonsense \0 of something else\n")
+        assert found.details() is None
+        assert "No statistics of ccache: " in capsys.readouterr().err
     assert env["CCACHE_REMOTE_STORAGE"] == f"file:{tmp_path}"
     assert env["CCACHE_BASEDIR"] == "/co"
     assert not log.parent.exists()

@@ -17,7 +17,7 @@ from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, ServiceError
 from pytorch_build.build import toolchain
 from pytorch_build.build.machine import load_needs
-from pytorch_build.build.toolchain import Places, Provided, load_toolchain, places, plan, provide, provided
+from pytorch_build.build.toolchain import Places, Provided, load_toolchain, plan, provide, provided
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
 from tests.folders import served
 from tests.unit.pytorch_build.build.windows_listings import listing
@@ -94,20 +94,6 @@ def test_what_torch_loads_first_is_in_rocm_for_windows() -> None:
 
 
 HOST = "https://conda.anaconda.org/conda-forge/"
-
-
-def test_what_each_platform_needs(tmp_path: Path) -> None:
-    assert plan(tmp_path, "linux") == ()
-    libuv, openmp = plan(tmp_path, "windows")
-    assert (libuv.name, libuv.digest) == ("libuv", "be6b81a352d17513c95be153afcb3148f1a451cd")
-    assert "-DBUILD_TESTING=OFF" in libuv.commands[0]
-    assert f"-DCMAKE_INSTALL_PREFIX={places(tmp_path, 'windows').libuv}" in libuv.commands[0]
-    assert (openmp.license, openmp.commands) == ("Apache-2.0 WITH LLVM-exception", ())
-    assert [one.name for one in plan(tmp_path, "linux", only=["libuv"])] == ["libuv"]
-    there, here = places(tmp_path, "windows"), places(tmp_path, "linux")
-    assert there.libuv != here.libuv, "what is compiled is for one platform"
-    assert there.openmp == here.openmp
-    assert load_toolchain().libuv.commit[:12] in here.libuv.name, "a changed pin is another folder"
 
 
 def put(cache: Path, mirror: str) -> Path:

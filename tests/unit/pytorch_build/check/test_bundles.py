@@ -14,26 +14,6 @@ ALL = [(version, method) for version in (1, 2, 3) for method in (0, 1)]
 NOISE = random.Random(7).randbytes(50_000)  # noqa: S311 - a fixture, not a secret
 
 
-def test_a_plain_bundle() -> None:
-    data = plain_bundle("gfx942:xnack+", "gfx1100")
-
-    (bundle,) = read_bundles(data)
-
-    assert bundle.form == "plain"
-    assert bundle.targets == {"gfx942:xnack+", "gfx1100"}
-    assert [(entry.kind, entry.target) for entry in bundle.entries] == [
-        ("host", ""),
-        ("hipv4", "gfx942:xnack+"),
-        ("hipv4", "gfx1100"),
-    ]
-    assert len(data) - 4096 < bundle.size <= len(data)
-    # an entry without bytes is no code, and padding holds no bundle
-    (bundle,) = read_bundles(plain_bundle("gfx900", code=b""))
-    assert [entry.target for entry in bundle.entries] == ["", "gfx900"]
-    assert bundle.targets == frozenset()
-    assert read_bundles(b"") == read_bundles(bytes(9000)) == ()
-
-
 @pytest.mark.parametrize(("version", "method"), ALL)
 def test_a_compressed_bundle(version: int, method: int) -> None:
     inner = plain_bundle("gfx90a:sramecc+:xnack-", "gfx9-4-generic", code=NOISE)

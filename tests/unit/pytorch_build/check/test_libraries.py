@@ -75,17 +75,6 @@ def test_headers_are_read() -> None:
     assert facts.sections[".text"][1] == 100
 
 
-def test_a_sound_wheel() -> None:
-    wheel = make_view(
-        files={
-            "torch/_C.cpython-312-x86_64-linux-gnu.so": library("libtorch_x.so", rpath=("$ORIGIN/lib",)),
-            "torch/lib/libtorch_x.so": library("libc.so.6", "libother.so", rpath=("${ORIGIN}",)),
-            "torch/lib/libother.so": library("libc.so.6"),
-        }
-    )
-    assert found(wheel) == []
-
-
 def elf_of(**facts: Any) -> ElfFacts:
     return ElfFacts(**{"machine": "EM_X86_64", "kind": "ET_DYN", "stack": "RW", **facts})
 
@@ -101,6 +90,7 @@ BY_SONAME = {
 }
 TWINS = {"a/libx.so.1": elf_of(soname="libx.so.1"), "b/libx.so.1": elf_of(soname="libx.so.1")}
 ROCM = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
+PROGRAM = {"torch/bin/test_api": elf_of(program=True, rpath=("/lib/intel64",))}
 DATA = {
     "torch-2.10.0a0+cpu.data/platlib/pkg/a.so": library("libb.so", rpath=("$ORIGIN/lib",)),
     "pkg/lib/libb.so": library(),
@@ -108,80 +98,45 @@ DATA = {
 }
 
 
+def judged(name: str, files: dict[str, ElfFacts], *requires: str) -> list[tuple[str, str]]:
+    seen = found(make_view(name, files=files, requires=requires))
+    assert {where for _, where, _ in seen} <= {next(iter(files))}
+    return [(severity, said) for severity, _, said in seen]
+
+
+def test_wheels_require_what_gives_their_libraries() -> None:
+    assert judged(AUDIO, NEEDS, "torch==2.13.0") == []
+    assert judged(AUDIO, NEEDS) == [
+        ("error", "It needs libtorch.so, libc10.so of torch, but METADATA does not require torch."),
+        ("error", "It needs libamdhip64.so.7 of rocm, but METADATA does not require rocm."),
+    ]
+    # torch itself must hold its libraries, and ROCm's wheels load each other
+    own = {"torch/lib/libtorch.so": library("libtorch_cpu.so")}
+    unresolved = [("error", "It needs libtorch_cpu.so: unresolved dependency.")]
+    assert judged(TORCH_WHEEL, own, "rocm[libraries]==7") == unresolved
+    assert judged(ROCM, {"_rocm/lib/libhipblas.so.3": library("libamdhip64.so.7")}) == []
+    assert judged(TORCH_WHEEL.replace("linux", "manylinux_2_28"), MACHINE) == [("error", SAYS_MACHINE)]
+
+
 @pytest.mark.parametrize(
-    ("name", "files", "requires", "expected"),
+    ("files", "severity", "words"),
     [
-        (AUDIO, NEEDS, ["torch==2.13.0"], []),
-        (
-            AUDIO,
-            NEEDS,
-            [],
-            [
-                ("error", "It needs libtorch.so, libc10.so of torch, but METADATA does not require torch."),
-                ("error", "It needs libamdhip64.so.7 of rocm, but METADATA does not require rocm."),
-            ],
-        ),
-        # torch itself must hold its libraries
-        (
-            TORCH_WHEEL,
-            {"torch/lib/libtorch.so": library("libtorch_cpu.so")},
-            ["rocm[libraries]==7"],
-            [("error", "It needs libtorch_cpu.so: unresolved dependency.")],
-        ),
-        (
-            TORCH_WHEEL,
-            {"a.so": library("libx.so", "liby.so")},
-            [],
-            [("error", "It needs libx.so, liby.so: unresolved dependency.")],
-        ),
-        # ROCm's wheels load each other
-        (ROCM, {"_rocm/lib/libhipblas.so.3": library("libamdhip64.so.7")}, [], []),
-        (TORCH_WHEEL, MACHINE, [], [("warning", SAYS_MACHINE)]),
-        (TORCH_WHEEL.replace("linux", "manylinux_2_28"), MACHINE, [], [("error", SAYS_MACHINE)]),
-        (
-            TORCH_WHEEL,
-            OFF,
-            [],
-            [
-                (
-                    "warning",
-                    "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: it is found",
-                )
-            ],
-        ),
-        (TORCH_WHEEL, BY_SONAME, [], [("warning", "libb.so.1 is in the wheel as pkg/libb.so, but not")]),
-        (TORCH_WHEEL, DATA, [], []),
-        (TORCH_WHEEL, {"a.so": library(stack="RWE")}, [], [("error", "It asks for an executable stack.")]),
-        (TORCH_WHEEL, {"a.so": library(stack="")}, [], [("warning", "It has no PT_GNU_STACK header")]),
-        (
-            TORCH_WHEEL,
-            {"a.so": library(machine="EM_AARCH64")},
-            [],
-            [("error", "It is for EM_AARCH64; the tag is linux_x86_64.")],
-        ),
+        ({"a.so": library("libx.so", "liby.so")}, "error", "It needs libx.so, liby.so: unresolved depend"),
+        (MACHINE, "warning", SAYS_MACHINE),
+        (OFF, "warning", "libb.so is in the wheel as pkg/lib/libb.so, but not on this file's RPATH: it is"),
+        (BY_SONAME, "warning", "libb.so.1 is in the wheel as pkg/libb.so, but not"),
+        (DATA, "", ""),
+        ({"a.so": library(stack="RWE")}, "error", "It asks for an executable stack."),
+        ({"a.so": library(stack="")}, "warning", "It has no PT_GNU_STACK header"),
+        ({"a.so": library(machine="EM_AARCH64")}, "error", "It is for EM_AARCH64; the tag is linux_x86_64."),
         # code objects and relocatables are not loaded
-        (
-            TORCH_WHEEL,
-            {"a.hsaco": library(machine="EM_AMDGPU", stack=""), "b.o": library("x", kind="ET_REL")},
-            [],
-            [],
-        ),
-        (TORCH_WHEEL, {"a.so": elf_of(debug_bytes=7)}, [], [("note", "7 bytes of debug sections.")]),
-        (
-            TORCH_WHEEL,
-            TWINS,
-            [],
-            [("warning", "2 files have the SONAME libx.so.1: a/libx.so.1, b/libx.so.1. One of them is")],
-        ),
+        ({"a.hsaco": library(machine="EM_AMDGPU", stack=""), "b.o": library("x", kind="ET_REL")}, "", ""),
+        ({"a.so": elf_of(debug_bytes=7)}, "note", "7 bytes of debug sections."),
+        (TWINS, "warning", "2 files have the SONAME libx.so.1: a/libx.so.1, b/libx.so.1. One of them is"),
         # programs name no folders of one machine either
-        (
-            TORCH_WHEEL,
-            {"torch/bin/test_api": elf_of(program=True, rpath=("/lib/intel64",))},
-            [],
-            [("error", "Its RPATH names folders of one machine: /lib/intel64.")],
-        ),
+        (PROGRAM, "error", "Its RPATH names folders of one machine: /lib/intel64."),
         *(
-            (TORCH_WHEEL, {"torch/lib/a.so": library(rpath=("$ORIGIN", entry))}, [], [(severity, words)])
+            ({"torch/lib/a.so": library(rpath=("$ORIGIN", entry))}, severity, words)
             for entry, severity, words in (
                 ("/home/me/lib", "error", "Its RPATH names folders of one machine: /home/me/lib."),
                 ("lib", "error", "Its RPATH names folders of one machine"),
@@ -191,18 +146,15 @@ DATA = {
             )
         ),
         *(
-            (TORCH_WHEEL, {"torch/lib/a.so": library(rpath=(entry,))}, [], [])
+            ({"torch/lib/a.so": library(rpath=(entry,))}, "", "")
             for entry in ("$ORIGIN", "${ORIGIN}/../lib", "$ORIGIN/../..", "$ORIGIN/../../_rocm_sdk_core/lib")
         ),
     ],
 )
-def test_what_a_loader_would_stumble_over(
-    name: str, files: dict[str, ElfFacts], requires: list[str], expected: list[tuple[str, str]]
-) -> None:
-    seen = found(make_view(name, files=files, requires=requires))
-    assert [severity for severity, _, _ in seen] == [severity for severity, _ in expected]
-    assert all(said.startswith(words) for (_, _, said), (_, words) in zip(seen, expected, strict=True))
-    assert {where for _, where, _ in seen} <= {next(iter(files))}
+def test_what_a_loader_would_stumble_over(files: dict[str, ElfFacts], severity: str, words: str) -> None:
+    seen = judged(TORCH_WHEEL, files)
+    assert [one for one, _ in seen] == ([severity] if severity else [])
+    assert all(said.startswith(words) for _, said in seen)
 
 
 def test_policy_may_assume_providers_and_preloaded_libraries() -> None:

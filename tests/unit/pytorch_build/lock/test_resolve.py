@@ -91,40 +91,12 @@ def test_locks_commits_and_versions(world: World, git: Git) -> None:
     assert dev.version("torch", gpu=True) == f"2.10.0a0+git{world.torch[:8]}.rocm7.10.0"
 
 
-def test_a_version_names_the_torch_of_another_release_where_the_ref_says_so(world: World) -> None:
-    lock = world.resolve(world.with_source("audio", torch_in_version=True))
-    assert lock.version("audio", gpu=True) == "2.9.0+torch2.10.rocm7.10.0"
-    assert lock.version("audio", gpu=False) == "2.9.0+torch2.10.cpu"
-    same = world.resolve(world.with_source("audio", torch_in_version=True), explicit={"audio": "main"})
-    assert same.version("audio", gpu=True) == "2.10.0a0+rocm7.10.0"
-
-
-def test_tritons_version_has_the_commit_that_its_setup_adds(world: World) -> None:
-    assert world.resolve().version("triton", gpu=True) == "3.6.0+rocm7.10.0"
-    commit = world.commit("triton", {"setup.py": "def get_git_commit_hash(length=8): ...\n"})
-    lock = world.resolve(explicit={"triton": commit})
-    assert lock.project("triton").tagged
-    assert lock.version("triton", gpu=True) == f"3.6.0+git{commit[:8]}.rocm7.10.0"
-    assert lock.version("torch", gpu=True) == "2.10.0a0+rocm7.10.0"
-
-
 def test_without_pin_files_the_defaults_hold(world: World, git: Git) -> None:
     git(world.root / "torch", "rm", "--quiet", "related_commits")
     world.commit("torch", {})
     assert world.resolve().project("audio").commit == world.newer_audio
     with pytest.raises(SourceError, match=r"audio should come from torch's tree, but related_commits of"):
         world.resolve(require_related_commit=True)
-
-
-def test_a_prebuilt_torch_is_locked_as_its_requirement(world: World) -> None:
-    ref = replace(world.with_source("torch", prebuilt="torch==2.13.0+cpu"), components=("audio",))
-    ref = replace(ref, projects={**ref.projects, "audio": replace(ref.projects["audio"], pin="")})
-    lock = world.resolve(ref, rocm_version="")
-    assert list(lock.projects) == ["torch", "audio"]
-    assert lock.project("torch").prebuilt == "torch==2.13.0+cpu"
-    assert lock.project("torch").base_version == "2.13.0"
-    assert lock.project("torch").commit == ""
-    assert lock.project("audio").versions == {"cpu": "2.10.0a0+cpu"}
 
 
 @pytest.mark.parametrize("requirement", ["audio==1", "torch = 2", "==2"])

@@ -240,16 +240,6 @@ def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
         stored_lock(run.context())
 
 
-def test_a_lock_that_serves_is_given_without_asking_anybody(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "resolve", lambda *_, **__: pytest.fail("resolved again"))
-    lock = run.put_lock()
-    assert source_lock(run.context(), RocmOptions()) == lock
-    assert source_lock(run.context("cpu"), RocmOptions()) == lock
-    assert source_lock(run.context(), RocmOptions(source=SourceOptions(version=lock.rocm_version))) == lock
-
-
 def test_origins_of_real_repositories_make_no_sample(run: Any) -> None:
     found = module.origins(run.common(), run.context(ref="nightly").ref, {"https://github.com/": "/mirror/"})
     assert dict(found.mirrors) == {"https://github.com/": "/mirror/"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -31,27 +30,6 @@ def written(folder: Path, text: str, name: str = "refs.toml") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_windows_builds_other_components_and_another_triton() -> None:
-    nightly = refs.torch_ref("nightly", platform="windows")
-    assert nightly.components == ("torch", "audio", "vision")
-    assert nightly.projects["triton"].origin == "https://github.com/triton-lang/triton-windows.git"
-    assert re.fullmatch("[0-9a-f]{40}", nightly.projects["triton"].ref)
-    assert nightly.projects["triton"].pin == ""
-    old = refs.torch_ref("release/2.7", platform="windows")
-    assert (old.components, old.platforms["windows"]) == ((), "unsupported")
-
-
-def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:
-    mine = refs.torch_ref("mine", written(tmp_path, ISSUE))
-    assert mine.components == ("audio", "vision")
-    assert mine.projects["torch"].prebuilt == "torch==2.13.0"
-    assert mine.projects["audio"].origin == "/path/to/torchaudio"
-    assert mine.projects["audio"].env == {"BUILD_SOX": "0", "USE_FFMPEG": "0"}
-    assert mine.projects["vision"].origin == str(tmp_path.parent / "torchvision")
-    assert mine.projects["vision"].build_requirements == ("setuptools<81",)
-    assert mine.pythons == ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 def test_a_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
@@ -128,11 +106,6 @@ def test_bad_files_are_refused_by_key_path(tmp_path: Path, text: str, said: str)
     with pytest.raises(DataError, match=said) as caught:
         refs.load_refs(written(tmp_path, text))
     assert "refs.toml" in str(caught.value)
-
-
-def test_an_unknown_ref_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"Did you mean 'release/2\.9'"):
-        refs.torch_ref("releases/2.9")
 
 
 def test_only_narrows_down_in_build_order(tmp_path: Path) -> None:

@@ -30,13 +30,6 @@ def _heads(made: Mapping[str, Path]) -> dict[str, str]:
     return {name: _git(path, "rev-parse", "main") for name, path in made.items()}
 
 
-def test_makes_every_repository_with_a_main_branch(sample: Mapping[str, Path]) -> None:
-    assert set(sample) == {"triton", "torch", "audio", "vision", "apex", "miniblas", "minivec"}
-    assert all(path.name == name and path.parent.name == "repos" for name, path in sample.items())
-    assert all(len(commit) == 40 for commit in _heads(sample).values())
-    assert {_git(path, "symbolic-ref", "HEAD") for path in sample.values()} == {"refs/heads/main"}
-
-
 def test_nobodys_settings_change_a_commit(
     sample: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,14 +65,6 @@ def test_nobodys_settings_change_a_commit(
     assert _heads(made) == _heads(sample)
     refs = "for-each-ref", "--format=%(refname) %(objectname)"
     assert _git(made["torch"], *refs) == _git(sample["torch"], *refs)
-
-
-def test_every_template_is_in_its_repository_and_no_mode_differs(sample: Mapping[str, Path]) -> None:
-    for name, path in sample.items():
-        listed = [line.split("\t") for line in _git(path, "ls-tree", "-r", "main").splitlines()]
-        templates = set(samples._template_files(name))
-        assert {file for mode, file in listed if mode.startswith("100644")} >= templates
-        assert all(mode.startswith(("100644", "160000")) for mode, _ in listed)
 
 
 def test_a_second_call_starts_no_process(sample: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

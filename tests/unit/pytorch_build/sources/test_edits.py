@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +10,7 @@ from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tests.conftest import Commit, Git, Write
 
@@ -88,25 +87,6 @@ def test_only_the_stash_of_this_run_is_dropped(tree: Path, write_files: Write, g
     git(tree, "stash", "push", "--quiet")
     assert edits.drop_if_ours(stash, [])
     assert len(git(tree, "stash", "list").splitlines()) == 2
-
-
-SHOW = """
-import os, pathlib, sys
-pathlib.Path("seen").write_text("\\n".join([os.getcwd(), *sys.argv, *os.environ]))
-"""
-
-
-def test_the_script_runs_without_arguments_in_the_tree(
-    tmp_path: Path, write_files: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setenv("HIP_PATH", "/opt/rocm/hip")
-    write_files(tmp_path, {edits.SCRIPT: SHOW})
-    edits.hipify(tmp_path, Path(sys.executable))
-    folder, script, *names = (tmp_path / "seen").read_text().splitlines()
-    assert (Path(folder), script) == (tmp_path, edits.SCRIPT)
-    assert "PYTHONPATH" not in names
-    assert {"HIP_PATH", "PYTHONDONTWRITEBYTECODE"} <= set(names)
 
 
 def test_what_the_users_settings_ignore_is_committed_if_hipify_made_it(

@@ -35,19 +35,6 @@ def _no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_sample")
-def test_a_managed_tree_is_what_the_lock_says(run: Any) -> None:
-    tree = managed_tree(run.context(), CHOICES, run.lock(), "torch")
-    assert tree.path == run.root / "src" / "sample" / "torch"
-    assert tree.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
-    assert tree.inputs == {"origin": "sample:torch", "commit": "2" * 40, "hipify": True}
-    assert tree.options.depth == 0
-    cpu = managed_tree(run.context("cpu"), CHOICES, run.lock(), "audio")
-    assert cpu.version == "2.10.0a0+cpu.sample"
-    forced = managed_tree(run.context(force=True), CHOICES, run.lock(), "torch")
-    assert forced.options.force
-
-
-@pytest.mark.usefixtures("_no_sample")
 def test_a_managed_tree_is_checked_out_then_built_in(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 

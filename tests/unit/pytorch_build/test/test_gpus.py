@@ -145,22 +145,6 @@ def test_the_kernel_is_asked_first_in_the_order_of_its_nodes() -> None:
     assert [one.target for one in this_machine().gpus] == ["gfx942"]
 
 
-@pytest.mark.parametrize(
-    ("program", "printed", "targets"),
-    [
-        ("rocminfo", ROCMINFO, ["gfx942", "gfx1100"]),
-        ("offload-arch", "gfx1151\n", ["gfx1151"]),
-        ("amdgpu-arch", "gfx1201\r\ngfx1201\r\n", ["gfx1201", "gfx1201"]),
-    ],
-)
-def test_where_there_is_no_driver_of_linux_programs_are_asked(
-    said: dict[str, str], program: str, printed: str, targets: list[str]
-) -> None:
-    said[program] = printed
-    found = this_machine()
-    assert (found.vendor, [one.target for one in found.gpus]) == ("amd", targets)
-
-
 def test_nvidias_machines_are_asked_with_their_own_program(said: dict[str, str]) -> None:
     said["nvidia-smi"] = ""
     assert this_machine() == Machine()

@@ -79,19 +79,6 @@ def made(store: DirectoryStore, tested: Tested, *found: Record) -> Record:
     return of_shards(found, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942")
 
 
-@pytest.mark.parametrize(
-    ("config", "shard", "name"),
-    [
-        ("", None, "test_torch"),
-        ("default", Shard(index=1, count=1), "test_torch"),
-        ("default", Shard(index=2, count=6), "test_torch-2-of-6"),
-        ("inductor", Shard(index=2, count=6), "test_torch_inductor-2-of-6"),
-    ],
-)
-def test_only_all_shards_together_are_the_stage(config: str, shard: Shard | None, name: str) -> None:
-    assert stage_name(Origin(stage="test_torch", config=config), shard) == name
-
-
 def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
     cases = document("passed", "crashed", "xfailed", "flaky", "failed")
     report = Report(origin=ORIGIN, document=cases, shard=Shard(index=2, count=6))

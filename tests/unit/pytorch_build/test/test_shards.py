@@ -18,7 +18,6 @@ from pytorch_build.test.shards import (
     BALANCE,
     Durations,
     FileDuration,
-    Part,
     Plan,
     Shard,
     for_run,
@@ -122,15 +121,6 @@ def takes(made: Plan, test: str) -> Mapping[int, int]:
         )
         for at in range(1, count + 1)
     }
-
-
-def test_longer_names_count_before_shorter_ones() -> None:
-    part = Part(file="t.py", keep=("t.py", "t.py::A::x"), drop=("t.py::A",))
-    assert part.takes("t.py::B::x")
-    assert part.takes("t.py::A::x[1]")
-    assert not part.takes("t.py::A::y")
-    assert not part.takes("t.py::A")
-    assert not part.takes("other.py::A")
 
 
 NAMES = st.integers(0, 7).map(lambda at: f"test_{at}.py")

@@ -171,13 +171,6 @@ def names(found: tuple[TestFile, ...]) -> list[str]:
     return [one.module for one in found]
 
 
-def test_the_data_holds_the_files_that_run_on_every_commit() -> None:
-    found = chosen_files(configuration("default"), KNOWN, gpu=True)
-    assert sorted(names(found)) == sorted(one for one in KNOWN if "/" not in one and one != "test_ops")
-    # files for GPUs alone have no test without one
-    assert "test_cuda" not in names(chosen_files(configuration("default"), KNOWN, gpu=False))
-
-
 VERIFY = "tools/dynamo/verify_dynamo"
 
 
@@ -194,23 +187,6 @@ def test_inductor_begins_with_upstreams_own_look_at_the_compiler(tmp_path: Path)
     assert first not in chosen_files(chosen, known, gpu=False, scripts=False)
     assert first not in chosen_files(chosen, known, gpu=False, exclude=[VERIFY])
     assert first not in chosen_files(configuration("default"), known, gpu=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "ran"),
-    [
-        ("default", "unique", {("pytest", ())}),
-        ("distributed", "all", {("run_test", ("--distributed-tests",))}),
-        ("inductor", "unique", {("pytest", ()), ("run_test", ("--inductor",))}),
-    ],
-)
-def test_each_configuration_runs_by_upstreams_runner_where_upstream_does(
-    name: str, gpus: str, ran: set[Any]
-) -> None:
-    chosen = configuration(name)
-    assert {(one.runner, one.arguments) for one in chosen_files(chosen, KNOWN, gpu=True)} == ran
-    assert chosen.gpus == gpus
-    assert all(module(one) == one for step in chosen.steps for one in (*step.files, *step.gpu_files))
 
 
 def test_what_is_included_takes_the_place_and_what_is_excluded_is_left_out() -> None:

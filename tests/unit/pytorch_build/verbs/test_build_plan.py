@@ -59,24 +59,6 @@ def test_every_project_is_planned_for_either_platform(
     assert ("host wheel" in steps) is (project in {"torch", "vision"})
 
 
-def test_torch_on_windows_and_for_cpu(planned: Callable[..., Any]) -> None:
-    made = planned("torch", "--platform", "windows")
-    assert made["version"] == VERSION
-    assert made["env"]["libuv_ROOT"].startswith("C:\\b\\wheels\\.cache\\toolchain\\libuv-")
-    assert made["env"]["PATH"].endswith(";%PATH%")
-    assert "MAX_JOBS" not in made["env"], "this machine's cores are not its"
-    assert "host wheel" not in " | ".join(planned("torch", "--no-split")["after"])
-    cpu = planned("torch", "--gpu-family", "cpu")
-    assert (cpu["platform"], "ROCM_HOME" in cpu["env"]) == (this_platform(), False)
-    assert len(cpu["environment"]) == 2, "the lock and triton"
-    assert int(cpu["env"]["MAX_JOBS"]) > 0
-    drops = {drop["path"]: drop for drop in made["file_drops"]}
-    assert "torch/lib/libomp140.x86_64.dll" in drops
-    assert "initialize_process" in drops["torch/_rocm_init.py"]["content"]
-    assert made["as_locked"] == ["ninja"]
-    assert "nox -s prepare has been run." in made["assumptions"]
-
-
 def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_path: Path) -> None:
     own = tmp_path / "own"
     capture(["git", "clone", "--quiet", tmp_path / ".cache" / "sample" / "repos" / "torch", own])

@@ -10,7 +10,7 @@ from core.run.plan import Plan
 from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
-from pytorch_build.verbs.resolve import any_context, rows
+from pytorch_build.verbs.resolve import any_context
 from rocm_packaging.origin import release_indexes
 from tests.plans import plan
 from tests.unit.pytorch_build.lock.test_plan import cell
@@ -63,15 +63,6 @@ def test_an_origin_that_has_gone_is_named(front: Any, tmp_path: Path) -> None:
         *("--git-mirror", f"{tmp_path / 'upstream' / 'audio'}={tmp_path / 'moved'}"),
     )
     assert moved.code == 0, moved.said
-
-
-def test_rows_say_what_is_prebuilt(run: Any) -> None:
-    lock = run.lock()
-    torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
-    lock = lock.model_copy(update={"projects": {**lock.projects, "torch": torch}})
-    table = {row[0]: row for row in rows(lock, gpu=True)}
-    assert table["torch"] == ("torch", "prebuilt", "torch==2.13.0", "")
-    assert table["audio"][2:] == ("2.10.0a0+devrocm7.99.0.dev0.sample", "sample:audio main")
 
 
 def test_a_machine_without_a_gpu_resolves_all_the_same(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,6 @@ import pytest
 
 from core import process
 from core.env import engines
-from core.packages import resolution
 from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
@@ -80,26 +78,6 @@ def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
     assert asked.limits.test_seconds == 5
     assert asked.limits.file_seconds > 5
     assert bench.tests.commit == ONE
-
-
-def test_named_sources_take_the_place_of_the_run(
-    run: Any, front: Front, done: list[Any], tmp_path: Path, make_wheel: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.put_lock()
-    asked: list[Any] = []
-
-    def resolve(one: Any) -> Any:
-        asked.append(one)
-        return ()
-
-    monkeypatch.setattr(resolution, "resolve", resolve)
-    links = tmp_path / "links"
-    make_wheel(links, "torch", "2.10.0", fields=[("Requires-Dist", "numpy")])
-    answer = front(*SAMPLE, "--find-links", str(links), "--torch-version", "2.10.0")
-    assert answer.code == 0, answer.said
-    assert done[-1][2]["source"] == str(links)
-    assert "torch==2.10.0 --hash" in done[0][0][-1].files[0].read_text()
-    assert (asked[0].requirements, asked[0].constraints) == (("numpy",), ("pytest==1",))
 
 
 def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: list[Any]) -> None:
@@ -231,16 +209,6 @@ def test_only_devices_that_are_there_are_handed_on(tmp_path: Path) -> None:
     (dri / "renderD128").touch()
     (dri / "by-path").mkdir()
     assert devices_here((kfd, dri)) == ((kfd, dri), (kfd.stat().st_gid,))
-
-
-def test_the_session_runs_again_inside_with_its_words() -> None:
-    words = command("podman", job("-k", "a b; rm", "--shard", "2/6", python="3.12"))
-    assert words[0] == "podman"
-    assert words[-3:-1] == ("bash", "-euc")
-    session = shlex.split(words[-1].rpartition("exec ")[2])
-    assert session == [*("nox", "-s", "test_torch", "-P", "3.12", "--"), *("-k", "a b; rm", "--shard", "2/6")]
-    assert "NOX_ENVDIR=/tmp/nox" in words[-1]
-    assert "-P" not in command("docker", job())[-1]
 
 
 def test_values_of_variables_stand_in_no_command_line() -> None:

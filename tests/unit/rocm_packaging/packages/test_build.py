@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-OVERLAY = "share/therock"
-
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
@@ -119,16 +117,6 @@ def test_the_sdist_says_that_its_requirements_are_made_later(artifacts: Path) ->
     assert b"Dynamic: Requires-Dist\nDynamic: Provides-Extra\n" in in_sdist(built.files[0].path, "PKG-INFO")
     assert "rocm-7.99.0.dev0+sample/src/rocm_sdk/_dist_info.py" in names
     assert not any("__pycache__" in name for name in names)
-
-
-def test_same_inputs_same_bytes(tmp_path: Path) -> None:
-    for make in (unsplit_set, split_set):
-        artifacts = make(tmp_path / make.__name__)
-        one, two = (
-            build(request(artifacts, output_dir=tmp_path / f"{make.__name__}-{jobs}", jobs=jobs))
-            for jobs in (1, 3)
-        )
-        assert [file.sha256 for file in one.files] == [file.sha256 for file in two.files]
 
 
 @pytest.mark.parametrize(

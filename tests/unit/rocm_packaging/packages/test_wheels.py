@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rocm_packaging.packages import layouts, wheels
-from rocm_packaging.packages.layouts import packages
+from rocm_packaging.packages import wheels
 from rocm_packaging.packages.plan import Distribution
 from tests.unit.rocm_packaging.artifact_sets import executed
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from types import ModuleType
 
 DISTRIBUTION = Distribution(
     version="10.1.0",
@@ -81,67 +79,3 @@ def test_targets_are_those_of_the_installed_libraries(monkeypatch: pytest.Monkey
     assert module.get_targets() == ["gfx942", "gfx1100", "gfx1101"]
     monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx110X-all", "gfx1100"])
     assert module.get_targets() == ["gfx1100", "gfx1101"]
-
-
-def test_libraries_are_found_by_their_patterns() -> None:
-    paths = [
-        "lib/libamdhip64.so.7",
-        "lib/rocm_sysdeps/lib/librocm_sysdeps_liblzma.so.5",
-        "lib/librocm-openblas.so.0",
-    ]
-    assert layouts.libraries_in("core", paths, "linux") == {"amdhip64", "rocm_sysdeps_liblzma"}
-    assert layouts.libraries_in("libraries", ["bin/rocm_hipblas.dll"], "windows") == {"hipblas"}
-
-
-def test_scripts_are_those_with_a_program() -> None:
-    programs = packages().programs
-    paths = ["bin/hipcc", "bin/amdclang++", "bin/unknown", "lib/hipconfig"]
-    found = wheels.scripts(programs, paths, "linux")
-    assert found == {"amdclang++": "bin/amdclang++", "hipcc": "bin/hipcc"}
-    assert wheels.scripts(programs, ["bin/hipInfo.exe"], "windows") == {"hipInfo": "bin/hipInfo.exe"}
-
-
-def test_every_script_has_its_function() -> None:
-    programs = packages().programs
-    found = {name: f"bin/{name}" for name in programs}
-    module = ModuleType("cli")
-    exec(compile(wheels.cli("core", found, programs), "_cli.py", "exec"), module.__dict__)  # noqa: S102 - our own file
-    calls: list[tuple[str, bool]] = []
-    module.__dict__["_run"] = lambda path, expand: calls.append((path, expand))
-    for name in programs:
-        getattr(module, wheels.function_of(name))()
-    assert calls == [(f"bin/{name}", program.expand) for name, program in programs.items()]
-    assert wheels.function_of("amdclang++") == "amdclangxx"
-    assert not programs["offload-arch"].expand
-    assert programs["hipcc"].expand
-
-
-def of_two_families(*, split: bool) -> ModuleType:
-    two = {"gfx1100": ("gfx1100",), "gfx942": ("gfx942",)}
-    made = Distribution(
-        version="10.1.0", platform="linux", families=two, libraries=(), split=split, linux=tuple(two)
-    )
-    return loaded(distribution=made)
-
-
-def test_extras_are_of_packages_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", "gfx942")
-    assert of_two_families(split=False).get_extras() == {
-        "libraries": ["rocm-sdk-libraries-gfx942==10.1.0"],
-        "devel": ["rocm-sdk-devel==10.1.0"],
-    }
-    assert set(of_two_families(split=True).get_extras()) == {
-        *("libraries", "devel", "device", "device-all", "device-gfx1100", "device-gfx942")
-    }
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("order", [("gfx942", "gfx1100"), ("gfx1100", "gfx942")])
-def test_the_first_gpu_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
-) -> None:
-    program = tmp_path / "offload-arch"
-    program.write_text("#!/bin/sh\n" + "".join(f"echo {target}\n" for target in order), encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert of_two_families(split=True).determine_target_family() == order[0]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.families import gpu_targets
 from pytorch_build.check.bundles import code_objects, read_bundles
 from rocm_packaging.packages import layouts
 from rocm_packaging.packages.layouts import packages
@@ -15,7 +14,6 @@ from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, 
 from tests.unit.rocm_packaging.artifact_sets import PRELOADED
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import ModuleType
 
 
@@ -27,11 +25,6 @@ def hipcc() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
-
-
-def test_families_are_real_ones() -> None:
-    for family, targets in FAMILY_TARGETS.items():
-        assert gpu_targets(family) == targets
 
 
 def test_every_library_that_torch_preloads_is_there_and_known() -> None:
@@ -50,32 +43,6 @@ def test_every_artifact_belongs_to_a_package() -> None:
     assert {one.artifact[0] for one in data_files(split=True)} <= common | set(data.libraries.artifacts)
 
 
-def test_hipcc_sorts_its_arguments(hipcc: ModuleType) -> None:
-    given = (
-        "-c a.hip -o a.o --offload-arch=gfx942,gfx950 --offload-arch=gfx942 -O2 -fno-gpu-rdc -MF a.d "
-        "--rocm-path=/x -mllvm -amdgpu-early-inline-all=true -x hip b.txt"
-    )
-    targets, host, sources = hipcc.split(given.split())
-    assert targets == ["gfx942", "gfx950"]
-    assert sources == ["a.hip", "b.txt"]
-    assert " ".join(host) == "-c -x c++ a.hip -o a.o -O2 -MF a.d -x c++ b.txt"
-    # objects among what is linked are no C++
-    assert hipcc.split(["a.hip", "b.o"])[1] == ["-x", "c++", "a.hip", "-x", "none", "b.o"]
-
-
-def test_hipcc_names_bundles_by_their_digest(hipcc: ModuleType, tmp_path: Path) -> None:
-    def name(*targets: str, source: bytes = b"code") -> str:
-        data = hipcc.bundle(targets, source)
-        with hipcc.bundled(data, beside=tmp_path / "a.o") as path:
-            assert path.read_bytes() == data
-        assert not path.exists()
-        return str(path.name)
-
-    # a compiler cache sees no more of it
-    assert name("gfx942") == name("gfx942") != name("gfx90a")
-    assert name("gfx942") != name("gfx942", source=b"other")
-
-
 def test_hipcc_bundles_and_compresses_as_clang_does(hipcc: ModuleType) -> None:
     data = hipcc.bundle(["gfx942", "gfx1100"], b"code")
     for made in (data, hipcc.compressed(data)):
@@ -90,22 +57,6 @@ def test_hipcc_bundles_and_compresses_as_clang_does(hipcc: ModuleType) -> None:
 def test_hipcc_refuses_what_is_no_target(hipcc: ModuleType, target: str) -> None:
     with pytest.raises(hipcc.WrongUse):
         hipcc.code_object(target)
-
-
-def test_device_code_needs_the_device_libraries(
-    hipcc: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(hipcc, "ROOT", tmp_path)
-    folder = tmp_path / "lib/llvm/amdgcn/bitcode"
-    folder.mkdir(parents=True)
-    for name in ("ocml", "oclc_isa_version_942"):
-        (folder / f"{name}.bc").touch()
-    made = tmp_path / "k.o"
-    words = ["-x", "hip", "-c", "--cuda-device-only", "-nogpuinc", "-o", str(made), "k.hip"]
-    assert hipcc.main([*words, "--offload-arch=gfx942"]) == 0
-    assert made.read_bytes() == hipcc.bundle(["gfx942"])
-    with pytest.raises(hipcc.WrongUse, match="cannot find ROCm device library for gfx1100"):
-        hipcc.main([*words, "--offload-arch=gfx942,gfx1100"])
 
 
 def test_the_split_variant_keeps_each_target_apart() -> None:

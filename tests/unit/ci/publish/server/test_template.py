@@ -242,20 +242,6 @@ def test_the_rule_passes_on_what_the_function_follows_and_nothing_of_a_release(t
         assert key.endswith(suffixes) == (folder_of(Change(bucket="b", key=key), folders) is not None)
 
 
-def test_messages_that_fail_are_kept_and_the_queue_waits_longer_than_the_function(template: Template) -> None:
-    function = template.resources["PagesFunction"]["Properties"]
-    source = function["Events"]["Changes"]["Properties"]
-    queue = template.resources["ChangesQueue"]["Properties"]
-    assert queue["VisibilityTimeout"] >= 6 * function["Timeout"] + source["MaximumBatchingWindowInSeconds"]
-    assert queue["RedrivePolicy"]["deadLetterTargetArn"] == {"GetAtt": "FailedQueue.Arn"}
-    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert source["ScalingConfig"]["MaximumConcurrency"] <= function["ReservedConcurrentExecutions"]
-    alarm = template.resources["FailedAlarm"]["Properties"]
-    assert alarm["Dimensions"][0]["Value"] == {"GetAtt": "FailedQueue.QueueName"}
-    failed = template.resources["FailedQueue"]["Properties"]
-    assert failed["MessageRetentionPeriod"] > queue["MessageRetentionPeriod"]
-
-
 def test_no_alias_of_yaml_is_in_it_as_cloudformation_reads_none() -> None:
     text = TEMPLATE.read_text(encoding="utf-8")
     bare = re.sub(r'"[^"]*"|#.*', "", text)

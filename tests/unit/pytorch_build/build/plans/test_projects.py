@@ -64,29 +64,12 @@ def own(plan_env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in plan_env.items() if name.startswith(("TRITON_", "LLVM_"))}
 
 
-def test_requirements_of_the_tree_come_last(plan: Plan) -> None:
-    tree = {"files": frozenset({"setup.py", "python/requirements.txt"}), "build_requires": ("pybind11",)}
-    made = plan("triton", version=TRITON, tree=tree)
-    assert made.requirements_files == ("python/requirements.txt",)
-    assert made.requirements == ("setuptools", "wheel", "pybind11")
-    assert made.wheel_glob == "triton-*.whl"
-    audio = plan("audio", torch_version=TORCH, tree={"build_requires": ("numpy",)})
-    assert audio.requirements == ("setuptools", "wheel", "cmake", "ninja", "numpy")
-    assert audio.wheel_dir == PurePosixPath("/src/torch/dist")
-
-
 def test_older_triton_is_built_in_its_python_folder(plan: Plan) -> None:
     files = frozenset({"python/setup.py", "python/requirements.txt"})
     made = plan("triton", version=TRITON, tree={"files": files}, choices={"clean": True})
     assert made.commands[0].cwd == PurePosixPath("/src/torch/python")
     assert made.wheel_dir == PurePosixPath("/src/torch/python/dist")
     assert made.removes == ("python/dist", "python/build")
-
-
-def test_triton_keeps_its_name_from_the_refs_environment(plan: Plan) -> None:
-    made = plan("triton", version=TRITON, ref_env={"TRITON_WHEEL_NAME": "pytorch-triton-rocm"})
-    assert made.uninstall == ("pytorch-triton-rocm",)
-    assert made.wheel_glob == "pytorch_triton_rocm-*.whl"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sys
 import types
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,31 +16,6 @@ from tests.unit.pytorch_build.build.windows_listings import listing
 if TYPE_CHECKING:
     from tests.unit.pytorch_build.build.plans.conftest import Plan
 
-ATTENTION = ("FLASH_ATTENTION", "MEM_EFF_ATTENTION")
-
-
-def test_environment_of_family_cpu(plan: Plan) -> None:
-    made = plan("torch", gpu=False, version="2.10.0a0+cpu")
-    off = {name for name, value in made.env.items() if name.startswith("USE_") and value == "OFF"}
-    assert off == {f"USE_{one}" for one in ("ROCM", "CUDA", "MPI", "NUMA", *ATTENTION)}
-    version = {"PYTORCH_BUILD_VERSION": "2.10.0a0+cpu", "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": ""}
-    assert version.items() <= made.env.items()
-    assert made.removes == ("dist", "torch/_rocm_init.py", "build/lib*/torch/_rocm_init.py")
-    assert made.overlays == ()
-    name = "PYTORCH_EXTRA_INSTALL_REQUIREMENTS"
-    assert plan("torch").env[name] == "rocm[libraries]==7.10.0a20251120"
-    assert plan("torch", gpu=False, triton_version="3.6.0+cpu").env[name] == "triton==3.6.0+cpu"
-
-
-def test_command_and_requirements(plan: Plan) -> None:
-    files = frozenset({"pyproject.toml", "requirements.txt", "requirements-build.txt"})
-    made = plan("torch", tree={"files": files, "build_requires": ("numpy", "cmake>=3.27")})
-    assert made.commands[0].cwd == PurePosixPath("/src/torch")
-    assert made.requirements == ("build", "numpy", "cmake>=3.27")
-    assert made.as_locked == ()
-    older = plan("torch", tree={"files": frozenset({"setup.py", "requirements.txt"})})
-    assert older.requirements_files == ("requirements.txt",)
-
 
 @pytest.mark.parametrize(
     ("asked", "unchecked"), [("ninja", False), ("ninja>=1.10", False), ("ninja==1.11.1.3", True)]
@@ -52,17 +26,6 @@ def test_windows_takes_the_locks_ninja(plan: Plan, asked: str, *, unchecked: boo
     assert made.as_locked == ("ninja",)
     assert ("--skip-dependency-check" in made.commands[0].argv) is unchecked
     assert "--skip-dependency-check" not in plan("torch", tree=tree).commands[0].argv
-
-
-def test_overlays(plan: Plan) -> None:
-    (linux,) = plan("torch").overlays
-    assert linux.path == "torch/_rocm_init.py"
-    assert "check_version='7.10.0a20251120'" in (linux.content or "")
-    assert "'rccl'" in (linux.content or "")
-    init, openmp, uv, *_ = plan("torch", "windows").overlays
-    assert "'rccl'" not in (init.content or "")
-    assert openmp.source == PureWindowsPath("C:/openmp/libomp140.x86_64.dll")
-    assert (uv.path, uv.source) == ("torch/lib/uv.dll", PureWindowsPath("C:/uv/bin/uv.dll"))
 
 
 def test_windows_without_openmp(plan: Plan) -> None:
@@ -148,15 +111,6 @@ def test_flash_attention_as_asked(plan: Plan) -> None:
         plan("torch", choices=on)
     with pytest.raises(UsageError, match="family cpu has none"):
         plan("torch", "windows", gpu=False, choices=on)
-
-
-@given(st.booleans(), st.lists(st.sampled_from(["gfx908", "gfx942", "gfx1100", "gfx1030"])).map(tuple))
-def test_windows_needs_no_triton(triton: bool, targets: tuple[str, ...]) -> None:  # noqa: FBT001 - drawn
-    windows = WINDOWS
-    found = flash_attention(
-        None, platform=windows, gpu_targets=targets, triton_version="3.6.0" if triton else ""
-    )
-    assert found == bool({"gfx942", "gfx1100"} & set(targets))
 
 
 ALL = frozenset(LINUX.preloads)

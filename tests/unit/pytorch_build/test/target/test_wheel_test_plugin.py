@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,13 +41,6 @@ class TestFooCUDAMore(unittest.TestCase):
 def test_kinds(what): assert what != "c [d]"
 """
 
-FLAKY = """
-times = []
-def test_flaky():
-    times.append(1)
-    assert len(times) > 2, "not yet"
-def test_broken(): assert False, "never"
-"""
 
 CRASH = """
 import os, pytest
@@ -244,33 +236,6 @@ def test_a_plan_that_is_invalid_stops_pytest(tmp_path: Path, text: str) -> None:
     assert done.returncode == 4
     said = "Expecting property name" if text == "{" else "not a plan of schema 1"
     assert said in done.stdout + done.stderr
-
-
-def has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-@pytest.mark.skipif(has("pytest_rerunfailures"), reason="this environment can retry")
-def test_a_rule_that_retries_needs_what_retries(run: Callable[..., Ran]) -> None:
-    ran = run(FLAKY, rule("retry", "::test_flaky", retries=2))
-    assert ran.returncode == 4
-    assert "needs pytest-rerunfailures" in ran.output
-
-
-@pytest.mark.skipif(not has("xdist"), reason="pytest-xdist is not installed")
-def test_workers_tell_their_controller(run: Callable[..., Ran]) -> None:
-    rules = (
-        rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
-        rule("skip", "test/test_other.py::*", name="a.b"),
-    )
-    ran = run(TESTS, *rules, arguments=["test_foo.py", "-n2"])
-    (session,) = ran.sessions
-    assert len(session.collected) == len(ran.outcomes) == 8
-    assert ran.outcomes["TestFooCUDA::test_bar_cuda_float32"] == "skipped mine.skip"
-    assert session.rules == {
-        "mine.skip": ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",),
-        "a.b": (),
-    }
 
 
 def test_the_plugin_needs_the_standard_library_and_pytest_alone() -> None:
