@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ci.report import page_of
-from ci.report.html import render
+from ci.report.compare import Run, history_of
+from ci.report.html import render, render_history
 from core import console, files
 from core.errors import MissingInputError
 from tests import page_samples as samples
@@ -27,6 +29,7 @@ _PICTURES: dict[str, tuple[str, tuple[int, int], Literal["light", "dark"], str]]
     "run-page-failed.png": ("failed", (1000, 620), "light", "header"),
     "run-page-cells.png": ("cells", (1000, 640), "dark", "#filter"),
     "run-page-phone.png": ("failed", (390, 560), "light", "#cells"),
+    "history.png": ("history", (1100, 560), "light", "header"),
 }
 
 
@@ -35,11 +38,25 @@ def browser() -> str | None:
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
-def _pages() -> dict[str, Page]:
+def _pages() -> dict[str, str]:
     families, refs, pythons = samples.FAMILIES[:4], samples.REFS[2:], samples.PYTHONS[1:2]
     now = samples.run(families, refs, pythons, grown=800_000)
     before = samples.run(families, refs, pythons, run_id="122")
-    return {"failed": page_of(samples.broken()), "cells": page_of(now, before)}
+    return {
+        "failed": render(page_of(samples.broken())),
+        "cells": render(page_of(now, before)),
+        "history": render_history(history_of("linux", [_run(at) for at in range(12)])),
+    }
+
+
+def _run(at: int) -> tuple[Run, Page]:
+    """Make the run so many before the last; of the last three, a cell failed."""
+    run_id, failed = str(123 - at), samples.broken().groups
+    found = samples.run(
+        samples.FAMILIES[:9:2], ("nightly",), ("cp312",), run_id=run_id, grown=(12 - at) << 24
+    )
+    found = replace(found, groups=(*failed, *found.groups[1:])) if at < 3 else found  # noqa: PLR2004
+    return Run(run_id=run_id, address=f"../{run_id}-linux/reports/index.html"), page_of(found)
 
 
 def take() -> None:
@@ -52,8 +69,8 @@ def take() -> None:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        for name, page in _pages().items():
-            files.write_text(Path(folder) / f"{name}.html", render(page))
+        for name, text in _pages().items():
+            files.write_text(Path(folder) / f"{name}.html", text)
         # a sandbox takes rights that containers do not give
         running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for picture, (name, (width, height), scheme, begin) in _PICTURES.items():

@@ -18,6 +18,7 @@ from ci.promote import documents
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
 from core.http import links
+from core.run import RUN_ID
 from core.stores import Stored
 from core.wheel import parse_name
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
 _NEVER = (RELEASE_INDEX, "python-deps/")
-_RUN = re.compile(r"(?P<id>[A-Za-z0-9][A-Za-z0-9._-]*)-(?P<platform>linux|windows)")
+_RUN = re.compile(rf"(?P<id>{RUN_ID.pattern})-(?P<platform>linux|windows)")
 _PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*)$")
 _HERE, _ELSEWHERE = "store.invalid", "other.invalid"
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from ci.report.model import Cell, CellName, Change, Kind, Page, State
+from ci.report.model import CellName, Change, Kind, Page, State
 from ci.report.text import natural
 from core.data import Model, data_file
 from core.run import Platform
@@ -43,14 +43,17 @@ thresholds = data_file(Path(__file__).with_name("compare.toml"), Thresholds)
 
 def compare(before: Page, now: Page) -> tuple[Change, ...]:
     """Say what a run has other than the one before it, for the cells that both have."""
-    least = thresholds()
+    least, both = thresholds(), (before, now)
+    times = [{(it.cell, it.stage): it.seconds for it in one.builds if not it.failed} for one in both]
+    # by distribution: a wheel's version, and with it its name, is another one in each run
+    sizes = [{(it.cell, it.distribution): it.size for it in one.wheels} for one in both]
     return (
         *_turned(before, now),
         *_newly_failing("failing", before, now),
         *_newly_failing("passing", now, before),
-        *_apart(("gained", "lost"), _ran(before, now), _ran(now, before), Least()),
-        *_apart(("slower", "faster"), _seconds(before), _seconds(now), least.build_seconds),
-        *_apart(("larger", "smaller"), _sizes(before), _sizes(now), least.wheel_bytes),
+        *_apart(("gained", "lost"), Least(), _ran(before, now), _ran(now, before)),
+        *_apart(("slower", "faster"), least.build_seconds, *times),
+        *_apart(("larger", "smaller"), least.wheel_bytes, *sizes),
     )
 
 
@@ -65,7 +68,7 @@ def _turned(before: Page, now: Page) -> Iterator[Change]:
             yield Change(kind=kind, cell=cell.name, before=was.state, now=cell.state, why=why)
 
 
-def _apart(kinds: tuple[Kind, Kind], before: Numbers, now: Numbers, least: Least) -> Sequence[Change]:
+def _apart(kinds: tuple[Kind, Kind], least: Least, before: Numbers, now: Numbers) -> Sequence[Change]:
     """Tell what became more or less, the largest difference first."""
     found = [
         Change(kind=kinds[now[key] < before[key]], cell=key[0], what=key[1], before=before[key], now=now[key])
@@ -73,15 +76,6 @@ def _apart(kinds: tuple[Kind, Kind], before: Numbers, now: Numbers, least: Least
         if abs(now[key] - before[key]) >= max(least.absolute, least.relative * min(before[key], now[key]))
     ]
     return sorted(found, key=lambda one: (one.kind, -abs(one.grown), one.cell, one.what))
-
-
-def _seconds(page: Page) -> Numbers:
-    return {(one.cell, one.stage): one.seconds for one in page.builds if not one.failed}
-
-
-def _sizes(page: Page) -> Numbers:
-    """Return sizes by distribution: a wheel's version, and with it its name, is another one in each run."""
-    return {(one.cell, one.distribution): one.size for one in page.wheels}
 
 
 def _ran(page: Page, other: Page) -> Numbers:
@@ -128,7 +122,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A cell in a run: why it is not sound, or what its builds took, its wheels are, and its tests."""
+    """A cell in a run: why it is not sound; what its builds took, its wheels' size, the tests that ran."""
 
     state: State
     why: str = ""
@@ -186,7 +180,7 @@ def _run(run: Run, page: Page | None, older: Sequence[Page | None]) -> Run:
 
 
 def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
-    """Measure cells; what one that is not sound took and made is no measure."""
+    """Say what went wrong first in cells, and what those took and hold all of whose builds are there."""
     seconds, sizes, ran = defaultdict[CellName, float](float), Counter[CellName](), Counter[CellName]()
     for build in page.builds:
         seconds[build.cell] += build.seconds
@@ -195,16 +189,13 @@ def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
     for tests in page.tests.runs:
         ran[tests.cell] += tests.ran
     for cell in page.cells:
-        name, point = cell.name, Point(state=cell.state, why=_first(cell))
-        if cell.state in SOUND:
-            point = Point(state=cell.state, seconds=seconds[name], size=sizes[name], tests=ran.get(name))
+        name, wrong = cell.name, [one for one in cell.stages if one.state != "ok"]
+        failed = (one for one in wrong if one.state != "missing")
+        why = next((f"{one.stage}: {one.cause or one.error or one.state}" for one in failed), cell.reason)
+        point = Point(state=cell.state, why="" if cell.state in SOUND else why)
+        if not any(one.stage.startswith("build_") for one in wrong):
+            point = replace(point, seconds=seconds[name], size=sizes[name], tests=ran.get(name))
         yield name, point
-
-
-def _first(cell: Cell) -> str:
-    """Say what of a cell went wrong first."""
-    wrong = (one for one in cell.stages if one.state not in {"ok", "missing"})
-    return next((f"{one.stage}: {one.cause or one.error or one.state}" for one in wrong), cell.reason)
 
 
 def _line(name: CellName, points: Sequence[Point | None]) -> Line:

@@ -16,7 +16,7 @@ from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError, MissingInputError, nearest
-from core.run import LOCAL_RUN, is_record, key_name, records
+from core.run import LOCAL_RUN, RUN_ID, is_record, key_name, records
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
@@ -201,7 +201,7 @@ def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
     for record in sorted(found, key=lambda one: one.status == "failed"):
         match record.details:
             case {"outcomes": dict(outcomes), **more} if "-" not in record.stage:
-                failing = (str(one) for one in more.get("failing") or ())
+                names = map(str, failing) if isinstance(failing := more.get("failing"), list) else ()
                 entries[record.name] = GroupEntry(
                     stage=record.stage,
                     torch_ref=record.cell.torch_ref,
@@ -211,7 +211,7 @@ def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
                     shards=1,
                     seconds=record.seconds,
                     totals={str(name): count for name, count in outcomes.items() if isinstance(count, int)},
-                    failures=tuple(CaseEntry(test=one, outcome="failed", seconds=0) for one in failing),
+                    failures=tuple(CaseEntry(test=one, outcome="failed", seconds=0) for one in names),
                 )
     return tuple(entries.values())
 
@@ -247,7 +247,8 @@ def manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
 def stored_runs(store: Store, outputs: RunOutputs) -> Sequence[str]:
     """Name a store's runs, the last first: by number, and others by when they put their first record."""
     end = f"-{outputs.platform}"
-    runs = [one.removesuffix(end) for one in store.folders(outputs.external_repo) if one.endswith(end)]
+    folders = (one.removesuffix(end) for one in store.folders(outputs.external_repo) if one.endswith(end))
+    runs = [one for one in folders if RUN_ID.fullmatch(one)]
     numbers = sorted((one for one in runs if one.isdecimal()), key=int)
     if len(numbers) == len(runs):
         return numbers[::-1]

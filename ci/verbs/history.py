@@ -99,4 +99,4 @@ def _tell(common: Common, history: History, output: Path | None) -> None:
         store.put_bytes(key, page.encode())
     console.say(f"page     {output or store.url_of(key)}")
     failing = sum(line.since is not None for line in history.lines)
-    console.done(f"history: {failing} of {console.counted(len(history.lines), 'cell')} fail")
+    console.done(f"history: {failing} of {console.counted(len(history.lines), 'cell')} failing")

@@ -19,7 +19,7 @@ PLAIN = "release"  # the build variant that every family has, and that no folder
 # a ROCm build's description of its sources; it lies among the records
 BUILD_MANIFEST = "therock_manifest.json"
 
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def this_platform() -> Platform:
@@ -54,7 +54,7 @@ class RunOutputs:
     address: str = ""  # where clients read the store's keys; empty for the bucket's own at Amazon
 
     def __post_init__(self) -> None:
-        if not _RUN_ID.fullmatch(self.run_id):
+        if not RUN_ID.fullmatch(self.run_id):
             raise UsageError(
                 f"--run-id {self.run_id!r} is not a run id.",
                 hint="Give the number of a CI run, or leave it out for the local run.",

@@ -137,31 +137,22 @@ def test_what_cannot_be_read_or_is_not_there_is_told(common: Common) -> None:
     assert facts.groups[0].tests == ()
 
 
-@pytest.mark.parametrize(
-    ("run_id", "before"),
-    [
-        ("1000", ["999", "99", "local-tree"]),
-        ("99", ["local-tree"]),
-        ("local", ["1000", "999", "99", "local-tree"]),
-    ],
-)
-def test_runs_before_are_those_after_it_in_a_list_that_begins_with_the_last(
-    run_id: str, before: list[str]
-) -> None:
-    assert earlier(["1000", "local", "999", "99", "local-tree"], run_id) == before
-
-
 def test_runs_of_ci_are_in_the_order_of_their_numbers_and_others_in_that_of_their_records() -> None:
     store = MemoryStore(moments={})
     for run_id in ("998", "99", "1000"):
-        for name in (f"{run_id}-linux/manifests/g/a.json", f"{run_id}-linux/python/g/a.whl", "997-windows/b"):
-            store.put_bytes(name, run_id.encode())
+        for name in ("linux/manifests/g/a.json", "linux/python/g/a.whl"):
+            store.put_bytes(f"{run_id}-{name}", b"")
+    for name in ("997-windows/b", "no id-linux/a", "python-deps/a"):
+        store.put_bytes(name, b"")
     outputs, before = RunOutputs(run_id="1", platform="linux"), len(store.calls)
     assert stored_runs(store, outputs) == ["1000", "998", "99"]
     assert len(store.calls) - before == 1
     for run_id in ("b-tree", "a-tree"):
         store.put_bytes(f"{run_id}-linux/manifests/g/a.json", b"")
-    assert stored_runs(store, outputs) == ["a-tree", "b-tree", "1000", "998", "99"]
+    runs = stored_runs(store, outputs)
+    assert runs == ["a-tree", "b-tree", "1000", "998", "99"]
+    assert earlier([*runs, "local"], "1000") == ["998", "99"]
+    assert earlier([*runs, "local"], "local") == runs
 
 
 BUILT = "7-linux/manifests/gfx94X-dcgpu/build_torch-release-2.10-cp312.json"
