@@ -57,9 +57,8 @@ def test_of_a_thousand_runs_the_last_are_read_and_no_other(
     # each platform's runs are looked for; a run's manifests are listed and read, its page is looked for
     assert len(store.calls) == 2 + 3 * (2 + 6 + 1)
     store.calls.clear()
-    assert (
-        history("s3://runs", "--runs", "2", "--platform", "linux", "--release-type", "nightly", "--json") == 0
-    )
+    nightly = ("--release-type", "nightly", "--platform", "linux")
+    assert history("s3://runs", "--runs", "2", "--json", *nightly) == 0
     assert [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["1000", "995"]
     # of those between, the listing and the source lock
     assert len(store.calls) == 1 + 6 * 2 + 2 * (1 + 6 + 1)
@@ -91,10 +90,7 @@ def test_what_cannot_be_read_of_one_run_is_told_and_hides_no_other(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["--torch-ref", "release/2.10"],
-            "no run for linux or windows with records of builds of release/2.10",
-        ),
+        (["--torch-ref", "main"], "no run for linux or windows with records of builds of main"),
         (["--gpu-family", "gfx9", "--platform", "linux"], "no run for linux with records of builds of gfx9"),
         (["--release-type", "nightly"], "of builds of nightly"),
         (["--json"], "Name one: --platform linux"),

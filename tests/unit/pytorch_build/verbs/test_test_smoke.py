@@ -135,6 +135,8 @@ def test_what_is_no_pass_is_an_error(
     failed = records.read(run.store, run.common().outputs, "cpu", "test_smoke-sample-cp312.failed")
     assert failed is not None
     assert failed.exit_code == 9
+    # who compares runs knows by records alone what failed
+    assert len(failed.details.get("failing", ())) == ("failed" in words or "crashed" in words)
     if "failed" in words or "skipped" in words:
         assert "<testsuite" in junit.read_text()
         assert run.store.find("local-linux/reports/cpu/smoke-sample-cp312.xml")
