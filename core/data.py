@@ -10,7 +10,9 @@ import functools
 import json
 import tomllib
 import types
+from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,9 +22,10 @@ from core.errors import DataError, MissingInputError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pydantic_core import ErrorDetails
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class Model(BaseModel):
@@ -79,9 +82,84 @@ def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
     return validated(read_toml(path), model, where=path)
 
 
+# Of each of the project's files that the user's one file goes over: the table of that file which does, or
+# "" where both have tables of the same names.
+LAYERED: Mapping[str, str] = types.MappingProxyType(
+    {
+        "pytorch_build/refs/refs.toml": "",
+        "core/families.toml": "",
+        "ci/families.toml": "",
+        "ci/runners.toml": "runners",
+        "ci/matrix.toml": "matrix",
+        "ci/triggers.toml": "triggers",
+        "ci/rocm.toml": "rocm",
+        "ci/buckets.toml": "buckets",
+        "ci/upload.toml": "upload",
+        "ci/promote/gates.toml": "promotion",
+    }
+)
+_SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
+
+
+@dataclass(frozen=True)
+class Own:
+    """The user's file as this process read it; without a file the project's data holds as it is."""
+
+    file: Path | None = None
+    text: str = ""
+
+    @functools.cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """What it says. Its top-level names are checked here, and its tables where they are read."""
+        file, known = self.file, (*_SAME_NAMES, *filter(None, LAYERED.values()))
+        tables = parse_toml(self.text, where=file) if file else {}
+        for name in tables:
+            if name not in known:
+                raise DataError(
+                    f"{file}: {name}: unknown key. {nearest(name, known)}", hint=f"Correct {file}."
+                )
+        return tables
+
+
+_in_use = [Own()]
+
+
+def use_own(file: Path | None) -> None:
+    """Read this file over the project's from now on, or none; front doors do (`core.cli.options`)."""
+    _in_use[:] = [Own(file, read_text(file)) if file else Own()]
+
+
+def own() -> Own:
+    """Return the user's file that is in use."""
+    return _in_use[0]
+
+
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
-    """Return the function that reads a data file, once."""
-    return functools.cache(functools.partial(load_toml, path, model))
+    """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
+
+    @functools.cache
+    def read(own: Own) -> AnyModel:
+        over = own_part(path, model)
+        if not over:
+            return load_toml(path, model)
+        table = LAYERED[path.relative_to(_ROOT).as_posix()]
+        return validated(merged(read_toml(path), over), model, where=own.file or path, under=table)
+
+    return lambda: read(own())
+
+
+def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
+    """Return what the user's file says of one of the project's."""
+    table = LAYERED.get(path.relative_to(_ROOT).as_posix()) if path.is_relative_to(_ROOT) else None
+    if table is None:
+        return {}
+    tables, file = own().tables, own().file
+    part = (
+        tables.get(table, {}) if table else {one: tables[one] for one in model.model_fields if one in tables}
+    )
+    if not isinstance(part, dict):
+        raise DataError(f"{file}: {table}: this is a table, [{table}].", hint=f"Correct {file}.")
+    return part
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -126,12 +204,14 @@ def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
     return value
 
 
-def validated(value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str) -> AnyModel:
-    """Check plain data from `where` against `model`."""
+def validated(
+    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, under: str = ""
+) -> AnyModel:
+    """Check plain data from `where` against `model`; key paths begin with the table that it is `under`."""
     try:
         return model.model_validate(value)
     except ValidationError as problem:
-        raise _as_data_error(problem, model, where) from problem
+        raise _as_data_error(problem, model, where, under) from problem
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,17 +223,19 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _as_data_error(problem: ValidationError, model: type[BaseModel], where: Path | str) -> DataError:
-    lines = [_sentence(error, model) for error in problem.errors(include_url=False)]
+def _as_data_error(
+    problem: ValidationError, model: type[BaseModel], where: Path | str, under: str = ""
+) -> DataError:
+    lines = [_sentence(error, model, under) for error in problem.errors(include_url=False)]
     if len(lines) == 1:
         return DataError(f"{where}: {lines[0]}", hint=f"Correct {where}.")
     listed = "\n".join(f"  {line}" for line in lines)
     return DataError(f"{where} has {len(lines)} problems:\n{listed}", hint=f"Correct {where}.")
 
 
-def _sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
+def _sentence(error: ErrorDetails, model: type[BaseModel], under: str) -> str:
     location = error["loc"]
-    path = key_path(location)
+    path = key_path((*([under] if under else []), *location))
     match error["type"]:
         case "extra_forbidden":
             return f"{path}: unknown key. {nearest(str(location[-1]), _known_keys(model, location[:-1]))}"

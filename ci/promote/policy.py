@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -20,7 +20,7 @@ from ci.promote.documents import Cell, Override, Ruling
 from ci.promote.facts import Reason, first_line
 from ci.promote.runs import is_sample
 from core.cli.options import RELEASE_TYPES
-from core.data import Model, merged, read_toml, validated
+from core.data import Model, data_file
 from core.errors import nearest
 from core.families import families
 from core.run import Platform  # noqa: TC001 - pydantic reads it
@@ -104,9 +104,7 @@ class Gates(Model):
         return tuple(dict.fromkeys((*gate.pytorch, *more)))
 
 
-def gates(own: Mapping[str, Any] | None = None) -> Gates:
-    """Read the data file, with a downstream's own tables over it."""
-    return validated(merged(read_toml(GATES_FILE), own or {}), Gates, where=GATES_FILE)
+gates = data_file(GATES_FILE, Gates)
 
 
 @dataclass(frozen=True, kw_only=True)

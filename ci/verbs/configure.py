@@ -55,7 +55,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "the day to plan for (default: today)"
     group.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help=what)
     group = parser.add_argument_group("the plan")
-    data.add_config(group)
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     what = "write the plan, for MATRIX=FILE and resolve"
     group.add_argument("--output", type=Path, metavar="FILE", help=what)
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:
     """Gather everything that the plan follows from."""
     described = bool(arguments.event or arguments.payload)
-    known = data.load_own(arguments, common.root, env)
+    known = data.load()
     event = _described(arguments) if described else _current(arguments, env)
     github = None if described else events.github_service(env)
     labels, note = events.event_labels(event, github)
@@ -96,7 +95,7 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
         changes=changes,
         data=known,
         buckets=buckets(),
-        refs={one: load_refs(common.refs_file, common.root, platform=one) for one in PLATFORMS},
+        refs={one: load_refs(platform=one) for one in PLATFORMS},
         today=arguments.date or event.day or datetime.now(tz=UTC).date(),
         run_id=env.get("GITHUB_RUN_ID", "") if of_job else common.run_id,
         release_type=common.release_type,

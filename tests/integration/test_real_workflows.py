@@ -69,7 +69,7 @@ build = "ubuntu-24.04"
 [runners.families.{family}.linux]
 test_runner = "our-mi300"
 
-[families.families.{family}]
+[families.{family}]
 linux = {{ tier = "presubmit", pytorch = "presubmit" }}
 """
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.errors import DataError, MissingInputError, UsageError
+from core.data import use_own
+from core.errors import DataError, UsageError
 from core.run.records import record_name
 from pytorch_build import context as module
 from pytorch_build.context import context
@@ -73,17 +74,15 @@ def test_unknown_names_are_refused_with_the_nearest(run: Any, options: dict[str,
     assert words in str(caught.value)
 
 
-def test_a_refs_file_of_ones_own_is_read_and_its_typo_named(run: Any, tmp_path: Path) -> None:
+def test_a_ref_of_ones_own_is_read_and_its_typo_named(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[refs.mine]\ncomponents = ["audio"]\n[refs.mine.audio]\norigin = "a"\nrefs = "v1"\n')
-    with pytest.raises(DataError) as caught:
-        context(run.common(torch_ref="mine", refs_file=file, gpu_family="cpu"))
-    assert "refs.mine.audio" in str(caught.value)
-    with pytest.raises(MissingInputError):
-        context(run.common(torch_ref="mine", refs_file=tmp_path / "none.toml"))
+    use_own(file)
+    with pytest.raises(DataError, match=r"refs\.mine\.audio"):
+        context(run.common(torch_ref="mine", gpu_family="cpu"))
 
 
 def test_the_default_ref_is_the_users_file_to_say(run: Any, tmp_path: Path) -> None:
-    text = 'default = "mine"\n[refs.mine]\nextends = "sample"\n'
-    (tmp_path / "pytorch-build.toml").write_text(text)
+    (tmp_path / "own.toml").write_text('default = "mine"\n[refs.mine]\nextends = "sample"\n')
+    use_own(tmp_path / "own.toml")
     assert context(run.common(torch_ref="", gpu_family="cpu")).ref.name == "mine"

@@ -26,7 +26,7 @@ VERBS = (Verb("cells", "ci.verbs.cells", "print cells"),)
 
 
 def refs(platform: Platform = "linux") -> Mapping[str, TorchRef]:
-    return load_refs(None, ROOT / "core", platform=platform)
+    return load_refs(platform=platform)
 
 
 def matrix(**changes: Any) -> Matrix:

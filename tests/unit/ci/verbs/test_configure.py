@@ -151,10 +151,10 @@ def test_data_of_ones_own(call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         '[upload]\nstore = "out"\n[triggers]\nlong_lived_branches = ["trunk"]\n'
     )
     words = ("--event", "push", "--branch", "trunk", "--repository", "mine/wheels")
-    _, out, _ = call(*words, "--config", "mine.toml", "--json")
+    _, out, _ = call(*words, "--config", str(tmp_path / "mine.toml"), "--json")
     made = Plan.model_validate_json(out)
     assert (made.build_pytorch.value, made.store.store) == (True, "out")
-    monkeypatch.setenv("CI_CONFIG", "mine.toml")
+    monkeypatch.setenv("CI_CONFIG", str(tmp_path / "mine.toml"))
     assert call(*words, "--json")[1] == out
     monkeypatch.setenv("CI_CONFIG", "yours.toml")
     code, _, said = call(*words)

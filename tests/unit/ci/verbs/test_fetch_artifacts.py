@@ -160,15 +160,15 @@ def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
 
 
 def test_a_downstreams_data_names_whose_runs_count(
-    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub, env: dict[str, str]
+    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
 ) -> None:
     own = (
         '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
     )
     (tmp_path / "ci.toml").write_text(f'{own}store = "{tmp_path / "there"}"\n', encoding="utf-8")
-    env["CI_CONFIG"] = "ci.toml"
     put(run_folder(tmp_path, "33", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
-    assert len(scan(command("--latest", run_id="33"))) == 2
+    found = command("--latest", f"--config={tmp_path / 'ci.toml'}", run_id="33")
+    assert len(scan(found)) == 2
     (query,) = source.asked
     assert (query.repository, query.workflow, query.branch) == ("acme/rocm", "rocm.yml", "stable")
 
