@@ -85,7 +85,7 @@ class Target:
 
     run_id: str = "local"
     store: str = DEFAULT_STORE
-    config: str = ""
+    config_file: str = ""
     force: bool = False
     distribution_store: str = ""
     rocm_layout: str = ""
@@ -93,7 +93,7 @@ class Target:
     @property
     def run(self) -> tuple[str, ...]:
         """The run as options."""
-        own = (f"--config={self.config}",) if self.config else ()
+        own = (f"--config-file={self.config_file}",) if self.config_file else ()
         return (f"--run-id={self.run_id}", *own, *(["--force"] if self.force else []))
 
     @property
@@ -346,6 +346,6 @@ def posargs_of(common: Common) -> list[str]:
     words += [f"--run-id={common.run_id}", f"--release-type={common.release_type}"]
     # a store that is named is the only one that is read
     words += [f"--store={common.store}"] if common.store != DEFAULT_STORE else []
-    words += [f"--config={common.config}"] if common.config is not None else []
+    words += [f"--config-file={common.config_file}"] if common.config_file is not None else []
     words += ["--force"] if common.force else []
     return [*words, "--dry-run"] if common.dry_run else words

@@ -162,6 +162,77 @@ def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
     return part
 
 
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value in force, and the file and line that says it; `instead_of` is the project's own."""
+
+    key: str
+    value: Any
+    file: Path
+    line: int
+    instead_of: Value | None = None
+
+    @property
+    def where(self) -> str:
+        """The place, ``ci/matrix.toml:9``."""
+        file = self.file.relative_to(_ROOT) if self.file.is_relative_to(_ROOT) else self.file
+        return f"{file}:{self.line}"
+
+    @property
+    def own(self) -> bool:
+        """Whether the user's file says it."""
+        return self.file == own().file
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The value as JSON has it."""
+        old = {"value": self.instead_of.value, "from": self.instead_of.where} if self.instead_of else None
+        return {"key": self.key, "value": self.value, "from": self.where, "own": self.own, "instead_of": old}
+
+
+def in_force() -> Mapping[str, Value]:
+    """Return every value of the `LAYERED` files, or the user's in its place, by key path."""
+    found: dict[str, Value] = {}
+    for name, table in LAYERED.items():
+        for path, value, line in _values(read_text(_ROOT / name)):
+            if table or path[0] in _SAME_NAMES:
+                key = key_path((*([table] if table else []), *path))
+                found[key] = Value(key=key, value=value, file=_ROOT / name, line=line)
+    if file := own().file:
+        for path, value, line in _values(own().text):
+            key = key_path(path)
+            found[key] = Value(key=key, value=value, file=file, line=line, instead_of=found.get(key))
+    return found
+
+
+def _values(text: str) -> Iterator[tuple[tuple[str, ...], Any, int]]:
+    """Yield each value of a TOML text with its key path and the line that it begins at."""
+    lines: dict[tuple[str, ...], int] = {}
+    header, statement, begun = "", "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not statement and line.lstrip()[:1] in {"", "#"}:
+            continue
+        begun = begun if statement else number
+        statement += f"{line}\n"
+        try:
+            tables = tomllib.loads(statement if statement.startswith("[") else f"{header}{statement}")
+        except tomllib.TOMLDecodeError:
+            continue  # it goes on in the next line
+        for path, _ in _leaves(tables):
+            lines.setdefault(path, begun)
+        header = statement if statement.startswith("[") else header
+        statement = ""
+    yield from ((path, value, lines[path]) for path, value in _leaves(tomllib.loads(text)))
+
+
+def _leaves(tables: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in tables.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file without checking what it holds."""
     return parse_toml(read_text(path), where=path)

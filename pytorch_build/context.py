@@ -59,7 +59,8 @@ class Context:
         words = ["--torch-ref", self.ref.name, "--gpu-family", self.gpu_family]
         words += ["--run-id", common.run_id] if common.run_id != LOCAL_RUN else []
         words += ["--store", common.store] if common.store != DEFAULT_STORE else []
-        return shlex.join([*words, *(["--config", str(common.config)] if common.config else [])])
+        words += ["--config-file", str(common.config_file)] if common.config_file else []
+        return shlex.join(words)
 
     def cell(self, python: str) -> Cell:
         """Return what a test of this family and Python runs on."""

@@ -363,6 +363,7 @@ def load() -> Data:
 
 def ci_families() -> Families:
     """Read when CI builds families; one that a matrix names alone is built on request."""
+    families()  # checks its tables first, and says more of a family that is misspelled
     data, found = _families(), dict(_families().families)
     for matrix in (matrices().ci, matrices().release):
         for platform, names in matrix.gpu_families.items():

@@ -16,6 +16,7 @@ from ci.plan import data, events, inputs, outputs
 from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes
 from ci.plan.plan import plan
+from ci.promote.policy import gates
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
@@ -55,6 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "the day to plan for (default: today)"
     group.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help=what)
     group = parser.add_argument_group("the plan")
+    what = "print the data in force, or what begins with KEY, and where it is from; of an event, why each job"
+    group.add_argument("--explain", nargs="?", const="", metavar="KEY", help=what)
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     what = "write the plan, for MATRIX=FILE and resolve"
     group.add_argument("--output", type=Path, metavar="FILE", help=what)
@@ -63,6 +66,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file."""
     common, env = common_from(arguments), environment()
+    if arguments.explain is not None:
+        for validated in (data.load, buckets, gates, load_refs):
+            validated()
+        named = arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME")
+        made = plan(question(arguments, common, env)) if named else None
+        outputs.explain(arguments.explain, made, as_json=arguments.json)
+        return
     made = plan(question(arguments, common, env))
     outputs.show(made)
     if arguments.json:

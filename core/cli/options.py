@@ -52,7 +52,7 @@ class Common:
     """
 
     torch_ref: str = ""
-    config: Path | None = None  # where one is named
+    config_file: Path | None = None  # where one is named
     gpu_family: str = ""
     build_variant: str = ""
     run_id: str = LOCAL_RUN
@@ -178,7 +178,7 @@ def add_common(parser: ArgumentParser) -> None:
     once: dict[str, Any] = {"action": Once, "default": ""}
     add("--torch-ref", **once, metavar="REF", help="a name in the refs data (default: nightly)")
     what = f"data of your own (default: {CONFIG}'s, else {OWN_FILE} in the checkout)"
-    add("--config", "--refs-file", type=Path, metavar="FILE", help=what)
+    add("--config-file", "--refs-file", type=Path, metavar="FILE", help=what)
     what = "GPU family, or 'cpu' (default: the ref's own, else this machine's)"
     add("--gpu-family", "--amdgpu-family", **once, metavar="FAMILY", help=what)
     what = "build variant of the family, such as asan; each has an artifact group"
@@ -217,7 +217,7 @@ def common_from(arguments: Namespace) -> Common:
     if variant and not _VARIANT.fullmatch(variant):
         raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
     common = Common(
-        config=use_config(arguments.config),
+        config_file=use_config_file(arguments.config_file),
         **{name: getattr(arguments, name) for name in _AS_GIVEN},
         build_variant=variant,
         platform=getattr(arguments, "platform", None) or this_platform(),
@@ -265,7 +265,7 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     )
 
 
-def use_config(named: Path | None) -> Path | None:
+def use_config_file(named: Path | None) -> Path | None:
     """Read data of the user's own from now on: of the file named, or that of CI_CONFIG, or `OWN_FILE`.
 
     Returns:
@@ -276,7 +276,7 @@ def use_config(named: Path | None) -> Path | None:
     chosen = named or Path(environment().get(CONFIG) or OWN_FILE)
     path = ROOT / chosen.expanduser()
     if not path.is_file() and chosen != Path(OWN_FILE):
-        raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config, or {CONFIG}.")
+        raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
     use_own(path if path.is_file() else None)
     return path if named else None
 

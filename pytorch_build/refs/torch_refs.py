@@ -118,7 +118,7 @@ def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     if name not in layered.tables:
         raise UsageError(
             f"Unknown torch ref {name!r}. {nearest(name, layered.tables)}",
-            hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config).",
+            hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config-file).",
         )
     return _torch_ref(name, layered, platform)
 

@@ -245,7 +245,7 @@ def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earl
     assert said.rstrip().endswith(nox.note)
     assert [call[5] for call in nox.calls] == ["resolve", "report"]
     with pytest.raises(Exit) as caught:
-        tasks.ci.body(None, torch_ref="sampel", config="absent.toml")
+        tasks.ci.body(None, torch_ref="sampel", config_file="absent.toml")
     assert caught.value.code not in {0, None}
 
 

@@ -185,8 +185,8 @@ def test_the_layout_of_rocm_is_for_build_rocm_alone() -> None:
 
 def test_every_option_that_was_given_is_passed_on(tmp_path: Path) -> None:
     assert posargs_of(Common(gpu_family="a;b")) == ["--gpu-family=a;b", "--run-id=local", "--release-type=ci"]
-    given = Common(torch_ref="r", config=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")
+    given = Common(torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")
     assert posargs_of(replace(given, force=True, dry_run=True)) == [
         *("--torch-ref=r", "--run-id=17", "--release-type=dev", "--store=s"),
-        *(f"--config={tmp_path / 'r.toml'}", "--force", "--dry-run"),
+        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--dry-run"),
     ]

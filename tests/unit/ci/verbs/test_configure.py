@@ -151,7 +151,7 @@ def test_data_of_ones_own(call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         '[upload]\nstore = "out"\n[triggers]\nlong_lived_branches = ["trunk"]\n'
     )
     words = ("--event", "push", "--branch", "trunk", "--repository", "mine/wheels")
-    _, out, _ = call(*words, "--config", str(tmp_path / "mine.toml"), "--json")
+    _, out, _ = call(*words, "--config-file", str(tmp_path / "mine.toml"), "--json")
     made = Plan.model_validate_json(out)
     assert (made.build_pytorch.value, made.store.store) == (True, "out")
     monkeypatch.setenv("CI_CONFIG", str(tmp_path / "mine.toml"))

@@ -167,7 +167,7 @@ def test_a_downstreams_data_names_whose_runs_count(
     )
     (tmp_path / "ci.toml").write_text(f'{own}store = "{tmp_path / "there"}"\n', encoding="utf-8")
     put(run_folder(tmp_path, "33", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
-    found = command("--latest", f"--config={tmp_path / 'ci.toml'}", run_id="33")
+    found = command("--latest", f"--config-file={tmp_path / 'ci.toml'}", run_id="33")
     assert len(scan(found)) == 2
     (query,) = source.asked
     assert (query.repository, query.workflow, query.branch) == ("acme/rocm", "rocm.yml", "stable")
