@@ -305,7 +305,7 @@ def _as_data_error(
 
 
 def _sentence(error: ErrorDetails, model: type[BaseModel], under: str) -> str:
-    location = error["loc"]
+    location = [step for step in error["loc"] if step != "[key]"]
     path = key_path((*([under] if under else []), *location))
     match error["type"]:
         case "extra_forbidden":

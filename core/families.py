@@ -7,9 +7,9 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from core import process
 from core.data import Model, Own, data_file, own
@@ -78,6 +78,15 @@ def _families(_own: Own) -> Mapping[str, Family]:
     named = {name: Family(name=name, targets=targets) for name, targets in tables.items()}
     single = {target: Family(name=target, targets=(target,)) for target in data.targets}
     return {**named, **single, CPU: Family(name=CPU, targets=())}
+
+
+def _known_name(name: str) -> str:
+    if name not in families():
+        raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
+    return name
+
+
+FamilyName = Annotated[str, AfterValidator(_known_name)]
 
 
 def family(name: str) -> Family:

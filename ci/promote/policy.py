@@ -22,7 +22,7 @@ from ci.promote.runs import is_sample
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
 from core.errors import nearest
-from core.families import families
+from core.families import FamilyName  # noqa: TC001 - pydantic reads it
 from core.run import Platform  # noqa: TC001 - pydantic reads it
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
@@ -53,7 +53,6 @@ def _one_of(name: str, known: Collection[str]) -> str:
 
 
 Stage = Annotated[str, AfterValidator(lambda name: _one_of(name, STAGES))]
-Family = Annotated[str, AfterValidator(lambda name: _one_of(name, families()))]
 ReleaseType = Annotated[str, AfterValidator(lambda name: _one_of(name, RELEASE_TYPES))]
 Python = Annotated[str, AfterValidator(lambda text: python_tag(text) and text)]
 
@@ -70,7 +69,7 @@ class Required(Model):
     """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all."""
 
     stage: Stage
-    families: tuple[Family, ...] = ()
+    families: tuple[FamilyName, ...] = ()
     platforms: tuple[Platform, ...] = ()
     pythons: tuple[Python, ...] = ()
     torch_refs: tuple[str, ...] = ()
@@ -88,7 +87,7 @@ class Gates(Model):
     """The contents of `gates.toml`: for all families, for some, and for some cells."""
 
     gates: Gate
-    families: dict[Family, Gate] = {}  # noqa: RUF012 - pydantic copies it
+    families: dict[FamilyName, Gate] = {}  # noqa: RUF012 - pydantic copies it
     required: tuple[Required, ...] = ()
 
     def of(self, wheel: Wheel) -> Gate:

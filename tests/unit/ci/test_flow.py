@@ -22,6 +22,7 @@ from core.cli.options import ROOT, Common
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
 from pytorch_build.build.build import built
+from pytorch_build.refs.torch_refs import OWN_TREES
 from tests.unit.ci.test_jobs import PULL_REQUEST, stages
 from tests.unit.pytorch_build.conftest import Run
 
@@ -264,6 +265,11 @@ def test_a_python_that_is_not_there_stops_a_flow_before_it_does_anything(
         assert "uv python install 3.99" in said
         assert "passed" not in said
     assert nox.calls == []
+
+
+def test_a_flow_has_the_options_of_builds_for_trees() -> None:
+    names = {f"--{name.replace('_', '-')}": project for name, project in tasks._TREES.items()}
+    assert names == {option: project for project, option in OWN_TREES.items()}
 
 
 def test_no_flow_takes_help_for_a_value() -> None:

@@ -108,7 +108,10 @@ def test_the_file_is_the_options_else_the_variables_else_the_checkouts(
         ("[families.gfx94X-lba]\nlinux = {}\n", "family gfx94X-lba has no targets"),
         ("[families.lab]\ntargets = ['gfx943']\n", "family lab: gfx943? Did you mean 'gfx942'"),
         ("[families.lab]\ntarget = ['gfx942']\n", "families.lab.target: unknown key. Did you mean 'targets'"),
-        ("[matrix.ci]\ngpu_families = { linux = ['gfx94X-lba'] }\n", "unknown GPU family 'gfx94X-lba'"),
+        (
+            "[matrix.ci]\ngpu_families = { linux = ['gfx94X-lba'] }\n",
+            "gpu_families.linux[0]: unknown GPU family 'gfx94X-lba'",
+        ),
         ("[promotion]\nrequire = []\n", "promotion.require: unknown key. Did you mean 'required'"),
     ],
 )

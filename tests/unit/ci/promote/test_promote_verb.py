@@ -120,7 +120,7 @@ def test_a_downstream_has_gates_of_its_own(desk: Desk, tmp_path: Path) -> None:
     assert "Did you mean 'platforms'" in desk.said()
     mine.write_text('[[promotion.required]]\nstage = "test_torch"\nfamilies = ["gfx1511"]\n')
     assert desk.promote("--config-file", str(mine)) == 3
-    assert "'gfx1511' is not known. Did you mean 'gfx1151'" in desk.said()
+    assert "unknown GPU family 'gfx1511'. Did you mean 'gfx1151'" in desk.said()
     assert desk.released_nothing()
 
 
