@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from core.data import use_own
-from core.errors import DataError, UsageError
+from core.errors import UsageError
 from core.run.records import record_name
 from pytorch_build import context as module
 from pytorch_build.context import context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_names_are_looked_up(run: Any) -> None:
@@ -72,17 +68,3 @@ def test_unknown_names_are_refused_with_the_nearest(run: Any, options: dict[str,
     with pytest.raises(UsageError) as caught:
         context(run.common(**options))
     assert words in str(caught.value)
-
-
-def test_a_ref_of_ones_own_is_read_and_its_typo_named(run: Any, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('[refs.mine]\ncomponents = ["audio"]\n[refs.mine.audio]\norigin = "a"\nrefs = "v1"\n')
-    use_own(file)
-    with pytest.raises(DataError, match=r"refs\.mine\.audio"):
-        context(run.common(torch_ref="mine", gpu_family="cpu"))
-
-
-def test_the_default_ref_is_the_users_file_to_say(run: Any, tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text('default = "mine"\n[refs.mine]\nextends = "sample"\n')
-    use_own(tmp_path / "own.toml")
-    assert context(run.common(torch_ref="", gpu_family="cpu")).ref.name == "mine"

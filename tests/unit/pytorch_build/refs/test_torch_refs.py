@@ -53,8 +53,8 @@ def test_windows_builds_other_components_and_another_triton() -> None:
 
 
 def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:
-    mine = own_ref("mine", written(tmp_path, ISSUE))
-    assert mine.components == ("audio", "vision")
+    mine = own_ref("mine", written(tmp_path, f'default = "mine"\n{ISSUE}'))
+    assert (refs.default_ref(), mine.components) == ("mine", ("audio", "vision"))
     assert mine.projects["torch"].prebuilt == "torch==2.13.0"
     assert mine.projects["audio"].origin == "/path/to/torchaudio"
     assert mine.projects["audio"].env == {"BUILD_SOX": "0", "USE_FFMPEG": "0"}
