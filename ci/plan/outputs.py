@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ci.plan.data import Machines, Runner
 from core import console
 from core.data import compact, in_force, key_path
 from core.errors import UsageError, nearest
@@ -110,21 +109,17 @@ def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
 def _because(cell: Cell, release_type: str, values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
     """Yield the values that a job follows from; of what the event names there is none."""
     matrix = f"matrix.{'ci' if release_type == 'ci' else 'release'}"
-    on = f"{key_path([cell.gpu_family])}.{cell.platform}"
-    listed = f"{matrix}.gpu_families.{cell.platform}"
-    labels = (f"machines.{cell.platform}.{one}" for one in Machines.model_fields)
-    more = (f"families.{on}.{one}" for one in Runner.model_fields)
-    for what, key in (
-        (cell.gpu_family, listed if listed in values else f"families.{on}.tier"),
-        (cell.torch_ref, f"{matrix}.torch_refs"),
-        (cell.python, f"{matrix}.pythons"),
-        *((cell.runner, f"runners.{one}") for one in (*labels, *more)),
-    ):
-        one = values.get(key)
-        if one and (
-            key.endswith(".tier") or what in (one.value if isinstance(one.value, list) else [one.value])
-        ):
-            yield what, one
+    listed, on = f"{matrix}.gpu_families.{cell.platform}", f"{key_path([cell.gpu_family])}.{cell.platform}"
+    if listed not in values and f"families.{on}.tier" in values:
+        yield cell.gpu_family, values[f"families.{on}.tier"]
+    machines = (f"runners.machines.{cell.platform}.", f"runners.families.{on}.")
+    keys = (listed, f"{matrix}.torch_refs", f"{matrix}.pythons", *machines)
+    for what in (cell.gpu_family, cell.torch_ref, cell.python, cell.runner):
+        for one in values.values() if what else ():
+            if one.key.startswith(keys) and what in (
+                one.value if isinstance(one.value, list) else [one.value]
+            ):
+                yield what, one
 
 
 def summary(plan: Plan) -> str:

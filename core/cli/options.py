@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from core import console
 from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.stores.location import OverlayStore, open_store, unread
@@ -277,6 +278,8 @@ def use_config_file(named: Path | None) -> Path | None:
     path = ROOT / chosen.expanduser()
     if not path.is_file() and chosen != Path(OWN_FILE):
         raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
+    if path != ROOT / OWN_FILE and (ROOT / OWN_FILE).is_file():
+        console.detail(f"{path} is read in the place of {OWN_FILE}")
     use_own(path if path.is_file() else None)
     return path if named else None
 
