@@ -11,7 +11,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from core import console
-from core.cli.options import Common
+from core.cli.options import Common, use_config_file
 from core.errors import FatalError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HELP = {
     "torch-ref": "a name in the refs data (default: nightly); 'sample' tries everything on a small sample",
     "gpu-family": "GPU family, or 'cpu' (default: the ref's own, or this machine's)",
-    "refs-file": "refs of your own",
+    "config-file": "data of your own (default: that of CI_CONFIG, or pytorch-build.toml)",
     "run-id": "run whose outputs are used (default: local)",
     "release-type": "whose policy and version form apply: ci, dev, nightly, prerelease, rehearsal, release",
     "store": "where run outputs live (default: out)",
@@ -94,7 +94,7 @@ def ci(
     _context: Context,
     torch_ref: str = "",
     gpu_family: str = "",
-    refs_file: str = "",
+    config_file: str = "",
     run_id: str = "local",
     store: str = "out",
     release_type: str = "ci",
@@ -121,19 +121,19 @@ def ci(
 ) -> None:
     """Build, check, index and test a torch ref's wheels, or changed trees'; or --event's whole plan."""
     given = dict(locals())
-    common = Common(
-        torch_ref=torch_ref,
-        gpu_family=gpu_family,
-        refs_file=Path(refs_file) if refs_file else None,
-        run_id=run_id,
-        store=store,
-        release_type=release_type,
-        force=force,
-        dry_run=dry_run,
-    )
     trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
     rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
     with _flow() as flow:
+        common = Common(
+            config_file=(own := use_config_file(Path(config_file) if config_file else None)),
+            torch_ref=torch_ref,
+            gpu_family=gpu_family,
+            run_id=run_id,
+            store=store,
+            release_type=release_type,
+            force=force,
+            dry_run=dry_run,
+        )
         if trees or rocm or from_run_id != "local":
             changed_trees = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm)
             other = "--event" if event else "--rocm-layout" if rocm_layout else ""
@@ -143,11 +143,11 @@ def ci(
         else:
             words = [f"--event={event}", *(["--fork"] if fork else [])]
             words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
-            names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "refs-file": refs_file}
+            names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "config-file": own}
             names["input"] = f"pytorch_python_versions={python}" if python else ""
             words += [f"--{name}={value}" for name, value in names.items() if value]
             target = flow.jobs.Target(
-                run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
+                run_id=run_id, store=store, config_file=str(own or ""), force=force, rocm_layout=rocm_layout
             )
             flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 

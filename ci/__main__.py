@@ -31,6 +31,7 @@ VERBS = verbs_of(
         "notify": "how a run ended, by its summary, and by Slack and e-mail where configured",
         "drift": "what our data says otherwise than a checkout of TheRock, by file and key",
         "history": "the last runs of a store -> one HTML page: states, since when, times, sizes, tests",
+        "clean": "what stages made in this checkout, its size and cost; --yes frees it",
         "report": "a run's records -> one HTML page: matrix, times, wheels, builds, tests, sources",
     },
 )

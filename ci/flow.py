@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -24,7 +25,7 @@ from ci.verbs import configure
 from core import console, files, process
 from core.cli import Verb, verb_parser
 from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
-from core.errors import FatalError, MissingInputError, ProcessError, UsageError
+from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
 from core.run.records import edited_words
@@ -35,13 +36,14 @@ from pytorch_build.sources.trees import edits_of
 from rocm_packaging.origin import has_rocm, own_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from ci.jobs import Call, Job, Target
     from core.cli.options import Common
     from pytorch_build.context import Context
 
+_PYTHON = re.compile(r"python3\.\d+t?")
 RELEASES = ("nightly", "prerelease", "dev", "rehearsal")
 _CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
 
@@ -85,6 +87,7 @@ def run_trees(
     common: Common, changed: Changed, *, python: str = "", other: str = "", root: Path = ROOT
 ) -> None:
     """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
+    require_pythons([python])
     if other or not changed.trees:
         why = (
             f"{other} is of no use with one"
@@ -170,6 +173,7 @@ def run_plan(
     if dry_run:
         print_jobs([first, *jobs.plan_jobs(unresolved(plan), platform, target)])
         return
+    require_pythons(cell.python for cell in plan.cells if cell.platform == platform)
     file = root / jobs.PLAN_FILE
     plan.write(file)
     done: list[Outcome] = []
@@ -237,11 +241,27 @@ def release_words(kind: str, families: str, refs: str, pythons: str) -> Sequence
     )
 
 
+def require_pythons(named: Iterable[str]) -> None:
+    """Refuse Pythons that this machine lacks, before anything is done for them."""
+    lacking = [one for one in sorted({*named} - {""}) if not process.which(f"python{one}")]
+    if not lacking or process.which("py"):  # Windows' launcher knows where they are
+        return
+    folders = map(Path, environment().get("PATH", "").split(os.pathsep))
+    names = {path.name for folder in folders for path in folder.glob("python3.*")}
+    there = sorted(filter(_PYTHON.fullmatch, names), key=lambda one: (len(one.rstrip("t")), one))
+    raise EnvironmentSetupError(
+        f"There is no python{' and no python'.join(lacking)} on the PATH, "
+        f"where {', '.join(there) or 'none'} can be found.",
+        hint=f"Install it, as `uv python install {' '.join(lacking)}` does, or choose another: --python.",
+    )
+
+
 def run_jobs(made: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT) -> None:
     """Run jobs one after another, or print them."""
     if dry_run:
         print_jobs(made)
     else:
+        require_pythons(call.python for job in made for call in job.calls)
         show(run_all(made, runner(root, together=False)))
 
 
@@ -334,10 +354,8 @@ def _why(call: Call, note: Path) -> str:
     """Return why a call failed: in the words of its stage, or where it was none, in a sentence."""
     if note.is_file():
         return note.read_text(encoding="utf-8")
-    found = not call.python or process.which(f"python{call.python}")
-    missing = "" if found else f": there is no python{call.python} on the PATH"
     return (
-        f"A session failed before its stage began{missing}. What nox said stands above.\n"
+        "A session failed before its stage began. What nox said stands above.\n"
         f"again: nox {shlex.join(call.words)}"
     )
 

@@ -85,7 +85,7 @@ class Target:
 
     run_id: str = "local"
     store: str = DEFAULT_STORE
-    refs_file: str = ""
+    config_file: str = ""
     force: bool = False
     distribution_store: str = ""
     rocm_layout: str = ""
@@ -93,8 +93,8 @@ class Target:
     @property
     def run(self) -> tuple[str, ...]:
         """The run as options."""
-        refs = (f"--refs-file={self.refs_file}",) if self.refs_file else ()
-        return (f"--run-id={self.run_id}", *refs, *(["--force"] if self.force else []))
+        own = (f"--config-file={self.config_file}",) if self.config_file else ()
+        return (f"--run-id={self.run_id}", *own, *(["--force"] if self.force else []))
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -346,6 +346,6 @@ def posargs_of(common: Common) -> list[str]:
     words += [f"--run-id={common.run_id}", f"--release-type={common.release_type}"]
     # a store that is named is the only one that is read
     words += [f"--store={common.store}"] if common.store != DEFAULT_STORE else []
-    words += [f"--refs-file={common.refs_file.resolve()}"] if common.refs_file is not None else []
+    words += [f"--config-file={common.config_file}"] if common.config_file is not None else []
     words += ["--force"] if common.force else []
     return [*words, "--dry-run"] if common.dry_run else words

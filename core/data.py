@@ -11,6 +11,7 @@ import json
 import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
@@ -21,7 +22,11 @@ from core import files
 from core.errors import DataError, MissingInputError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from pydantic_core import ErrorDetails
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class Model(BaseModel):
@@ -78,9 +83,155 @@ def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
     return validated(read_toml(path), model, where=path)
 
 
+# Of each of the project's files that the user's one file goes over: the table of that file which does, or
+# "" where both have tables of the same names.
+LAYERED: Mapping[str, str] = types.MappingProxyType(
+    {
+        "pytorch_build/refs/refs.toml": "",
+        "core/families.toml": "",
+        "ci/families.toml": "",
+        "ci/runners.toml": "runners",
+        "ci/matrix.toml": "matrix",
+        "ci/triggers.toml": "triggers",
+        "ci/rocm.toml": "rocm",
+        "ci/buckets.toml": "buckets",
+        "ci/upload.toml": "upload",
+        "ci/promote/gates.toml": "promotion",
+    }
+)
+_SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
+
+
+@dataclass(frozen=True)
+class Own:
+    """The user's file as this process read it; without a file the project's data holds as it is."""
+
+    file: Path | None = None
+    text: str = ""
+
+    @functools.cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """What it says. Its top-level names are checked here, and its tables where they are read."""
+        file, known = self.file, (*_SAME_NAMES, *filter(None, LAYERED.values()))
+        tables = parse_toml(self.text, where=file) if file else {}
+        for name in tables:
+            if name not in known:
+                raise DataError(
+                    f"{file}: {name}: unknown key. {nearest(name, known)}", hint=f"Correct {file}."
+                )
+        return tables
+
+
+_in_use = [Own()]
+
+
+def use_own(file: Path | None) -> None:
+    """Read this file over the project's from now on, or none; front doors do (`core.cli.options`)."""
+    _in_use[:] = [Own(file, read_text(file)) if file else Own()]
+
+
+def own() -> Own:
+    """Return the user's file that is in use."""
+    return _in_use[0]
+
+
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
-    """Return the function that reads a data file, once."""
-    return functools.cache(functools.partial(load_toml, path, model))
+    """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
+
+    @functools.cache
+    def read(own: Own) -> AnyModel:
+        over = own_part(path, model)
+        if not over:
+            return load_toml(path, model)
+        table = LAYERED[path.relative_to(_ROOT).as_posix()]
+        return validated(merged(read_toml(path), over), model, where=own.file or path, under=table)
+
+    return lambda: read(own())
+
+
+def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
+    """Return what the user's file says of one of the project's."""
+    table = LAYERED.get(path.relative_to(_ROOT).as_posix()) if path.is_relative_to(_ROOT) else None
+    if table is None:
+        return {}
+    tables, file = own().tables, own().file
+    part = (
+        tables.get(table, {}) if table else {one: tables[one] for one in model.model_fields if one in tables}
+    )
+    if not isinstance(part, dict):
+        raise DataError(f"{file}: {table}: this is a table, [{table}].", hint=f"Correct {file}.")
+    return part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value in force, and the file and line that says it; `instead_of` is the project's own."""
+
+    key: str
+    value: Any
+    file: Path
+    line: int
+    instead_of: Value | None = None
+
+    @property
+    def where(self) -> str:
+        """The place, ``ci/matrix.toml:9``."""
+        file = self.file.relative_to(_ROOT) if self.file.is_relative_to(_ROOT) else self.file
+        return f"{file}:{self.line}"
+
+    @property
+    def own(self) -> bool:
+        """Whether the user's file says it."""
+        return self.file == own().file
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The value as JSON has it."""
+        old = {"value": self.instead_of.value, "from": self.instead_of.where} if self.instead_of else None
+        return {"key": self.key, "value": self.value, "from": self.where, "own": self.own, "instead_of": old}
+
+
+def in_force() -> Mapping[str, Value]:
+    """Return every value of the `LAYERED` files, or the user's in its place, by key path."""
+    found: dict[str, Value] = {}
+    for name, table in LAYERED.items():
+        for path, value, line in _values(read_text(_ROOT / name)):
+            if table or path[0] in _SAME_NAMES:
+                key = key_path((*([table] if table else []), *path))
+                found[key] = Value(key=key, value=value, file=_ROOT / name, line=line)
+    if file := own().file:
+        for path, value, line in _values(own().text):
+            key = key_path(path)
+            found[key] = Value(key=key, value=value, file=file, line=line, instead_of=found.get(key))
+    return found
+
+
+def _values(text: str) -> Iterator[tuple[tuple[str, ...], Any, int]]:
+    """Yield each value of a TOML text with its key path and the line that it begins at."""
+    lines: dict[tuple[str, ...], int] = {}
+    header, statement, begun = "", "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not statement and line.lstrip()[:1] in {"", "#"}:
+            continue
+        begun = begun if statement else number
+        statement += f"{line}\n"
+        try:
+            tables = tomllib.loads(statement if statement.startswith("[") else f"{header}{statement}")
+        except tomllib.TOMLDecodeError:
+            continue  # it goes on in the next line
+        for path, _ in _leaves(tables):
+            lines.setdefault(path, begun)
+        header = statement if statement.startswith("[") else header
+        statement = ""
+    yield from ((path, value, lines[path]) for path, value in _leaves(tomllib.loads(text)))
+
+
+def _leaves(tables: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in tables.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -125,12 +276,14 @@ def json_object(text: str, *, where: str, hint: str = "") -> dict[str, Any]:
     return value
 
 
-def validated(value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str) -> AnyModel:
-    """Check plain data from `where` against `model`."""
+def validated(
+    value: Mapping[str, Any], model: type[AnyModel], *, where: Path | str, under: str = ""
+) -> AnyModel:
+    """Check plain data from `where` against `model`; key paths begin with the table that it is `under`."""
     try:
         return model.model_validate(value)
     except ValidationError as problem:
-        raise _as_data_error(problem, model, where) from problem
+        raise _as_data_error(problem, model, where, under) from problem
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,17 +295,19 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _as_data_error(problem: ValidationError, model: type[BaseModel], where: Path | str) -> DataError:
-    lines = [_sentence(error, model) for error in problem.errors(include_url=False)]
+def _as_data_error(
+    problem: ValidationError, model: type[BaseModel], where: Path | str, under: str = ""
+) -> DataError:
+    lines = [_sentence(error, model, under) for error in problem.errors(include_url=False)]
     if len(lines) == 1:
         return DataError(f"{where}: {lines[0]}", hint=f"Correct {where}.")
     listed = "\n".join(f"  {line}" for line in lines)
     return DataError(f"{where} has {len(lines)} problems:\n{listed}", hint=f"Correct {where}.")
 
 
-def _sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
-    location = error["loc"]
-    path = key_path(location)
+def _sentence(error: ErrorDetails, model: type[BaseModel], under: str) -> str:
+    location = [step for step in error["loc"] if step != "[key]"]
+    path = key_path((*([under] if under else []), *location))
     match error["type"]:
         case "extra_forbidden":
             return f"{path}: unknown key. {nearest(str(location[-1]), _known_keys(model, location[:-1]))}"

@@ -7,12 +7,12 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from core import process
-from core.data import Model, data_file
+from core.data import Model, Own, data_file, own
 from core.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -37,8 +37,11 @@ class Family:
 
 
 class _FamilyTable(Model):
-    targets: tuple[str, ...]
+    targets: tuple[str, ...] = ()
     default: bool = False
+    # when CI builds it: `ci/families.toml` explains, and `ci.plan.data` checks it
+    linux: dict[str, Any] | None = None
+    windows: dict[str, Any] | None = None
 
 
 class _FamiliesFile(Model):
@@ -49,8 +52,9 @@ class _FamiliesFile(Model):
     def _consistent(self) -> Self:
         owners: dict[str, str] = {}
         for name, table in self.families.items():
-            if not table.targets:
-                raise ValueError(f"family {name} has no targets.")
+            if not table.targets and name not in {*self.targets, CPU}:
+                close = nearest(name, {one for one, its in self.families.items() if its.targets})
+                raise ValueError(f"family {name} has no targets. {close}")
             for target in table.targets:
                 if target not in self.targets:
                     raise ValueError(f"family {name}: {target}? {nearest(target, self.targets)}")
@@ -62,13 +66,27 @@ class _FamiliesFile(Model):
 _file = data_file(FAMILIES_FILE, _FamiliesFile)
 
 
-@functools.cache
 def families() -> Mapping[str, Family]:
-    """Return every family by name: those of the data file, each gfx target, and ``cpu``."""
+    """Return every family by name: those of the data, the user's own too, each gfx target, and ``cpu``."""
+    return _families(own())
+
+
+@functools.cache
+def _families(_own: Own) -> Mapping[str, Family]:
     data = _file()
-    named = {name: Family(name=name, targets=table.targets) for name, table in data.families.items()}
+    tables = {name: table.targets for name, table in data.families.items() if table.targets}
+    named = {name: Family(name=name, targets=targets) for name, targets in tables.items()}
     single = {target: Family(name=target, targets=(target,)) for target in data.targets}
     return {**named, **single, CPU: Family(name=CPU, targets=())}
+
+
+def _known_name(name: str) -> str:
+    if name not in families():
+        raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
+    return name
+
+
+FamilyName = Annotated[str, AfterValidator(_known_name)]
 
 
 def family(name: str) -> Family:
@@ -189,7 +207,7 @@ def _default_for(target: str) -> str:
 
 
 def _listing() -> str:
-    names = ", ".join(_file().families)
+    names = ", ".join(name for name, table in _file().families.items() if table.targets)
     return (
         f"Families: {names}; a single gfx target (gfx1151) is one too.\n"
         "Choose one with --gpu-family; --gpu-family cpu builds without ROCm, "

@@ -53,7 +53,8 @@ class Context:
         words = ["--torch-ref", self.ref.name, "--gpu-family", self.gpu_family]
         words += ["--run-id", common.run_id] if common.run_id != LOCAL_RUN else []
         words += ["--store", common.store] if common.store != DEFAULT_STORE else []
-        return shlex.join([*words, *(["--refs-file", str(common.refs_file)] if common.refs_file else [])])
+        words += ["--config-file", str(common.config_file)] if common.config_file else []
+        return shlex.join(words)
 
     def cell(self, python: str) -> Cell:
         """Return what a test of this family and Python runs on."""
@@ -68,10 +69,10 @@ class Context:
 
 def chosen_ref(common: Common) -> TorchRef:
     """Look the torch ref up; print which one the default is."""
-    name = common.torch_ref or default_ref(common.refs_file, common.root)
+    name = common.torch_ref or default_ref()
     if not common.torch_ref:
         console.say(f"torch ref: {name} (the default)")
-    return torch_ref(name, common.refs_file, common.root, platform=common.outputs.platform)
+    return torch_ref(name, platform=common.outputs.platform)
 
 
 def chosen_family(common: Common, ref: TorchRef) -> str:

@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, Phase, settings
 
 from core import process
 from core.archive import Member
+from core.data import use_own
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Git = Callable[..., str]
@@ -39,6 +40,13 @@ AUTHOR = {
     "GIT_COMMITTER_NAME": "author",
     "GIT_COMMITTER_EMAIL": "author@invalid",
 }
+
+
+@pytest.fixture(autouse=True)
+def no_file_of_ones_own() -> Iterator[None]:
+    """Leave no user's file in use for the next test."""
+    yield
+    use_own(None)
 
 
 @pytest.fixture(scope="session", name="git")

@@ -52,7 +52,7 @@ def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
     ours: dict[str, Sequence[str]] = {}
     data = load().matrix
     for platform in _PLATFORMS:
-        refs = load_refs(None, ROOT, platform=platform)
+        refs = load_refs(platform=platform)
         rows = [row for row in data.release.exclude if row.platform == platform and not row.pythons]
         excluded = [f"{ref}: {one}" for row in rows for ref in row.torch_refs for one in row.gpu_families]
         left_out = unsupported[platform]
@@ -138,7 +138,7 @@ def _holds(rule: Rule, where: str, torch: str) -> bool:
 
 
 def _triton(checkout: Tree) -> tuple[Facts, Facts]:
-    ref = load_refs(None, ROOT, platform="windows")["nightly"]
+    ref = load_refs(platform="windows")["nightly"]
     return {"commit": checkout.text(_TRITON).strip()}, {"commit": ref.projects["triton"].ref}
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from core import files
-from core.data import Model, data_file, load_toml, merged, read_toml, validated
-from core.errors import MissingInputError, UsageError, nearest
-from core.families import families
+from core.data import Model, data_file
+from core.errors import UsageError, nearest
+from core.families import FamilyName  # noqa: TC001 - pydantic reads it
 from core.run import PLAIN, Platform
 from core.run.plan import PLATFORMS, Stage
-
-if TYPE_CHECKING:
-    import argparse
 
 FOLDER = Path(__file__).resolve().parent.parent
 FAMILIES_FILE = FOLDER / "families.toml"
@@ -26,7 +23,7 @@ MATRIX_FILE = FOLDER / "matrix.toml"
 RUNNERS_FILE = FOLDER / "runners.toml"
 TRIGGERS_FILE = FOLDER / "triggers.toml"
 ROCM_FILE = FOLDER / "rocm.toml"
-CONFIG = "CI_CONFIG"
+UPLOAD_FILE = FOLDER / "upload.toml"
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
@@ -64,13 +61,10 @@ class Runners(Model):
     self_hosted: dict[str, str] = Field(default_factory=dict)
     out_of_service: dict[str, str] = Field(default_factory=dict)
     machines: dict[Platform, Machines] = Field(default_factory=dict)
-    families: dict[str, dict[Platform, Runner]]
+    families: dict[FamilyName, dict[Platform, Runner]]
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for name in self.families:
-            if name not in families():
-                raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
         served = {*self.github, *self.self_hosted}
         for where, label in self._labels() if served else ():
             if label not in served:
@@ -133,7 +127,7 @@ class Matrix(Model):
     torch_refs: tuple[str, ...] = Field(min_length=1)
     tool_pythons: tuple[str, ...] = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None
-    gpu_families: dict[Platform, tuple[str, ...]] = Field(default_factory=dict)
+    gpu_families: dict[Platform, tuple[FamilyName, ...]] = Field(default_factory=dict)
     test_type: TestType = "quick"
     exclude: tuple[Exclusion, ...] = ()
 
@@ -224,11 +218,21 @@ class ExpectedFailure(Model):
     reason: str = Field(min_length=1)
 
 
+def _without_targets(rows: object) -> object:
+    """Leave to `core.families` what a user's file says of families for it."""
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+        return rows
+    return {
+        name: {key: on for key, on in row.items() if key not in {"targets", "default"}}
+        for name, row in rows.items()
+    }
+
+
 class Families(Model):
     """`families.toml`."""
 
     variants: dict[str, BuildVariant]
-    families: dict[str, dict[Platform, FamilyOn]]
+    families: Annotated[dict[FamilyName, dict[Platform, FamilyOn]], BeforeValidator(_without_targets)]
     expect_failure: tuple[ExpectedFailure, ...] = ()
 
     @model_validator(mode="after")
@@ -236,8 +240,6 @@ class Families(Model):
         if PLAIN not in self.variants:
             raise ValueError(f"variants: there is no variant {PLAIN!r}.")
         for name, platforms in self.families.items():
-            if name not in families():
-                raise ValueError(f"unknown GPU family {name!r}. {nearest(name, families())}")
             for variant in (one for on in platforms.values() for one in on.variants):
                 if variant not in self.variants:
                     raise ValueError(
@@ -251,7 +253,7 @@ class Families(Model):
 
 
 class OwnStore(Model):
-    """Where a downstream's runs go; `core.run.plan.Upload` explains the keys."""
+    """`upload.toml`."""
 
     store: str = ""
     role: str = ""
@@ -300,7 +302,23 @@ class Data(Model):
     matrix: MatrixFile
     rocm: RocmData
     upload: OwnStore = OwnStore()
-    promotion: dict[str, Any] = Field(default_factory=dict)  # what `ci.promote.facts` reads over its own
+
+    def families_of(self, release_type: str) -> Families:
+        """Return when families are built: those that the matrix names always, others on request."""
+        named = self.matrix_of(release_type).gpu_families
+        if not named:
+            return self.families
+        always = dict.fromkeys(("tier", "pytorch", "tests"), "presubmit")
+        rows = {
+            name: {
+                platform: on.model_copy(
+                    update=always if name in named.get(platform, ()) else {"tier": "request"}
+                )
+                for platform, on in platforms.items()
+            }
+            for name, platforms in self.families.families.items()
+        }
+        return self.families.model_copy(update={"families": rows})
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
         """Return the matrix of a release type, with every exclusion that applies to it."""
@@ -311,30 +329,34 @@ class Data(Model):
         return chosen.model_copy(update={"exclude": tuple(applying)})
 
 
-def load(own: Path | None = None) -> Data:
-    """Read the data, with a user's own file over it."""
-    embedded = (TRIGGERS_FILE, FAMILIES_FILE, RUNNERS_FILE, MATRIX_FILE, ROCM_FILE)
-    tables: dict[str, Any] = {file.stem: read_toml(file) for file in embedded}
-    if own is None:
-        return validated(tables, Data, where=FOLDER)
-    if not own.is_file():
-        raise MissingInputError(f"{own} does not exist.", hint=f"Correct {CONFIG}, or --config.")
-    return validated(merged(tables, read_toml(own)), Data, where=own)
-
-
-def add_config(parser: argparse._ActionsContainer) -> None:
-    """Declare the option ``--config``."""
-    what = f"data of your own over CI's (default: {CONFIG}'s)"
-    parser.add_argument("--config", type=Path, metavar="FILE", help=what)
-
-
-def load_own(arguments: argparse.Namespace, root: Path, env: Mapping[str, str]) -> Data:
-    """Read the data with the user's own file over it: the option's, or the variable ``CI_CONFIG``'s."""
-    named = arguments.config or env.get(CONFIG)
-    return load(root / named if named else None)
-
-
+triggers = data_file(TRIGGERS_FILE, Triggers)
+_families = data_file(FAMILIES_FILE, Families)
 runners = data_file(RUNNERS_FILE, Runners)
+matrices = data_file(MATRIX_FILE, MatrixFile)
+rocm = data_file(ROCM_FILE, RocmData)
+upload = data_file(UPLOAD_FILE, OwnStore)
+
+
+def load() -> Data:
+    """Read all of it."""
+    return Data(
+        triggers=triggers(),
+        families=ci_families(),
+        runners=runners(),
+        matrix=matrices(),
+        rocm=rocm(),
+        upload=upload(),
+    )
+
+
+def ci_families() -> Families:
+    """Read when CI builds families; one that a matrix names alone is built on request."""
+    data, found = _families(), dict(_families().families)
+    for matrix in (matrices().ci, matrices().release):
+        for platform, names in matrix.gpu_families.items():
+            for name in names:
+                found[name] = {platform: FamilyOn(tier="request"), **found.get(name, {})}
+    return data.model_copy(update={"families": found})
 
 
 def stable_choice(labels: Sequence[str], key: str) -> str:
@@ -349,7 +371,7 @@ def reaches(tier: Tier | None, needed: Tier) -> bool:
 
 def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
     """Return the families whose PyTorch is built from a tier on, by platform."""
-    data = load_toml(FAMILIES_FILE, Families)
+    data = ci_families()
     return {
         platform: tuple(
             name

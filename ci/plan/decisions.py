@@ -197,7 +197,7 @@ def upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
         stated = Upload(store=own.store, role=own.role, region=own.region)
         return Decision(value=True, reason="the configuration names the store"), stated
     if event.owner.casefold() != question.buckets.repository.partition("/")[0].casefold():
-        reason = f"{event.repository} has no bucket: name one under [upload] of a file that CI_CONFIG names"
+        reason = f"{event.repository} has no bucket: name one in pytorch-build.toml, [buckets] or [upload]"
         return Decision(value=False, reason=reason), Upload()
     granted = access(question.buckets, Origin(repository=event.repository), question.type)
     return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), granted

@@ -51,7 +51,7 @@ def choose(question: Question) -> tuple[Sequence[Chosen], Sequence[LeftOut]]:
     """Choose the families, and say which are not."""
     chosen: list[Chosen] = []
     left_out: list[LeftOut] = []
-    data, named = question.data.families, question.labels.families
+    data, named = question.data.families_of(question.type), question.labels.families
     tier, tier_reason = question.tier
     for platform in PLATFORMS:
         listed = question.inputs.families().get(platform)

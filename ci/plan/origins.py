@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 _HINT = (
     "Name an artifact run (the input artifact_run_id), or correct [rocm] of the data: "
-    "ci/rocm.toml, or the file that CI_CONFIG names."
+    "ci/rocm.toml, or [rocm] of pytorch-build.toml."
 )
 
 

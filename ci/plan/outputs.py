@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from core import console
-from core.data import compact
+from core.data import compact, in_force, key_path
+from core.errors import UsageError, nearest
 from core.run.job_files import job_files, table, text
 from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from core.data import Value
+    from core.run.plan import Cell, Plan
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
@@ -69,6 +78,49 @@ def show(plan: Plan) -> None:
     titles = ("", f"{len(plan.cells)} jobs", "Left out")
     for (columns, rows), title in zip(tables(plan), titles, strict=True):
         console.table(columns, rows, title=title)
+
+
+def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
+    """Print the values in force whose keys begin so, the user's own last, and why each job is there."""
+    values = in_force()
+    shown = sorted((one for one in values.values() if one.key.startswith(only)), key=lambda one: one.own)
+    if not shown:
+        known = {*values, *(key.partition(".")[0] for key in values)}
+        raise UsageError(f"No value in force has a key like {only!r}. {nearest(only, known)}")
+    jobs = [(cell, [*_because(cell, plan.release_type, values)]) for cell in plan.cells] if plan else []
+    if as_json:
+        rows = [
+            {
+                **cell.model_dump(include={"stage", "platform", "name", "reason"}),
+                "because": [{"of": what, "key": one.key, "from": one.where} for what, one in why],
+            }
+            for cell, why in jobs
+        ]
+        console.result(json.dumps({"values": [one.row for one in shown], "jobs": rows}, indent=2))
+        return
+    for one in shown:
+        old = one.instead_of
+        instead = f"\n    in the place of {compact(old.value)}, {old.where}" if old else ""
+        console.result(f"{one.key} = {compact(one.value)}\n    {one.where}{instead}")
+    for cell, why in jobs:
+        said = "".join(f"\n    {what}: {one.key}, {one.where}" for what, one in why)
+        console.result(f"{cell.stage}, {cell.platform}: {cell.name}\n    {cell.reason}{said}")
+
+
+def _because(cell: Cell, release_type: str, values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """Yield the values that a job follows from; of what the event names there is none."""
+    matrix = f"matrix.{'ci' if release_type == 'ci' else 'release'}"
+    listed, on = f"{matrix}.gpu_families.{cell.platform}", f"{key_path([cell.gpu_family])}.{cell.platform}"
+    if listed not in values and f"families.{on}.tier" in values:
+        yield cell.gpu_family, values[f"families.{on}.tier"]
+    machines = (f"runners.machines.{cell.platform}.", f"runners.families.{on}.")
+    keys = (listed, f"{matrix}.torch_refs", f"{matrix}.pythons", *machines)
+    for what in (cell.gpu_family, cell.torch_ref, cell.python, cell.runner):
+        for one in values.values() if what else ():
+            if one.key.startswith(keys) and what in (
+                one.value if isinstance(one.value, list) else [one.value]
+            ):
+                yield what, one
 
 
 def summary(plan: Plan) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -22,9 +22,11 @@ from ci.promote.facts import Facts, Reason, Wheel, first_line
 from ci.promote.runs import Test, is_sample
 from ci.publish.buckets import buckets, takes_samples
 from core.cli.options import RELEASE_TYPES
-from core.data import Model, merged, read_toml, validated
+from core.data import Model, data_file
 from core.errors import nearest
-from core.families import families
+from core.families import (
+    FamilyName,  # noqa: TC001 - pydantic reads it
+)
 from core.run import Platform
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
@@ -51,7 +53,6 @@ def _one_of(name: str, known: Collection[str]) -> str:
 
 
 Stage = Annotated[str, AfterValidator(lambda name: _one_of(name, STAGES))]
-Family = Annotated[str, AfterValidator(lambda name: _one_of(name, families()))]
 ReleaseType = Annotated[str, AfterValidator(lambda name: _one_of(name, RELEASE_TYPES))]
 Python = Annotated[str, AfterValidator(lambda text: python_tag(text) and text)]
 
@@ -68,7 +69,7 @@ class Required(Model):
     """A stage that PyTorch's wheels of some cells must have passed besides; what is empty stands for all."""
 
     stage: Stage
-    families: tuple[Family, ...] = ()
+    families: tuple[FamilyName, ...] = ()
     platforms: tuple[Platform, ...] = ()
     pythons: tuple[Python, ...] = ()
     torch_refs: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class Gates(Model):
     """The contents of `gates.toml`: for all families, for some, and for some cells."""
 
     gates: Gate
-    families: dict[Family, Gate] = {}  # noqa: RUF012 - pydantic copies it
+    families: dict[FamilyName, Gate] = {}  # noqa: RUF012 - pydantic copies it
     required: tuple[Required, ...] = ()
 
     def of(self, wheel: Wheel) -> Gate:
@@ -102,9 +103,7 @@ class Gates(Model):
         return tuple(dict.fromkeys((*gate.pytorch, *more)))
 
 
-def gates(own: Mapping[str, Any] | None = None) -> Gates:
-    """Read the data file, with a downstream's own tables over it."""
-    return validated(merged(read_toml(GATES_FILE), own or {}), Gates, where=GATES_FILE)
+gates = data_file(GATES_FILE, Gates)
 
 
 @dataclass(frozen=True, kw_only=True)

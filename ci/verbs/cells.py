@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ci.jobs import BUILDS, JOBS, MATRIX_SESSIONS
-from ci.plan.data import MATRIX_FILE, Matrix, MatrixFile, Test, load, of_tier
+from ci.plan.data import Matrix, Test, matrices, of_tier, triggers
 from core import console
 from core.cli.options import common_from
-from core.data import load_toml
+from core.data import load_toml, own
 from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.run import PLAIN, Platform, key_name
@@ -66,11 +66,11 @@ def run(arguments: argparse.Namespace) -> None:
     platform: Platform = arguments.platform or common.outputs.platform
     if (common.root / arguments.matrix).suffix == ".json":
         sessions = planned(Plan.read(common.root / arguments.matrix), platform)
-        pythons = load_toml(MATRIX_FILE, MatrixFile).ci.tool_pythons
+        pythons = matrices().ci.tool_pythons
     else:
         matrix = load_matrix(arguments.matrix, common.root)
-        refs = load_refs(common.refs_file, common.root, platform=platform)
-        expanded = expand(matrix, refs, platform, tuple(load().triggers.tests.values()))
+        refs = load_refs(platform=platform)
+        expanded = expand(matrix, refs, platform, tuple(triggers().tests.values()))
         for sentence in expanded.left_out:
             console.detail(f"left out: {sentence}")
         sessions, pythons = expanded.sessions, matrix.tool_pythons
@@ -98,11 +98,11 @@ def planned(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
 
 def load_matrix(name: str, root: Path) -> Matrix:
     """Read a matrix by name, or a file of the user's own."""
-    embedded = load_toml(MATRIX_FILE, MatrixFile)
-    known: dict[str, Matrix] = dict(embedded)
+    known: dict[str, Matrix] = dict(matrices())
     if name in known:
         matrix = known[name]
-        return matrix.model_copy(update={"gpu_families": of_tier(matrix.tier)}) if matrix.tier else matrix
+        found = matrix.gpu_families or (of_tier(matrix.tier) if matrix.tier else {})
+        return matrix.model_copy(update={"gpu_families": found})
     if (root / name).is_file():
         return load_toml(root / name, Matrix)
     raise UsageError(f"MATRIX={name} is neither a matrix nor a file. {nearest(name, known)}")
@@ -175,6 +175,8 @@ def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> 
 
 def _refuse_idle_exclusions(matrix: Matrix) -> None:
     """Refuse an exclusion that matches nothing: a name in it is misspelled or has gone."""
+    if any("exclude" not in one for one in own().tables.get("matrix", {}).values()):
+        return  # these rows are the project's, and the user's file names other families, refs or Pythons
     for number, row in enumerate(matrix.exclude):
         families = matrix.gpu_families.get(row.platform, ())
         for name, known in [

@@ -16,6 +16,7 @@ from ci.plan import data, events, inputs, outputs
 from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes
 from ci.plan.plan import plan
+from ci.promote.policy import gates
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
@@ -55,7 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "the day to plan for (default: today)"
     group.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help=what)
     group = parser.add_argument_group("the plan")
-    data.add_config(group)
+    what = "print the data in force, or what begins with KEY, and where it is from; of an event, why each job"
+    group.add_argument("--explain", nargs="?", const="", metavar="KEY", help=what)
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     what = "write the plan, for MATRIX=FILE and resolve"
     group.add_argument("--output", type=Path, metavar="FILE", help=what)
@@ -64,6 +66,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file."""
     common, env = common_from(arguments), environment()
+    if arguments.explain is not None:
+        for validated in (data.load, buckets, gates, load_refs):
+            validated()
+        named = arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME")
+        made = plan(question(arguments, common, env)) if named else None
+        outputs.explain(arguments.explain, made, as_json=arguments.json)
+        return
     made = plan(question(arguments, common, env))
     outputs.show(made)
     if arguments.json:
@@ -77,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
 def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, str]) -> Question:
     """Gather everything that the plan follows from."""
     described = bool(arguments.event or arguments.payload)
-    known = data.load_own(arguments, common.root, env)
+    known = data.load()
     event = _described(arguments) if described else _current(arguments, env)
     github = None if described else events.github_service(env)
     labels, note = events.event_labels(event, github)
@@ -96,7 +105,7 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
         changes=changes,
         data=known,
         buckets=buckets(),
-        refs={one: load_refs(common.refs_file, common.root, platform=one) for one in PLATFORMS},
+        refs={one: load_refs(platform=one) for one in PLATFORMS},
         today=arguments.date or event.day or datetime.now(tz=UTC).date(),
         run_id=env.get("GITHUB_RUN_ID", "") if of_job else common.run_id,
         release_type=common.release_type,

@@ -52,7 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ),
     ):
         parser.add_argument(*names, default="", metavar=metavar, help=about)
-    data.add_config(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
     which.add_argument("--latest", action="store_true", help="the newest run of a branch")
@@ -73,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = family(common.gpu_family or default_family(detect()))
     if chosen.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
-    own = data.load_own(arguments, common.root, environment()).rocm
+    own = data.rocm()
     common, place = _found(common, chosen, arguments, own)
     group = arguments.artifact_group or group_name(chosen.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)

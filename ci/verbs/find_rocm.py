@@ -21,7 +21,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "a plan that `configure` wrote; it is completed"
     parser.add_argument("--plan", type=Path, required=True, metavar="FILE", help=what)
-    data.add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
             requested=plan.rocm,
             repository=plan.event.repository,
             release_type=plan.release_type,
-            data=data.load_own(arguments, common.root, env).rocm,
+            data=data.rocm(),
             github=from_environment(env),
             place=place,
             notes=[],

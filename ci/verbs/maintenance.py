@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose stores")
-    data.add_config(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the matrices, and set them as the job's outputs."""
     common, env = common_from(arguments), environment()
-    own = data.load_own(arguments, common.root, env).upload
     repository = arguments.repository or env.get("GITHUB_REPOSITORY", "") or buckets().repository
-    found = matrices(buckets(), own, repository=repository, release_type=common.release_type)
+    found = matrices(buckets(), data.upload(), repository=repository, release_type=common.release_type)
     for name, rows in found.items():
         shown = [(row["store"], row["release_type"], row["aws_role"] or "none") for row in rows]
         console.table(("store", "policy", "role"), shown, title=name)

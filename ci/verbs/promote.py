@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ci.jobs import JOBS
-from ci.plan import data
+from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
 from ci.promote.documents import Cell, Decision, Override
@@ -49,7 +49,6 @@ _OPTIONS = {
     "the decision": (
         ("--override-by", "NAME", "who overrides the tests"),
         ("--override-reason", "TEXT", "why"),
-        ("--config", "FILE", f"data of your own over CI's: runners, gates (default: {data.CONFIG}'s)"),
         ("--by", "NAME", "who promotes (default: this job's actor)"),
     ),
     "a release of a release candidate": (
@@ -89,8 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
     named = common.store if common.store != DEFAULT_STORE else ""
     facts = gather(source, request, lambda at: open_store(named or at, root=common.root), jobs=arguments.jobs)
     facts, left_out = kept_facts(facts, change) if change and change.targets else (facts, ())
-    known = data.load_own(arguments, common.root, environment())
-    rules = Rules(runners=known.runners, gates=gates(known.promotion), release_type=common.release_type)
+    rules = Rules(runners=runners(), gates=gates(), release_type=common.release_type)
     verdict = decide(facts, rules, override)
     _show(facts, verdict)
     _require(facts, verdict)
@@ -203,7 +201,7 @@ def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Ce
     matrix, (tested,) = load_matrix(arguments.matrix, common.root), JOBS["test_pytorch"]  # has every cell
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
-        refs = load_refs(common.refs_file, common.root, platform=platform)
+        refs = load_refs(platform=platform)
         for one in expand(matrix, refs, platform).sessions[tested]:
             family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python).abi
             cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))

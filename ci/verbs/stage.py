@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     source = open_store(common.store, root=common.root)
     if common.read_store and not source.list(outputs.manifests_prefix("")):
         source = open_store(common.read_store, root=common.root)
-    refs = load_refs(common.refs_file, common.root, platform=outputs.platform)
+    refs = load_refs(platform=outputs.platform)
     planned = []
     # everything is chosen before anything is copied: one group's refusal leaves nothing behind
     for group in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):

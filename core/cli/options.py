@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from core.errors import UsageError, nearest
+from core import console
+from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.stores.location import OverlayStore, open_store, unread
 
@@ -29,12 +30,14 @@ AUTO_STORE = "auto"
 RUN_STORE = "RUN_STORE"
 GIT_MIRRORS = "GIT_MIRRORS"
 SOURCES_DIR = "SOURCES_DIR"
+CONFIG = "CI_CONFIG"
+OWN_FILE = "pytorch-build.toml"
 FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it
 # …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
 _BUCKET = "s3://"
 _AS_GIVEN = (
-    *("torch_ref", "refs_file", "gpu_family", "run_id", "store", "release_type"),
+    *("torch_ref", "gpu_family", "run_id", "store", "release_type"),
     *("python", "force", "dry_run"),
 )
 _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -50,7 +53,7 @@ class Common:
     """
 
     torch_ref: str = ""
-    refs_file: Path | None = None
+    config_file: Path | None = None  # where one is named
     gpu_family: str = ""
     build_variant: str = ""
     run_id: str = LOCAL_RUN
@@ -175,7 +178,8 @@ def add_common(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("what to run on").add_argument
     once: dict[str, Any] = {"action": Once, "default": ""}
     add("--torch-ref", **once, metavar="REF", help="a name in the refs data (default: nightly)")
-    add("--refs-file", type=Path, metavar="FILE", help="refs of your own (default: ./pytorch-build.toml)")
+    what = f"data of your own (default: {CONFIG}'s, else {OWN_FILE} in the checkout)"
+    add("--config-file", "--refs-file", type=Path, metavar="FILE", help=what)
     what = "GPU family, or 'cpu' (default: the ref's own, else this machine's)"
     add("--gpu-family", "--amdgpu-family", **once, metavar="FAMILY", help=what)
     what = "build variant of the family, such as asan; each has an artifact group"
@@ -214,6 +218,7 @@ def common_from(arguments: Namespace) -> Common:
     if variant and not _VARIANT.fullmatch(variant):
         raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
     common = Common(
+        config_file=use_config_file(arguments.config_file),
         **{name: getattr(arguments, name) for name in _AS_GIVEN},
         build_variant=variant,
         platform=getattr(arguments, "platform", None) or this_platform(),
@@ -259,6 +264,24 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
         read_store="" if named else there,
         external_repo=place.external_repo if there == place.store else "",
     )
+
+
+def use_config_file(named: Path | None) -> Path | None:
+    """Read data of the user's own from now on: of the file named, or that of CI_CONFIG, or `OWN_FILE`.
+
+    Returns:
+        The file's whole path, where it is named; None where it is found, as it is by whoever comes next.
+    """
+    from core.data import use_own
+
+    chosen = named or Path(environment().get(CONFIG) or OWN_FILE)
+    path = ROOT / chosen.expanduser()
+    if not path.is_file() and chosen != Path(OWN_FILE):
+        raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
+    if path != ROOT / OWN_FILE and (ROOT / OWN_FILE).is_file():
+        console.detail(f"{path} is read in the place of {OWN_FILE}")
+    use_own(path if path.is_file() else None)
+    return path if named else None
 
 
 def environment() -> Mapping[str, str]:

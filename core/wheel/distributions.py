@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core import files
-from core.data import Model, data_file
+from core.data import Model, Own, data_file, own
 from core.errors import WheelError
 from core.families import families
 from core.run import Platform, RunOutputs
@@ -32,9 +32,13 @@ class _Names(Model):
 _names = data_file(NAMES_FILE, _Names)
 
 
-@functools.cache
 def our_names() -> frozenset[str]:
     """Return the names that our distributions have, normalised."""
+    return _our_names(own())
+
+
+@functools.cache
+def _our_names(_own: Own) -> frozenset[str]:
     every = (one.format(family=family) for one in _names().names for family in families())
     return frozenset(map(canonicalize_name, every))
 

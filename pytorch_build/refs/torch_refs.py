@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from core.data import Model, key_path, merged, read_toml, validated
-from core.errors import DataError, MissingInputError, UsageError, nearest
+from core.cli.options import OWN_FILE
+from core.data import Model, key_path, merged, own, own_part, read_toml, validated
+from core.errors import DataError, UsageError, nearest
 
 PROJECTS: tuple[str, ...] = ("triton", "torch", "audio", "vision", "apex")
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
@@ -36,7 +37,6 @@ OWN_TREES: Mapping[str, str] = MappingProxyType(
 PLATFORMS: tuple[str, ...] = ("linux", "windows")
 SAMPLE_SCHEME = "sample:"
 REFS_FILE = Path(__file__).with_name("refs.toml")
-USER_FILE_NAME = "pytorch-build.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,53 +98,35 @@ def embedded() -> RefsFile:
     return validated(read_toml(REFS_FILE), RefsFile, where=REFS_FILE)
 
 
-def refs_file_in_use(refs_file: Path | None, cwd: Path) -> Path | None:
-    """Find the user's refs file: the one given, else ``pytorch-build.toml`` in `cwd`, else none."""
-    if refs_file is not None:
-        path = refs_file if refs_file.is_absolute() else cwd / refs_file
-        if not path.is_file():
-            raise MissingInputError(f"The refs file {path} does not exist.", hint="Correct --refs-file.")
-        return path
-    implicit = cwd / USER_FILE_NAME
-    return implicit if implicit.is_file() else None
-
-
-def load_refs(
-    refs_file: Path | None = None, cwd: Path | None = None, *, platform: str = "linux"
-) -> Mapping[str, TorchRef]:
-    """Read the embedded refs and the user's own over them, as one platform builds them.
-
-    The user's file is `refs_file`, else ``pytorch-build.toml`` in `cwd` if there, else none.
-    """
-    layered = _layers(refs_file, cwd)
+def load_refs(*, platform: str = "linux") -> Mapping[str, TorchRef]:
+    """Read the embedded refs and the user's own over them, as one platform builds them."""
+    layered = _layers()
     return {name: _torch_ref(name, layered, platform) for name in layered.tables}
 
 
-def default_ref(refs_file: Path | None = None, cwd: Path | None = None) -> str:
+def default_ref() -> str:
     """Name the ref that is built where none is given."""
-    return _layers(refs_file, cwd).default
+    return _layers().default
 
 
-def torch_ref(
-    name: str, refs_file: Path | None = None, cwd: Path | None = None, *, platform: str = "linux"
-) -> TorchRef:
+def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     """Find one torch ref as one platform builds it."""
-    layered = _layers(refs_file, cwd)
+    layered = _layers()
     if name not in layered.tables:
         raise UsageError(
             f"Unknown torch ref {name!r}. {nearest(name, layered.tables)}",
-            hint=f"Name a known one, or add it to a file of your own ({USER_FILE_NAME} or --refs-file).",
+            hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config-file).",
         )
     return _torch_ref(name, layered, platform)
 
 
-def _layers(refs_file: Path | None, cwd: Path | None) -> _Layered:
+def _layers() -> _Layered:
     tables = {name: _plain(table) for name, table in embedded().refs.items()}
     files = dict.fromkeys(tables, REFS_FILE)
     default = embedded().default
-    path = refs_file_in_use(refs_file, cwd or Path.cwd()) if refs_file or cwd else None
+    path = own().file
     if path is not None:
-        user = validated(read_toml(path), UserFile, where=path)
+        user = validated(own_part(REFS_FILE, UserFile), UserFile, where=path)
         for name, table in user.refs.items():
             _add_user_table(tables, name, _plain(table), path)
             files[name] = path

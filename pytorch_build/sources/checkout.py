@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import LockedProject
 
 _STATE = "pytorch-build.json"
-_UPSTREAM_REF = "refs/pytorch-build/upstream"
+UPSTREAM_REF = "refs/pytorch-build/upstream"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +242,7 @@ class _Checkout:
     def _ours(self, git: Repository) -> list[str]:
         """Commits that a checkout of ours put into a repository of the tree."""
         top = git.path == self.git.path
-        names = [UPSTREAM_TAG, HIPIFY_TAG, _UPSTREAM_REF, *([self.locked.commit] if top else [])]
+        names = [UPSTREAM_TAG, HIPIFY_TAG, UPSTREAM_REF, *([self.locked.commit] if top else [])]
         found = [commit for name in names if (commit := git.commit_of(name))]
         return found if top else [*found, *_named_by_parent(git)]
 
@@ -265,7 +265,7 @@ class _Checkout:
         """Check out the upstream commit, tag it, and hipify."""
         git, commit = self.git, self.locked.commit
         # said before HEAD moves, so that an interrupted checkout is known as ours
-        git.run("update-ref", _UPSTREAM_REF, commit)
+        git.run("update-ref", UPSTREAM_REF, commit)
         git.run("checkout", "--quiet", "--force", "--detach", commit)
         if self.options.submodules:
             update_submodules(git, depth=self.options.depth, jobs=self.options.jobs)

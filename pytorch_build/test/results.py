@@ -121,7 +121,9 @@ def last_attempt(cases: Sequence[Case]) -> Case:
 def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
     """Read from a report's own properties what it is about; `origin` is what is known beside them."""
     said, problems = document.properties, document.problems
-    known = replace(origin, **{name: said[name] for name in _ABOUT if said.get(name)})
+    # a report that names no stage is ROCm's, whose `python` is a whole version
+    named = _ABOUT if said.get("stage") else ()
+    known = replace(origin, **{name: said[name] for name in named if said.get(name)})
     known = replace(known, config=known.config.removeprefix(DEFAULT_CONFIG))
     shard = None
     if text := said.get("shard"):

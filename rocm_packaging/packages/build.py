@@ -17,7 +17,7 @@ from core.archive import Made, Member, Workers
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
-from core.families import FAMILIES_FILE
+from core.families import families
 from core.files import digest_of, sha256
 from rocm_packaging.artifacts import Entry, entries, scan
 from rocm_packaging.packages import wheels
@@ -146,6 +146,7 @@ def inputs_digest(request: BuildRequest) -> str:
         {
             "artifacts": [_signature(root, entry) for artifact in scan(root) for entry in entries(artifact)],
             "code": {str(path.relative_to(ROOT)): sha256(path) for path in _code()},
+            "families": {name: one.targets for name, one in families().items()},
             "request": {name: str(value) for name, value in vars(chosen).items()},
         }
     )
@@ -159,7 +160,7 @@ def _code() -> list[Path]:
         *(ROOT / "core" / one for one in ("archive", "binaries", "wheel")),
     ]
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    found += [ROOT / "rocm_packaging" / "artifacts.py", FAMILIES_FILE, wheels.LICENSE]
+    found += [ROOT / "rocm_packaging" / "artifacts.py", wheels.LICENSE]
     return sorted(path for path in found if path.suffix != ".pyc")
 
 

@@ -69,7 +69,7 @@ build = "ubuntu-24.04"
 [runners.families.{family}.linux]
 test_runner = "our-mi300"
 
-[families.families.{family}]
+[families.{family}]
 linux = {{ tier = "presubmit", pytorch = "presubmit" }}
 """
 
@@ -107,14 +107,13 @@ def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.Temp
     engine = Engine.cloned(
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",
-        config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + others(),
+        config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + REFS + others(),
         variables={name: one for name, one in rclone_server.variables.items() if "KEY" not in name},
         # only jobs that assume a role have any
         keys=f"[default]\naws_access_key_id={rclone_server.access_key}\n"
         f"aws_secret_access_key={rclone_server.secret_key}\n",
         settings={"READ_ROLE": "reads"},
     )
-    engine.commit("pytorch-build.toml", REFS)
     return Site(engine=engine, server=rclone_server, bucket=bucket)
 
 

@@ -57,11 +57,11 @@ pythons = ["{series}"]
 torch_refs = ["sample"]
 exclude = []
 
-[families.families.{family}]
+[families.{family}]
 linux = {{ tier = "presubmit", pytorch = "presubmit" }}
 """
 OTHERS = """
-[families.families.{name}]
+[families.{name}]
 {platform} = {{ tier = "request" }}
 """
 

@@ -46,7 +46,7 @@ def nox(clone: Clone, tmp_path: Path, upstream_sources: dict[str, Path]) -> Call
     refs.write_text(REFS.format(origin=upstream_sources["audio"].as_posix()))
 
     def call(session: str, *words: str | Path) -> str:
-        options = ["--gpu-family", "cpu", "--torch-ref", "mine", "--refs-file", str(refs)]
+        options = ["--gpu-family", "cpu", "--torch-ref", "mine", "--config-file", str(refs)]
         own = () if words and session == "check_wheels" else options
         return clone.passes("nox", "-s", session, "-P", "3.11", "--", *words, *own)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.data import use_own
 from core.errors import DataError
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.refs.torch_refs import torch_ref
@@ -32,7 +33,8 @@ def locked(sources: Sources, project: str, scratch: Path) -> LockedProject:
     text = f'[refs.mine.{project}]\norigin = "{sources[project].as_posix()}"\nref = "HEAD"\n'
     file = scratch / "refs.toml"
     file.write_text(text)
-    lock = resolve(torch_ref("mine", file), rocm_version="", release_type="nightly", cache=scratch / "cache")
+    use_own(file)
+    lock = resolve(torch_ref("mine"), rocm_version="", release_type="nightly", cache=scratch / "cache")
     return lock.project(project)
 
 

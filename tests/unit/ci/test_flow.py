@@ -19,9 +19,10 @@ from ci.flow import Changed, Outcome, planned, release_words, run_all, show
 from ci.jobs import PLAN_FILE, Call, Job, Target
 from core import process
 from core.cli.options import ROOT, Common
-from core.errors import MissingInputError, ProcessError, UsageError
+from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
 from pytorch_build.build.build import built
+from pytorch_build.refs.torch_refs import OWN_TREES
 from tests.unit.ci.test_jobs import PULL_REQUEST, stages
 from tests.unit.pytorch_build.conftest import Run
 
@@ -208,6 +209,7 @@ def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
         return process.Completed(returncode=0, stdout="", stderr=page)
 
     monkeypatch.setattr(process, "capture", capture)
+    monkeypatch.setattr(process, "which", lambda name: Path(name) if name == "python3.12" else None)
     return nox
 
 
@@ -240,10 +242,6 @@ def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earl
     assert "page     out/local-linux" in said
     assert "A session failed before its stage began. What nox said stands above.\n" in said
     nox.calls.clear()
-    with pytest.raises(Exit):
-        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu", python="3.99")
-    assert "began: there is no python3.99 on the PATH." in capsys.readouterr().err
-    nox.calls.clear()
     nox.note = "a.cpp:3: error: x\nagain: nox -s build_torch\nlog:   .cache/logs/build_torch.log"
     with pytest.raises(Exit):
         tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
@@ -252,8 +250,33 @@ def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earl
     assert said.rstrip().endswith(nox.note)
     assert [call[5] for call in nox.calls] == ["resolve", "report"]
     with pytest.raises(Exit) as caught:
-        tasks.ci.body(None, torch_ref="sampel", refs_file="absent.toml")
+        tasks.ci.body(None, torch_ref="sampel", config_file="absent.toml")
     assert caught.value.code not in {0, None}
+
+
+def test_a_python_that_is_not_there_stops_a_flow_before_it_does_anything(
+    nox: Nox, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("python3.9", "python3.13", "python3.14t", "python3.12-config", "python3"):
+        (tmp_path / name).write_text("")
+    for given in ({"gpu_family": "cpu"}, {"pytorch_dir": "."}, {"event": "push", "gpu_family": "gfx1151"}):
+        with pytest.raises(Exit) as caught:
+            tasks.ci.body(None, torch_ref="sample", python="3.99", **given)
+        assert caught.value.code == EnvironmentSetupError.exit_code
+        said = capsys.readouterr().err
+        assert (
+            "There is no python3.99 on the PATH, where python3.9, python3.13, python3.14t can be found.\n"
+            in said
+        )
+        assert "uv python install 3.99" in said
+        assert "passed" not in said
+    assert nox.calls == []
+
+
+def test_a_flow_has_the_options_of_builds_for_trees() -> None:
+    names = {f"--{name.replace('_', '-')}": project for name, project in tasks._TREES.items()}
+    assert names == {option: project for project, option in OWN_TREES.items()}
 
 
 def test_no_flow_takes_help_for_a_value() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +25,7 @@ from pytorch_build.context import Context, context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from ci.jobs import Job
 
@@ -183,11 +183,10 @@ def test_the_layout_of_rocm_is_for_build_rocm_alone() -> None:
         ref_jobs(chosen("sample", "cpu"), (), "", "split")
 
 
-def test_every_option_that_was_given_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_option_that_was_given_is_passed_on(tmp_path: Path) -> None:
     assert posargs_of(Common(gpu_family="a;b")) == ["--gpu-family=a;b", "--run-id=local", "--release-type=ci"]
-    given = Common(torch_ref="r", refs_file=Path("r.toml"), run_id="17", store="s", release_type="dev")
+    given = Common(torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")
     assert posargs_of(replace(given, force=True, dry_run=True)) == [
         *("--torch-ref=r", "--run-id=17", "--release-type=dev", "--store=s"),
-        *(f"--refs-file={tmp_path / 'r.toml'}", "--force", "--dry-run"),
+        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--dry-run"),
     ]

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from core.errors import DataError, MissingInputError, UsageError
+from core.errors import UsageError
 from core.run.records import record_name
 from pytorch_build import context as module
 from pytorch_build.context import context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_one_familys_wheels_may_lie_in_a_group_of_several(run: Any) -> None:
@@ -61,19 +58,3 @@ def test_unknown_names_are_refused_with_the_nearest(run: Any, options: dict[str,
     with pytest.raises(UsageError) as caught:
         context(run.common(**options))
     assert words in str(caught.value)
-
-
-def test_a_refs_file_of_ones_own_is_read_and_its_typo_named(run: Any, tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('[refs.mine]\ncomponents = ["audio"]\n[refs.mine.audio]\norigin = "a"\nrefs = "v1"\n')
-    with pytest.raises(DataError) as caught:
-        context(run.common(torch_ref="mine", refs_file=file, gpu_family="cpu"))
-    assert "refs.mine.audio" in str(caught.value)
-    with pytest.raises(MissingInputError):
-        context(run.common(torch_ref="mine", refs_file=tmp_path / "none.toml"))
-
-
-def test_the_default_ref_is_the_users_file_to_say(run: Any, tmp_path: Path) -> None:
-    text = 'default = "mine"\n[refs.mine]\nextends = "sample"\n'
-    (tmp_path / "pytorch-build.toml").write_text(text)
-    assert context(run.common(torch_ref="", gpu_family="cpu")).ref.name == "mine"

@@ -14,7 +14,6 @@ from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
-from core.cli.options import ROOT
 from core.errors import MissingInputError, ServiceError
 from core.run.plan import PLATFORMS, Plan
 from pytorch_build.refs.torch_refs import load_refs
@@ -37,7 +36,7 @@ def known() -> Data:
 
 @functools.cache
 def refs() -> Mapping[Platform, Mapping[str, TorchRef]]:
-    return {one: load_refs(None, ROOT / "core", platform=one) for one in PLATFORMS}
+    return {one: load_refs(platform=one) for one in PLATFORMS}
 
 
 def pull_request(*names: str, head: str | None = OURS, base: str = "main") -> dict[str, Any]:

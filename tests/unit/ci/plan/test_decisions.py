@@ -164,7 +164,7 @@ def test_what_is_decided_and_why(decide: Any, words: Any, facts: Any, expected: 
             PUSH,
             {"repository": "x/y"},
             "",
-            "x/y has no bucket: name one under [upload] of a file that CI_CONFIG names",
+            "x/y has no bucket: name one in pytorch-build.toml, [buckets] or [upload]",
         ),
         (PUSH, {"what": changed(upload=OWN)}, "out writer here", "the configuration names the store"),
         (request(head="a/b"), {}, "", "a fork's run has no credentials to upload with"),

@@ -12,6 +12,7 @@ from ci.promote.documents import Cell, Document, Evidence, Override, StagedFile
 from ci.promote.facts import Facts, Reason, Wheel
 from ci.promote.policy import STAGES, Gate, Gates, Required, Rules, Verdict, by_cell, decide, gates
 from ci.promote.runs import Test
+from core.data import use_own
 from core.errors import DataError
 from pytorch_build.test import upstream_tests
 from pytorch_build.test.reports import stage_name
@@ -20,6 +21,7 @@ from tests.unit.ci.plan.planning import planned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 TESTED, BYPASSED, BLOCKED = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
 FAMILIES = (TESTED, BYPASSED, BLOCKED)
@@ -321,14 +323,16 @@ def test_what_is_required_is_what_plans_of_these_release_types_test() -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"gates": {"where_run": ["test_toch"]}}, "Did you mean 'test_torch'"),
-        ({"families": {"gfx94x-dcgpu": {"rocm": [], "pytorch": []}}}, "Did you mean 'gfx94X-dcgpu'"),
-        ({"required": [{"stage": "test_smokes"}]}, r"gates.toml: required\[0\].*Did you mean 'test_smoke'"),
+        ('gates.where_run = ["test_toch"]', "Did you mean 'test_torch'"),
+        ("families.gfx94x-dcgpu = { rocm = [], pytorch = [] }", "Did you mean 'gfx94X-dcgpu'"),
+        ('required = [{ stage = "test_smokes" }]', r"promotion\.required\[0\].*Did you mean 'test_smoke'"),
     ],
 )
-def test_gates_of_ones_own_name_what_there_is(own: dict[str, Any], said: str) -> None:
+def test_gates_of_ones_own_name_what_there_is(tmp_path: Path, own: str, said: str) -> None:
+    (tmp_path / "own.toml").write_text(f"[promotion]\n{own}\n")
+    use_own(tmp_path / "own.toml")
     with pytest.raises(DataError, match=said):
-        gates(own)
+        gates()
 
 
 def stage_of(config: str) -> str:

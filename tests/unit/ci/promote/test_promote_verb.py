@@ -82,7 +82,7 @@ def test_a_family_without_a_runner_blocks_unless_its_data_excuses_it(
     # a downstream's own data counts, as when its plan was made
     mine = tmp_path / "mine.toml"
     mine.write_text(f"[runners.families.{NO_RUNNER}.linux]\nbypass_tests_for_releases = true\n")
-    assert desk.promote("--config", str(mine), "--dry-run") == 0
+    assert desk.promote("--config-file", str(mine), "--dry-run") == 0
     monkeypatch.setenv("CI_CONFIG", str(mine))
     assert desk.promote() == 0
     assert {one.rule for one in desk.decision().rulings} == {"bypass"}
@@ -115,13 +115,13 @@ def test_a_downstream_has_gates_of_its_own(desk: Desk, tmp_path: Path) -> None:
     desk.staged(GFX1151)
     mine = tmp_path / "mine.toml"
     mine.write_text('[[promotion.required]]\nstage = "test_torch_distributed"\nplatforms = ["linux"]\n')
-    assert "no test_torch_distributed has passed" in desk.refused("--config", str(mine))
+    assert "no test_torch_distributed has passed" in desk.refused("--config-file", str(mine))
     mine.write_text('[[promotion.required]]\nstage = "test_torch"\nplatform = ["linux"]\n')
-    assert desk.promote("--config", str(mine)) == 3
+    assert desk.promote("--config-file", str(mine)) == 3
     assert "Did you mean 'platforms'" in desk.said()
     mine.write_text('[[promotion.required]]\nstage = "test_torch"\nfamilies = ["gfx1511"]\n')
-    assert desk.promote("--config", str(mine)) == 3
-    assert "'gfx1511' is not known. Did you mean 'gfx1151'" in desk.said()
+    assert desk.promote("--config-file", str(mine)) == 3
+    assert "unknown GPU family 'gfx1511'. Did you mean 'gfx1151'" in desk.said()
     assert desk.released_nothing()
 
 

@@ -26,7 +26,7 @@ VERBS = (Verb("cells", "ci.verbs.cells", "print cells"),)
 
 
 def refs(platform: Platform = "linux") -> Mapping[str, TorchRef]:
-    return load_refs(None, ROOT / "core", platform=platform)
+    return load_refs(platform=platform)
 
 
 def matrix(**changes: Any) -> Matrix:
@@ -103,7 +103,6 @@ def test_what_cannot_be_built_is_left_out_with_its_reason() -> None:
             DataError,
             r"unknown torch ref 'nigtly'\. Did you mean 'nightly'\?",
         ),
-        ({"gpu_families": {"linux": ("gfx94x-dcgpu",)}}, UsageError, "Unknown GPU family 'gfx94x-dcgpu'"),
         ({"torch_refs": ("release/2.10", "release-2.10")}, DataError, "would share one folder"),
         ({"torch_refs": ("nightly", "nightly")}, DataError, "3.12 nightly gfx94X-dcgpu more than once"),
         ({"pythons": ("3.12", "3.12")}, DataError, "more than once"),

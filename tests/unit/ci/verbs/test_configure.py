@@ -146,21 +146,6 @@ def test_options_name_refs_and_families_as_everywhere(call: Any) -> None:
     assert (code, "Did you mean" in said) == (2, True)
 
 
-def test_data_of_ones_own(call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(
-        '[upload]\nstore = "out"\n[triggers]\nlong_lived_branches = ["trunk"]\n'
-    )
-    words = ("--event", "push", "--branch", "trunk", "--repository", "mine/wheels")
-    _, out, _ = call(*words, "--config", "mine.toml", "--json")
-    made = Plan.model_validate_json(out)
-    assert (made.build_pytorch.value, made.store.store) == (True, "out")
-    monkeypatch.setenv("CI_CONFIG", "mine.toml")
-    assert call(*words, "--json")[1] == out
-    monkeypatch.setenv("CI_CONFIG", "yours.toml")
-    code, _, said = call(*words)
-    assert (code, "CI_CONFIG" in said) == (4, True)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

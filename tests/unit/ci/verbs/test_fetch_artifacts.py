@@ -159,6 +159,20 @@ def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
         command("--latest", "--build-variant=tsan")
 
 
+def test_a_downstreams_data_names_whose_runs_count(
+    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
+) -> None:
+    own = (
+        '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
+    )
+    (tmp_path / "ci.toml").write_text(f'{own}store = "{tmp_path / "there"}"\n', encoding="utf-8")
+    put(run_folder(tmp_path, "33", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
+    found = command("--latest", f"--config-file={tmp_path / 'ci.toml'}", run_id="33")
+    assert len(scan(found)) == 2
+    (query,) = source.asked
+    assert (query.repository, query.workflow, query.branch) == ("acme/rocm", "rocm.yml", "stable")
+
+
 def test_a_failure_is_recorded_and_names_the_artifact(tmp_path: Path, command: Callable[..., Path]) -> None:
     run = run_folder(tmp_path)
     put(run, "base_lib_generic", "blas_lib_gfx110X-all")

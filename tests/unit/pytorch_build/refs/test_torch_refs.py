@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import DataError, MissingInputError, UsageError
+from core.data import use_own
+from core.errors import DataError, UsageError
 from pytorch_build.refs import torch_refs as refs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ISSUE = """
 [refs.mine]
@@ -26,22 +31,26 @@ build_requirements = ["setuptools<81"]
 """
 
 
-def written(folder: Path, text: str, name: str = "refs.toml") -> Path:
-    path = folder / name
+def written(folder: Path, text: str) -> Path:
+    path = folder / "refs.toml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_a_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
-    written(tmp_path, "default = 'mine'\n" + ISSUE, refs.USER_FILE_NAME)
-    assert refs.torch_ref("mine", None, tmp_path).name == "mine"
-    assert refs.default_ref(None, tmp_path) == "mine"
-    # a given one comes before it
-    written(tmp_path, "[refs.other]\nextends = 'nightly'\n")
-    names = refs.load_refs(Path("refs.toml"), tmp_path)
-    assert ("other" in names, "mine" in names) == (True, False)
-    with pytest.raises(MissingInputError, match=r"absent\.toml"):
-        refs.load_refs(tmp_path / "absent.toml")
+def own_ref(name: str, file: Path) -> refs.TorchRef:
+    use_own(file)
+    return refs.torch_ref(name)
+
+
+def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:
+    mine = own_ref("mine", written(tmp_path, f'default = "mine"\n{ISSUE}'))
+    assert (refs.default_ref(), mine.components) == ("mine", ("audio", "vision"))
+    assert mine.projects["torch"].prebuilt == "torch==2.13.0"
+    assert mine.projects["audio"].origin == "/path/to/torchaudio"
+    assert mine.projects["audio"].env == {"BUILD_SOX": "0", "USE_FFMPEG": "0"}
+    assert mine.projects["vision"].origin == str(tmp_path.parent / "torchvision")
+    assert mine.projects["vision"].build_requirements == ("setuptools<81",)
+    assert mine.pythons == ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_a_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
 def test_tables_extend_embedded_refs(
     tmp_path: Path, text: str, name: str, project: str, ref: str, pin: str
 ) -> None:
-    found = refs.torch_ref(name, written(tmp_path, text.replace("[", "[refs.", 1))).projects[project]
+    found = own_ref(name, written(tmp_path, text.replace("[", "[refs.", 1))).projects[project]
     assert (found.ref, found.pin) == (ref, pin)
     assert project != "torch" or found.origin == (
         "u:x" if "u:x" in text else "https://github.com/ROCm/pytorch.git"
@@ -67,18 +76,18 @@ def test_tables_extend_embedded_refs(
 
 def test_components_are_by_default_what_is_not_prebuilt(tmp_path: Path) -> None:
     text = "[refs.mine.torch]\nprebuilt = 'torch'\n[refs.mine.vision]\nref = 'v1'\n"
-    mine = refs.torch_ref("mine", written(tmp_path, text))
+    mine = own_ref("mine", written(tmp_path, text))
     assert mine.components == ("vision",)
     assert mine.projects["vision"].origin == "https://github.com/pytorch/vision.git"
     text = "[refs.nightly.torch]\nprebuilt = 'torch==2.13.0'\n"
-    assert "torch" not in refs.torch_ref("nightly", written(tmp_path, text)).components
+    assert "torch" not in own_ref("nightly", written(tmp_path, text)).components
 
 
 def test_a_ref_of_ones_own_comes_before_a_pin(tmp_path: Path) -> None:
     text = (
         '[refs.nightly.audio]\nref = "my-branch"\n[refs.nightly.vision]\norigin = "git@example.org:v.git"\n'
     )
-    nightly = refs.torch_ref("nightly", written(tmp_path, text))
+    nightly = own_ref("nightly", written(tmp_path, text))
     assert (nightly.projects["audio"].ref, nightly.projects["audio"].pin) == ("my-branch", "")
     assert nightly.projects["vision"].pin == "related_commits"
     assert nightly.projects["vision"].own_origin
@@ -103,8 +112,9 @@ def test_a_ref_of_ones_own_comes_before_a_pin(tmp_path: Path) -> None:
     ],
 )
 def test_bad_files_are_refused_by_key_path(tmp_path: Path, text: str, said: str) -> None:
+    use_own(written(tmp_path, text))
     with pytest.raises(DataError, match=said) as caught:
-        refs.load_refs(written(tmp_path, text))
+        refs.load_refs()
     assert "refs.toml" in str(caught.value)
 
 
@@ -115,7 +125,7 @@ def test_only_narrows_down_in_build_order(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="Unknown component"):
             nightly.only([component])
     with pytest.raises(UsageError, match="mine has no apex"):
-        refs.torch_ref("mine", written(tmp_path, ISSUE)).only(["apex"])
+        own_ref("mine", written(tmp_path, ISSUE)).only(["apex"])
 
 
 def test_paths_among_origins_are_made_absolute(tmp_path: Path) -> None:

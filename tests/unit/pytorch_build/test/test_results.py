@@ -134,6 +134,9 @@ def test_what_a_report_says_of_its_shard_survives_being_written() -> None:
     said = Document(cases=(case(),), properties={"shard": "7/6"})
     (tested,) = merged([report_of(said, TORCH)])
     assert tested.problems == ("it names '7/6' as its shard",)
+    # ROCm's reports name no stage, and a whole version of Python
+    rocm = Document(cases=(case(),), properties={"python": "3.12.1"})
+    assert report_of(rocm, Origin(stage="test_rocm", python="cp312")).origin.python == "cp312"
 
 
 RESULTS = st.dictionaries(

@@ -87,12 +87,13 @@ def prepared(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]
 
 
 @pytest.fixture
-def refs(tmp_path: Path, commit_files: Commit) -> dict[str, str]:
-    """Give the commits of two projects that a refs file of one's own names, beside a prebuilt torch."""
+def refs(tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Give the commits of two projects that a file of one's own names, beside a prebuilt torch."""
     texts = {"setup.py": "", "version.txt": "2.10.0\n"}
     commits = {name: commit_files(tmp_path / "upstream" / name, texts) for name in ("audio", "vision")}
     text = '[refs.mine]\ncomponents = ["audio", "vision"]\n[refs.mine.torch]\nprebuilt = "torch==2.10.0"\n'
     for name in commits:
         text += f'[refs.mine.{name}]\norigin = "{tmp_path / "upstream" / name}"\nref = "main"\n'
-    (tmp_path / "pytorch-build.toml").write_text(text)
+    (tmp_path / "own.toml").write_text(text)
+    monkeypatch.setenv("CI_CONFIG", str(tmp_path / "own.toml"))
     return commits

@@ -114,11 +114,12 @@ def test_what_is_missing_names_the_stage_that_makes_it(front: Any, run: Any) -> 
 @pytest.mark.usefixtures("planned")
 def test_a_prebuilt_project_is_not_built(front: Any, run: Any, tmp_path: Path) -> None:
     text = '[refs.mine]\nextends = "sample"\ntorch = { prebuilt = "torch==2.13.0" }\n'
-    (tmp_path / "pytorch-build.toml").write_text(text)
+    (tmp_path / "own.toml").write_text(text)
+    words = ("--torch-ref", "mine", "--gpu-family", "cpu", "--config-file", str(tmp_path / "own.toml"))
     lock = run.lock(torch_ref="mine")
     torch = lock.project("torch").model_copy(update={"prebuilt": "torch==2.13.0"})
     run.put_lock(lock.model_copy(update={"projects": {**lock.projects, "torch": torch}}))
-    answer = front("build", "torch", "--torch-ref", "mine", "--gpu-family", "cpu")
+    answer = front("build", "torch", *words)
     assert (answer.code, "torch==2.13.0" in answer.said) == (6, True), answer.said
 
 

@@ -33,7 +33,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
         (("resolve", *CPU, "--at", "fbgemm=main"), 2, "Projects: triton"),
         (("resolve", *CPU, "--at", "torch="), 2, "is not PROJECT=REF"),
         (("resolve", *CPU, "--git-mirror", "x"), 2, "PREFIX=MIRROR"),
-        (("resolve", *CPU, "--refs-file", "nowhere.toml"), 4, "nowhere.toml does not exist"),
+        (("resolve", *CPU, "--config-file", "nowhere.toml"), 4, "nowhere.toml does not exist"),
         (("resolve", *CPU, "--store", "ftp://x"), 2, "ftp://x"),
         (("checkout", *CPU, "--components", "torhc"), 2, "Did you mean 'torch'?"),
         (("checkout", *CPU, "--checkout-dir", "x"), 2, "--checkout-dir is for one project"),

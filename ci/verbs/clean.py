@@ -1,0 +1,179 @@
+"""`clean`: what stages made in this checkout, what it takes and costs to get again; freed with ``--yes``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from core import console
+from core.cli.options import common_from
+from core.errors import DataError, UsageError, nearest
+from core.run import records
+from pytorch_build.sources import edits
+from pytorch_build.sources.checkout import UPSTREAM_REF
+from pytorch_build.sources.git import Repository, submodules
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from core.cli.options import Common
+
+KINDS = ("environments", "builds", "trees", "caches", "runs")
+_DAYS = re.compile(r"([0-9]+)d")
+_DAY = 24 * 60 * 60
+_COPY = ".git/pytorch-build-mirror.json"  # of a copy of a developer's tree, which the build made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One folder: the bytes that go with it, its last change, the seconds to get it again (0: not known)."""
+
+    kind: str
+    path: Path
+    size: int
+    changed: float
+    seconds: float
+
+    @property
+    def names(self) -> set[str]:
+        """What ``--keep-run`` may call it: ``17-linux``, ``17``."""
+        return {self.path.name, self.path.name.rpartition("-")[0]} if self.kind == "runs" else set()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    what = "these alone (default: all but runs, which have to be named)"
+    parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS[:-1], help=what)
+    what = "what has not changed for so many days, as 30d"
+    parser.add_argument("--older-than", default="0d", metavar="DAYS", help=what)
+    what = "a run that stays; repeatable"
+    parser.add_argument("--keep-run", action="append", default=[], metavar="ID", help=what)
+    parser.add_argument("--yes", action="store_true", help="free it")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """List what there is, and free it where that is meant."""
+    common = common_from(arguments)
+    days = _DAYS.fullmatch(arguments.older_than)
+    if not days:
+        raise UsageError(f"--older-than {arguments.older_than!r} is not a number of days.", hint="As in 30d.")
+    before, frees = time.time() - int(days[1]) * _DAY, arguments.yes and not common.dry_run
+    with ExitStack() as held:
+        busy, every = _busy(common, held), list(_found(common))
+        known = {name for one in every for name in one.names}
+        for run_id in {*arguments.keep_run} - known:
+            raise UsageError(f"--keep-run {run_id!r}: there is no such run. {nearest(run_id, known)}")
+        going = []
+        rows: dict[str, list[Sequence[str]]] = {"Can be freed": [], "Stays": []}
+        for one in every:
+            rules = (
+                (one.kind not in arguments.what, f"not asked for: --what {one.kind}"),
+                (one.names & {*arguments.keep_run}, "--keep-run"),
+                (one.changed > before, f"changed since: --older-than {arguments.older_than}"),
+            )
+            why = next((said for applies, said in rules if applies), "") or _kept(one, common.root, busy)
+            going += [] if why else [one]
+            rows["Stays" if why else "Can be freed"].append(_row(one, common.root, why))
+        for title, listed in rows.items():
+            console.table(("what", "path", "size", "changed", "again in", "why"), listed, title=title)
+        for one in going if frees else ():
+            shutil.rmtree(one.path)
+    size = console.size(sum(one.size for one in going))
+    how = ": the same with --yes frees it" if going and not frees else ""
+    console.say(f"{size} {'freed' if frees else f'can be freed{how}'}.")
+
+
+def _busy(common: Common, held: ExitStack) -> Sequence[Path]:
+    """Take every lock of the checkout, so that no stage begins; return those that running stages hold."""
+    folders = (
+        *((common.root / ".nox", ".*.lock"), (common.sources, "*/.*.lock")),
+        *((common.cache, "*.lock"), (common.cache, "*/*.lock")),
+    )
+    busy = []
+    for lock in (lock for folder, pattern in folders for lock in folder.glob(pattern)):
+        try:
+            held.enter_context(FileLock(lock, timeout=0))
+        except Timeout:
+            busy.append(lock)
+    return busy
+
+
+def _found(common: Common) -> Iterator[Found]:
+    """Yield every folder that stages made in the checkout."""
+    store = common.root / common.store
+    places = (
+        *(("environments", common.root / ".nox", "[!.]*"), ("builds", common.sources, "*/.builds/*")),
+        *(("trees", common.sources, "[!.]*/[!.]*"), ("trees", common.sources, ".own/[!.]*")),
+        *(("caches", common.cache, "*"), ("runs", store, "*-linux"), ("runs", store, "*-windows")),
+    )
+    seconds = _seconds(store)
+    for kind, folder, pattern in places:
+        for path in sorted(one for one in folder.glob(pattern) if one.is_dir()):
+            size, changed = _measured(path)
+            made = f"build_{path.name.partition('-')[0]}" if kind == "builds" else f"{kind} {path.name}"
+            yield Found(kind=kind, path=path, size=size, changed=changed, seconds=seconds.get(made, 0))
+
+
+def _measured(folder: Path) -> tuple[int, float]:
+    """Return the bytes that go with a folder, without files that are elsewhere, too, and its last change."""
+    links: Counter[tuple[int, int]] = Counter()
+    files: dict[tuple[int, int], tuple[int, int]] = {}
+    changed = 0.0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            one = path.lstat()
+            key = one.st_dev, one.st_ino
+            links[key] += 1
+            files[key] = one.st_nlink, one.st_size
+            changed = max(changed, one.st_mtime)
+    return sum(size for key, (count, size) in files.items() if links[key] >= count), changed
+
+
+def _seconds(store: Path) -> Mapping[str, float]:
+    """Return how long each stage took at most, by the records of the store's runs; and each run."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for path in store.glob("*/manifests/**/*.json"):
+        with suppress(DataError):
+            record = records.parse(path.read_bytes(), where=str(path))
+            found[record.stage] = max(found[record.stage], record.seconds)
+            found[f"runs {path.relative_to(store).parts[0]}"] += record.seconds
+    return found
+
+
+def _kept(one: Found, root: Path, busy: Sequence[Path]) -> str:
+    """Return why a folder stays whatever is asked for; "" for one that may go."""
+    path = one.path
+    if locks := [lock for lock in busy if one.kind != "environments" or lock.name == f".{path.name}.lock"]:
+        return f"a running stage holds {locks[0]}"
+    if path.is_symlink() or not path.resolve().is_relative_to(root.resolve()):
+        return "a link, or outside the checkout"
+    if one.kind != "trees" or (path / _COPY).is_file():
+        return ""
+    git = Repository(path=path)
+    if not (path / ".git").is_dir() or not git.commit_of(UPSTREAM_REF):
+        return "not one of ours"
+    own = not edits.is_clean(git, submodules=True) or any(map(_own_work, (git, *submodules(git))))
+    return "edits or commits of your own" if own else ""
+
+
+def _own_work(git: Repository) -> bool:
+    """Return whether a repository of ours has stashes, or commits of the user's that nothing else holds."""
+    others = ("--not", "--tags", "--remotes", *([UPSTREAM_REF] if git.commit_of(UPSTREAM_REF) else []))
+    authors = git.out("log", "--format=%ae", "HEAD", "--branches", *others).splitlines()
+    return bool(git.commit_of("refs/stash")) or any(one != edits.EMAIL for one in authors)
+
+
+def _row(one: Found, root: Path, why: str) -> Sequence[str]:
+    path = one.path.relative_to(root) if one.path.is_relative_to(root) else one.path
+    changed = time.strftime("%Y-%m-%d", time.localtime(one.changed))
+    again = console.duration(one.seconds) if one.seconds else ""
+    return one.kind, str(path), console.size(one.size), changed, again, why
