@@ -30,6 +30,7 @@ VERBS = verbs_of(
         "in-image": "sessions inside a container image, with this checkout mounted",
         "notify": "how a run ended, by its summary, and by Slack and e-mail where configured",
         "drift": "what our data says otherwise than a checkout of TheRock, by file and key",
+        "bisect": "which run broke a command: the first bad one, and what differs in it",
         "report": "a run's records -> one HTML page: matrix, times, wheels, builds, tests, sources",
     },
 )

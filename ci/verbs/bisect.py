@@ -1,0 +1,473 @@
+"""`bisect`: the first run, or version of an index, at which a command fails, and what differs in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci import bisection, flow, install
+from ci.bisection import Commit, Facts, Point, Search, Verdict
+from ci.install import Wanted
+from ci.install.devices import devices_for, known_offers
+from ci.jobs import BUILDS, Call, Job, posargs_of
+from ci.report.facts import built, read_run
+from ci.report.model import CellName
+from ci.report.text import natural
+from core import console, files, process
+from core.cli.options import DEFAULT_STORE, common_from
+from core.data import AnyModel, parse_json
+from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
+from core.families import group_families
+from core.packages import RunGroup, fits
+from core.packages.sources import PackageSource, add_package_source, source_options
+from core.parallel import each
+from core.run import LOCAL_RUN, is_local, records
+from core.run.plan import Plan
+from core.run.records import Cell, Record
+from core.wheel import distributions
+from pytorch_build.build.build import needed
+from pytorch_build.context import context
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from rocm_packaging.origin import has_rocm, named_source, release_index_url
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from packaging.requirements import Requirement
+
+    from core.cli.options import Common
+    from core.env import Interpreter
+    from core.run import RunOutputs
+    from core.stores import Store
+
+_ROCM = "build_rocm"
+_FOREVER = 7 * 86400.0
+_GIT_VERSION = re.compile(r"(?m)^git_version\b.*['\"]([0-9a-f]{40})['\"]")
+_THEROCK = "https://github.com/ROCm/TheRock"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's own options."""
+    add = parser.add_argument
+    what = "where it {}: a run id, a version, a day (2026-11-20), or the file of a source lock"
+    add("--good", required=True, metavar="RUN", help=what.format("still works"))
+    add("--bad", required=True, metavar="RUN", help=what.format("fails"))
+    what = "what is run, after --: it ends with 0 for good, 125 for skip, 1 to 127 for bad, more to stop"
+    add("command", nargs="+", metavar="COMMAND", help=what)
+    what = "what is installed (default: torch and what it requires; with --rocm rocm[libraries,devel])"
+    add("--packages", action="append", metavar="NAMES", help=what)
+    add("--rocm", action="store_true", help="search ROCm's own packages, without PyTorch")
+    what = "search versions of these instead of a store's runs; with --store, where the runs' ROCm is"
+    add_package_source(parser, what, "")
+    add("--repeat", type=int, default=1, metavar="N", help="run it N times; one failure is bad (default: 1)")
+    what = "what takes longer is bad (default: no limit)"
+    add("--timeout", type=float, default=_FOREVER, metavar="SECONDS", help=what)
+    add("--directory", type=Path, default=Path(), metavar="DIR", help="where it runs (default: here)")
+    add("--no-verify", action="store_true", help="do not test first whether good is good and bad is bad")
+    add("--build", action="store_true", help="build the wheels that runs lack, instead of skipping them")
+    add("--state", type=Path, metavar="DIR", help="where the search is kept (default: .cache/bisect)")
+    add("--reset", action="store_true", help="forget the search that was begun")
+    add("--json", action="store_true", help="also print the result as JSON")
+    parser.epilog = "The same command goes on where an interrupted one stopped."
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search, from where the last call stopped."""
+    common, rocm = common_from(arguments), arguments.rocm
+    if arguments.repeat < 1 or (arguments.build and rocm):
+        raise UsageError("--repeat takes 1 or more, and --build is not for ROCm.", hint="See: --help")
+    options = source_options(arguments)
+    source = named_source(options, common, common.gpu_family or options.index_subdir)
+    names = arguments.packages or ["rocm[libraries,devel]" if rocm else "torch"]
+    what: dict[str, Any] = {
+        "common": common,
+        "folder": (arguments.state or common.cache / "bisect").absolute(),
+        "packages": install.parse_requirements(names),
+        "source": source or PackageSource(),
+        "good": arguments.good,
+        "bad": arguments.bad,
+    }
+    over_index = options.named and not hasattr(arguments, "store_option")
+    place: _Versions | _Runs = _Versions(**what) if over_index else _Runs(**what, rocm=rocm)
+    state = place.folder / "state.json"
+    with files.locked(place.folder / ".lock", what=f"the search in {place.folder}"):
+        search = _begun(arguments, place, state)
+        _tell_plan(search, whole=common.dry_run)
+        while not common.dry_run and (point := search.next):
+            left = console.counted(search.steps, "test")
+            with console.group(f"{point.name} {point.started[:10]} ({left} left at most)"):
+                verdict = _verdict(arguments, place, point)
+                console.done(f"{point.name}: {verdict.result}, {verdict.why}")
+            search = search.told(point, verdict)
+            search.write(state)
+    if not common.dry_run:
+        _tell(search)
+        if arguments.json:
+            console.result(json.dumps(search.result, indent=1))
+
+
+def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path) -> Search:
+    """Return the search that is kept, or a new one; another one that is not at its end is kept."""
+    same = ("good", "bad", "command", "repeat", "timeout", "build")
+    question = {name: getattr(arguments, name) for name in same}
+    question |= {"packages": [*map(str, place.packages)], "where": place.where}
+    kept = Search.read(state) if state.is_file() and not arguments.reset else None
+    if kept and kept.question == question:
+        return kept
+    if kept and kept.next:
+        old = kept.question
+        words = shlex.join(["--good", old["good"], "--bad", old["bad"], "--", *old["command"]])
+        raise UsageError(
+            f"Another search was begun, in {old['where']}, and is not at its end:\n{words}",
+            hint="Go on with all of its options, or begin this one: --reset, or beside it --state DIR.",
+        )
+    points = bisection.between(place.points(), *map(place.named, (place.good, place.bad)))
+    search = Search(question=question, points=points, build=arguments.build)
+    if arguments.no_verify:
+        good, bad = (Verdict(result=one, why="not tested") for one in ("good", "bad"))
+        for point, one in ((points[0], good), (points[-1], bad)):
+            search = search.told(point, one.model_copy(update={"facts": place.facts(point)}))
+    if not place.common.dry_run:
+        search.write(state)
+    return search
+
+
+def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Point) -> Verdict:
+    """Install a point's packages and run the command; what cannot be installed is skipped."""
+    with ExitStack() as stack:
+        try:
+            target, facts = stack.enter_context(_installed(place, point))
+        except (MissingInputError, EnvironmentSetupError) as problem:
+            return Verdict(result="skip", why=problem.message.splitlines()[0])
+        path = f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}"
+        env = process.handed_on(PATH=path, VIRTUAL_ENV=str(target.prefix), BISECT_RUN=point.name)
+        codes, log, limits = [], "", process.Limits(seconds=arguments.timeout)
+        for number in range(1, arguments.repeat + 1):
+            output = place.folder / "logs" / f"{point.name}-{number}.log"
+            output.unlink(missing_ok=True)
+            ended = process.supervise(
+                arguments.command, cwd=arguments.directory, env=env, log=output, limits=limits
+            )
+            codes.append(1 if ended.late else ended.returncode)
+            if not 0 <= codes[-1] < bisection.STOP:
+                raise ProcessError(
+                    f"The command {ended.words} at {point.name}, which is neither good nor bad: {output}",
+                    hint="Where that is what you search for, give it another status: -- sh -c '… || exit 1'.",
+                )
+            log = str(output) if codes[-1] or not log else log
+        return bisection.judged(codes).model_copy(update={"log": log, "facts": facts})
+
+
+@contextmanager
+def _installed(place: _Versions | _Runs, point: Point) -> Iterator[tuple[Interpreter, Facts]]:
+    """Make an environment of a point's packages, and nothing else."""
+    venv = place.folder / "venv"
+    wanted = place.wanted(point)
+    with install.others_index(wanted.source.group, "") as theirs:
+        chosen = install.choose(wanted, theirs, place.planned())
+        group = wanted.source.group
+        for one in chosen.ours:
+            if group and one.key and group.store.find(one.key) is None:
+                raise MissingInputError(f"{one.name} is no longer there.")
+        with (
+            wanted.source.opened(chosen.ours) as ours,
+            install.environment(venv, python=place.python, clean=True) as target,
+        ):
+            install.install_chosen(target, wanted, chosen, ours, theirs)
+            known = place.facts(point)
+            packages = {one.distribution: one.version for one in chosen.ours}
+            packages |= {one.name: one.version for one in chosen.theirs}
+            commits = {**_commits(target), **known.commits}
+            yield target, known.model_copy(update={"packages": packages, "commits": commits})
+
+
+def _commits(target: Interpreter) -> dict[str, Commit]:
+    """Read the commits that installed packages name: of torch and its siblings, and of ROCm's build."""
+    found = {}
+    for path in sorted(target.purelib.glob("torch*/version.py")):
+        if said := _GIT_VERSION.search(path.read_text(encoding="utf-8")):
+            found[path.parent.name.removeprefix("torch") or "torch"] = Commit(commit=said[1])
+    manifest = target.purelib / "_rocm_sdk_core/share/therock/therock_manifest.json"
+    read = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
+    rows = [("TheRock", _THEROCK, read.get("the_rock_commit"))]
+    names = ("submodule_name", "submodule_url", "pin_sha")
+    rows += [tuple(one.get(name) for name in names) for one in read.get("submodules", ())]
+    return found | {name: Commit(origin=url, commit=commit) for name, url, commit in rows if commit}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    common: Common
+    folder: Path
+    packages: tuple[Requirement, ...]
+    source: PackageSource
+    good: str
+    bad: str
+
+    @property
+    def python(self) -> str:
+        return str(self.common.python or "")
+
+    def planned(self) -> Interpreter:
+        return install.planned(self.folder / "venv", python=self.python, clean=True)
+
+    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> Wanted:
+        """Say what is to be installed of a source, some of it in exact versions."""
+        requirements, base = install.parse_requirements([*map(str, self.packages)]), self.planned()
+        for one in requirements:
+            if (version := pins.get(canonicalize_name(one.name))) and not one.specifier:
+                one.specifier = SpecifierSet(f"=={version}")
+        devices = devices_for(requirements, family)
+        offers = (one for one in known_offers(source, requirements, devices) if fits(one, base.tag))
+        return Wanted(
+            requirements=tuple(map(str, requirements)),
+            source=source,
+            offers=tuple(offers),
+            devices=devices,
+            platform=self.common.platform,
+            locks=self.common.cache / "locks",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Versions(_Place):
+    """The versions of the first package in an index, a page or a folder."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.source.words} {self.python}".strip()
+
+    @property
+    def subject(self) -> str:
+        return canonicalize_name(self.packages[0].name)
+
+    def points(self) -> Sequence[Point]:
+        """List them by the days that they name; of branches that go on side by side, those of the ends'."""
+        held = [Version(one) for one in self.source.versions(self.subject, self.planned().tag)]
+        ends = {one.public for one in held if one.local and str(one) in {self.good, self.bad}}
+        ordered = sorted((bisection.day_in(str(one)), one) for one in held if not ends or one.public in ends)
+        return [Point(name=str(one), started=day) for day, one in ordered]
+
+    def named(self, word: str) -> str:
+        return word
+
+    def wanted(self, point: Point) -> Wanted:
+        return self.chosen(self.source, {self.subject: point.name}, self.common.gpu_family)
+
+    def facts(self, _point: Point) -> Facts:
+        return Facts()  # the packages say it, once they are installed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Runs(_Place):
+    """The runs of a store that built one cell: a torch ref, GPU family and Python, or a family's ROCm."""
+
+    rocm: bool
+
+    @cached_property
+    def store(self) -> Store:
+        return self.common.open_for_reading()
+
+    @property
+    def where(self) -> str:
+        return f"{self.store.url}, {self.cell}"
+
+    @property
+    def python(self) -> str:
+        tag = self.cell.python
+        return super().python or (f"{tag[2]}.{tag[3:]}" if tag else "")
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """The runs there are, the last one last; this machine's own only where they are named."""
+        end = f"-{self.common.platform}"
+        folders = self.store.folders(self.common.external_repo)
+        found = (one.removesuffix(end) for one in folders if one.endswith(end))
+        return sorted(
+            (one for one in found if not is_local(one) or one in {self.good, self.bad}), key=natural
+        )
+
+    @cached_property
+    def cell(self) -> CellName:
+        """The cell that both ends have, by the options."""
+        ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
+        found: list[set[CellName]] = []
+        for facts in (read_run(replace(self.common, run_id=one), tests=False) for one in ends):
+            stages = ((one.name, record.stage) for one in facts.groups for _, record in one.records)
+            rocm = {CellName(group=name) for name, stage in stages if stage == _ROCM}
+            found.append(rocm if self.rocm else {*built(facts)})
+        tag = super().planned().tag if super().python and not self.rocm else ""
+        held = sorted(one for one in set.intersection(*found or [set()]) if tag in {"", one.python})
+        if len(held) != 1:
+            listed = "; ".join(map(str, held)) or "none"
+            raise UsageError(
+                f"One cell is searched, and {' and '.join(ends) or self.store.url} built alike: {listed}.",
+                hint="Choose with --torch-ref, --gpu-family and --python, or name other runs.",
+            )
+        return held[0]
+
+    def points(self) -> Sequence[Point]:
+        """List the runs of the cell and of the last one's release type, by their records' time.
+
+        A lock and a record are read of each; of CI's runs, whose ids are numbers, only between the ends.
+        """
+        ids, ends = self.ids, (self.good, self.bad)
+        if all(one in ids and one.isdecimal() for one in ends):
+            low, high = sorted(map(int, ends))
+            ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
+        found = [one for one in each(self._point, ids) if one]
+        found.sort(key=lambda one: (one[0].started, natural(one[0].name)))
+        kinds = {one.name: kind for one, kind in found}
+        wanted = kinds.get(self.bad, found[-1][1] if found else "")
+        return [one for one, kind in found if kind == wanted]
+
+    def _outputs(self, run_id: str) -> RunOutputs:
+        return replace(self.common.outputs, run_id=run_id)
+
+    def _read(self, key: str, model: type[AnyModel]) -> AnyModel | None:
+        """Read a document; None where there is none that can be read."""
+        with suppress(MissingInputError, DataError):
+            return parse_json(self.store.read(key).decode(errors="replace"), model, where=key)
+        return None
+
+    def _point(self, run_id: str) -> tuple[Point, str] | None:
+        """Return a run with its release type; None for one of other cells."""
+        outputs, cell = self._outputs(run_id), self.cell
+        key, lock = outputs.source_lock_key(cell.torch_ref), None
+        if not self.rocm and (lock := self._read(key, SourceLock)) is None:
+            return None
+        of = Cell(torch_ref=cell.torch_ref, python=cell.python)
+        name = records.record_name(_ROCM if self.rocm else "build_torch", of)
+        keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
+        record = self._read(keys[0], Record) or self._read(keys[1], Record)
+        if lock and not record:
+            stored = self.store.find(key)
+            when = datetime.fromtimestamp(stored.modified if stored else 0, UTC).isoformat(timespec="seconds")
+            lacks = f"it has no {name} of {cell.group}"
+        elif record:
+            when, lacks = record.started, record.error.split("\n")[0] or "failed"
+            lacks = f"{name}: {lacks}" if record.status != "ok" else ""
+        else:
+            return None
+        names = {one.version for one in record.files} if record else set()
+        if lock:
+            names |= {
+                lock.digest(),
+                *(one for made in lock.projects.values() for one in made.versions.values()),
+            }
+        point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks)
+        return point, lock.release_type if lock else ""
+
+    def named(self, word: str) -> str:
+        """Return a run's id or version as it is, or the digest of a lock's file."""
+        return SourceLock.read(Path(word)).digest() if Path(word).is_file() else word
+
+    def _group(self, run_id: str) -> RunGroup:
+        return RunGroup(store=self.store, outputs=self._outputs(run_id), name=self.cell.group)
+
+    def _made(self, group: RunGroup) -> Sequence[Record]:
+        """Read what builds of the cell, and of its ROCm, recorded."""
+        cell = self.cell.torch_ref, self.cell.python
+        found = records.read_all(group.store, group.outputs, group.name)
+        builds = (one for one in found if one.status == "ok" and one.stage.startswith("build_"))
+        return [one for one in builds if one.stage == _ROCM or (one.cell.torch_ref, one.cell.python) == cell]
+
+    def wanted(self, point: Point) -> Wanted:
+        """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
+        group = self._built(point) if point.lacks else self._group(point.name)
+        family, source, other = (
+            self.common.gpu_family or group.family,
+            PackageSource(group=group),
+            self.source,
+        )
+        pins = {file.distribution: file.version for one in self._made(group) for file in one.files}
+        if family and not self.rocm and not has_rocm(source):
+            urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
+            source = replace(other, group=group, index_urls=urls)
+        return self.chosen(source, pins, family)
+
+    def _built(self, point: Point) -> RunGroup:
+        """Build what a run lacks from its lock, on its ROCm, in a run of this machine's own."""
+        cell, key = self.cell, self._outputs(point.name).source_lock_key(self.cell.torch_ref)
+        text = self.store.read(key)
+        common = replace(
+            self.common,
+            run_id=f"{LOCAL_RUN}-bisect-{point.name}",
+            store=DEFAULT_STORE,
+            read_store="",
+            external_repo="",
+            torch_ref=cell.torch_ref,
+            gpu_family=self.common.gpu_family or group_families(cell.group),
+            release_type=parse_json(text.decode(), SourceLock, where=key).release_type,
+        )
+        own, outputs = common.open_store(), common.outputs
+        own.put_bytes(outputs.source_lock_key(cell.torch_ref), text)
+        for one in (one for one in self._made(self._group(point.name)) if one.stage == _ROCM):
+            paths = (self.store.fetch(file.key, common.cache / "fetched") for file in one.files)
+            held = tuple(distributions.publish(own, outputs, cell.group, path) for path in paths)
+            records.write(own, outputs, cell.group, one.model_copy(update={"files": held}))
+        chosen, names = context(common), {canonicalize_name(one.name) for one in self.packages}
+        projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
+        projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
+        sessions = tuple(session for name, session in BUILDS.items() if name in projects)
+        call = Call(sessions=sessions, python=self.python, posargs=tuple(posargs_of(common)))
+        try:
+            flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
+        except ProcessError as problem:
+            raise MissingInputError(f"It could not be built: {problem.message}") from problem
+        return RunGroup(store=own, outputs=outputs, name=cell.group)
+
+    def facts(self, point: Point) -> Facts:
+        """Return what the run's lock, plan and records say."""
+        outputs, cell = self._outputs(point.name), self.cell
+        lock = self._read(outputs.source_lock_key(cell.torch_ref), SourceLock)
+        plan = self._read(outputs.plan_key, Plan)
+        key = outputs.platform, cell.group
+        found = plan.rocm.origins if plan else ()
+        origins = (one for one in found if (one.platform, one.artifact_group) == key)
+        return bisection.facts_of(lock, origins, self._made(self._group(point.name)))
+
+
+def _tell_plan(search: Search, *, whole: bool) -> None:
+    """Print how many points there are, and how many tests are left; of a plan the `whole` list."""
+    known = {name: one.result for name, one in search.verdicts.items()}
+    rows = [(one.name, one.started[:16], known.get(one.name, one.lacks)) for one in search.points]
+    console.table(("run", "from", "known"), rows if whole else ())
+    lacking = sum(bool(one.lacks) for one in search.points)
+    build = "" if search.build or not lacking else " (--build builds them)"
+    following = f"the next at {search.next.name}" if search.next else "none is left"
+    tests = console.counted(search.steps, "test")
+    console.say(f"{len(rows)} in all, {lacking} without wheels{build}: {tests} at most, {following}.")
+
+
+def _tell(search: Search) -> None:
+    """Print the result."""
+    found = search.result
+    bad, good, skipped, log = (found[name] for name in ("first_bad", "last_good", "skipped", "log"))
+    when = found["started"][:16].replace("T", " ")
+    console.done(f"The first bad one is {bad}, of {when}; the last good one is {good}.")
+    if skipped:
+        console.warn(f"It is one of {', '.join((*skipped, bad))}: the others were skipped.")
+    for name, why in skipped.items():
+        console.say(f"  {name}: {why}")
+    if found["flaky"]:
+        console.warn(found["flaky"])
+    console.say(f"What differs between {good} and {bad}:" if search.changes else "Nothing known differs.")
+    for one in search.changes:
+        console.say("\n    ".join((f"  {one.what}: {one.good} -> {one.bad}", *filter(None, one.more))))
+    if last := process.tail(Path(log), lines=8) if log else "":
+        console.say(f"The output at {bad} ({log}) ends with:\n{last}")

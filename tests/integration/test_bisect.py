@@ -1,0 +1,241 @@
+"""The run that broke a command, among forty of a store: real wheels of real commits, installed by uv."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess  # noqa: TID251 - to be interrupted
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core import process
+from core.archive import Member
+from core.cli.options import ROOT
+from core.errors import CheckError, InterruptedStageError, ProcessError, UsageError
+from core.run import RunOutputs, records
+from core.run.records import Cell, Record
+from core.stores.directory import DirectoryStore
+from core.stores.location import open_store
+from core.wheel import distributions
+from core.wheel.writer import WheelSpec, metadata_text, write_wheel
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from core.stores import Store
+    from tests.integration.s3_servers import S3Server
+
+RUNS, BROKEN = 40, 27
+PYTHON = f"cp3{sys.version_info.minor}"
+BEGUN = datetime(2026, 11, 1, 3, tzinfo=UTC)
+# `failed` was not built, `lost` has no wheel any more, and `never` was not even begun
+FAILED, LOST, NEVER = {5, 20, 25}, {26, 30}, {12}
+COMMAND = ("sh", "-c", 'echo $BISECT_RUN >> "$0"; python -c "import torch; raise SystemExit(torch.broken)"')
+
+
+@dataclass(frozen=True)
+class History:
+    """Forty commits of a repository, the wheel of each, and the lock that names it."""
+
+    folder: Path
+    wheels: tuple[Path, ...]
+    locks: tuple[SourceLock, ...]
+
+    def publish(self, store: Store, *, first: int = 0) -> None:
+        """Leave each as a run, or those from the `first` on; ids do not sort as their times do."""
+        for at, lock in enumerate(self.locks[first:], first):
+            outputs = RunOutputs(run_id=name(at), platform="linux")
+            store.put_bytes(outputs.source_lock_key("mine"), lock.model_dump_json().encode())
+            if at in NEVER:
+                continue
+            wheel = distributions.publish(store, outputs, "cpu", self.wheels[at])
+            record = Record(
+                stage="build_torch",
+                status="failed" if at in FAILED else "ok",
+                run_id=outputs.run_id,
+                platform="linux",
+                cell=Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu"),
+                started=(BEGUN + timedelta(days=at)).isoformat(),
+                seconds=1,
+                inputs={"code": f"{at // 10}" * 64},
+                files=() if at in FAILED else (wheel,),
+            )
+            records.write(store, outputs, "cpu", record)
+            if at in LOST:
+                store.delete(wheel.key)
+
+
+def name(at: int) -> str:
+    """Name a run so that names say nothing of times."""
+    return f"n{(at * 7 + 3) % RUNS:02}"
+
+
+def wheel(
+    folder: Path, distribution: str, version: str, texts: dict[str, str], tag: str = "py3-none-any"
+) -> Path:
+    """Write a wheel."""
+    metadata = metadata_text([("Name", distribution), ("Version", version)])
+    spec = WheelSpec(distribution=distribution, version=version, tag=tag, metadata=metadata)
+    return write_wheel(
+        folder, spec, [Member(name=one, source=text.encode()) for one, text in texts.items()]
+    ).path
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    folder = tmp_path_factory.mktemp("history")
+    git = ("git", "-C", folder, "-c", "user.name=one", "-c", "user.email=one@example.invalid")
+    process.capture(["git", "init", "--quiet", folder])
+    wheels, locks = [], []
+    for at in range(RUNS):
+        text = f"broken = {int(at >= BROKEN)}\nat = {at}\n"
+        (folder / "torch.py").write_text(text)
+        process.capture([*git, "add", "torch.py"])
+        process.capture([*git, "commit", "--quiet", "-m", "break it" if at == BROKEN else f"change {at}"])
+        commit = process.capture([*git, "rev-parse", "HEAD"]).stdout.strip()
+        version = f"2.10.0a0+cpu.git{commit[:8]}"
+        facts = {"project": "torch", "origin": str(folder), "commit": commit, "base_version": "2.10.0a0"}
+        locked = LockedProject.model_validate({**facts, "versions": {"cpu": version}})
+        locks.append(SourceLock(torch_ref="mine", release_type="dev", projects={"torch": locked}))
+        tag = f"{PYTHON}-{PYTHON}-linux_x86_64"
+        wheels.append(wheel(folder / "dist", "torch", version, {"torch.py": text}, tag))
+    return History(folder, tuple(wheels), tuple(locks))
+
+
+def call(state: Path, good: str, bad: str, *options: str, command: Sequence[str]) -> process.Completed:
+    argv = [
+        sys.executable,
+        "-m",
+        "ci",
+        "bisect",
+        "--state",
+        str(state),
+        "--good",
+        good,
+        "--bad",
+        bad,
+        "--json",
+    ]
+    return process.capture([*argv, *options, "--", *command], cwd=ROOT, env=process.inherited(), check=False)
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_a_planted_commit_is_found_among_forty_runs(
+    kind: str, history: History, rclone: S3Server, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "runs") if kind == "folder" else f"s3://{rclone.make_bucket()}"
+    history.publish(open_store(place, root=ROOT))
+    ends, tried = (tmp_path / "state", name(0), name(RUNS - 1)), tmp_path / "tried"
+    done = call(*ends, "--store", place, command=[*COMMAND, str(tried)])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["first_bad"], found["last_good"]) == (name(BROKEN), name(24))
+    assert set(found["skipped"]) == {name(25), name(26)}
+    assert "no longer there" in found["skipped"][name(26)]
+    assert len(tried.read_text().split()) <= 2 + 6
+    (torch,) = (one for one in found["changes"] if one["what"] == "torch")
+    log = torch["more"][0].replace("--oneline", "--format=%s").split()
+    assert process.capture(log, cwd=history.folder).stdout.split("\n")[0] == "break it"
+    assert "one of " + ", ".join(name(at) for at in (25, 26, 27)) in done.stderr
+    again = call(*ends, "--store", place, command=[*COMMAND, str(tried)])
+    assert again.stdout == done.stdout, "what is known is told again, and nothing tested"
+    assert len(tried.read_text().split()) <= 2 + 6
+
+
+def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: History, tmp_path: Path) -> None:
+    history.publish(DirectoryStore(tmp_path / "runs"), first=24)
+    ends, store = (tmp_path / "state", name(24), name(RUNS - 1)), ("--store", str(tmp_path / "runs"))
+    wait = f'case $BISECT_RUN in {name(24)}|{name(39)}) ;; *) [ -e "$0.go" ] || {{ touch "$0.at"; sleep 60; }};; esac'
+    command, tried = ["sh", "-c", f"{wait}; {COMMAND[2]}", str(tmp_path / "tried")], tmp_path / "tried"
+    planned = call(*ends, *store, "--dry-run", command=command)
+    assert f"{name(25)}  2026-11-26T03:00  build_torch-mine-{PYTHON}: " in planned.stderr
+    assert "16 in all, 1 without wheels (--build builds them): 6 tests at most, the next at" in planned.stderr
+    argv = [
+        sys.executable,
+        "-m",
+        "ci",
+        "bisect",
+        "--state",
+        str(ends[0]),
+        "--good",
+        ends[1],
+        "--bad",
+        ends[2],
+        *store,
+    ]
+    with subprocess.Popen([*argv, "--", *command], cwd=ROOT, stderr=subprocess.PIPE) as begun:
+        while not (tmp_path / "tried.at").exists():
+            assert begun.poll() is None
+            time.sleep(0.05)
+        begun.send_signal(signal.SIGINT)
+        begun.communicate(timeout=60)
+    assert begun.returncode == InterruptedStageError.exit_code
+    assert len(tried.read_text().split()) == 2
+    other = call(*ends, *store, command=["true"])
+    assert other.returncode == UsageError.exit_code
+    assert "--reset" in other.stderr
+    (tmp_path / "tried.go").touch()
+    done = call(*ends, *store, "--json", command=command)
+    assert json.loads(done.stdout)["first_bad"] == name(BROKEN)
+    assert tried.read_text().split()[:2] == [name(24), name(39)] != tried.read_text().split()[2:4]
+    swapped = call(*ends, *store, command=["sh", "-c", "exit 3"])
+    assert swapped.returncode == CheckError.exit_code, "a search at its end is no longer in the way"
+    assert f"{name(24)} should be good, and is bad: the command ended with status 3." in swapped.stderr
+    stopped = call(*ends, *store, "--reset", "--no-verify", command=["sh", "-c", "kill -SEGV $$"])
+    assert stopped.returncode == ProcessError.exit_code
+    assert "The command ended with signal SIGSEGV at" in stopped.stderr
+
+
+def test_versions_of_an_index_are_searched_by_their_days(tmp_path: Path) -> None:
+    for day in range(10, 30):
+        text = f"git_version = '{day * 10**38:040}'\nbroken = {int(day >= 17)}\n"
+        version = f"+rocm7.{day // 20}.0a202611{day}"
+        wheel(
+            tmp_path / "dist",
+            "torch",
+            f"2.11.0a0{version}",
+            {"torch/__init__.py": "", "torch/version.py": text},
+        )
+        wheel(
+            tmp_path / "dist", "torch", f"2.9.1{version}", {"torch/__init__.py": "", "torch/version.py": text}
+        )
+    ends = (tmp_path / "state", "2026-11-11", "2.11.0a0+rocm7.1.0a20261129")
+    code = "from torch.version import broken; raise SystemExit(broken)"
+    options = ("--find-links", str(tmp_path / "dist"), "--gpu-family", "gfx942", "--repeat", "2")
+    found = json.loads(call(*ends, *options, command=["python", "-c", code]).stdout)
+    assert (found["last_good"], found["first_bad"]) == tuple(
+        f"2.11.0a0+rocm7.0.0a202611{day}" for day in (16, 17)
+    )
+    assert found["changes"][0]["more"][0] == "git log --oneline 160000000000..170000000000"
+    assert found["changes"][1]["what"] == "installed torch"
+
+
+def test_rocm_alone_is_searched_and_told_by_the_commits_of_its_build(tmp_path: Path) -> None:
+    store, url = DirectoryStore(tmp_path / "runs"), "https://github.com/ROCm/rocm-libraries.git"
+    for at in range(6):
+        commit, outputs = f"{at // 2}" * 40, RunOutputs(run_id=str(100 + at), platform="linux")
+        module = {"submodule_name": "libraries", "submodule_url": url, "pin_sha": commit}
+        manifest = {"the_rock_commit": "c" * 40, "submodules": [module]}
+        texts = {
+            "_rocm_sdk_core/share/therock/therock_manifest.json": json.dumps(manifest),
+            "at.py": f"at = {at}",
+        }
+        made = wheel(tmp_path / "dist", "rocm-sdk-core", f"7.10.0a2026110{at + 1}", texts)
+        one = distributions.publish(store, outputs, "gfx942", made)
+        facts = {"started": (BEGUN + timedelta(days=at)).isoformat(), "seconds": 1, "files": (one,)}
+        facts |= {"details": {"families": ["gfx942"]}, "run_id": outputs.run_id, "platform": "linux"}
+        records.write(store, outputs, "gfx942", Record(stage="build_rocm", **facts))
+    options = ("--rocm", "--packages", "rocm-sdk-core", "--store", str(tmp_path / "runs"))
+    code = ["python", "-c", "import at; raise SystemExit(at.at > 3)"]
+    done = call(tmp_path / "state", "7.10.0a20261101", "2026-11-06", *options, command=code)
+    found = json.loads(done.stdout)
+    assert (found["last_good"], found["first_bad"]) == ("103", "104")
+    page = "https://github.com/ROCm/rocm-libraries/compare/111111111111...222222222222"
+    assert found["changes"][0]["more"] == ["git log --oneline 111111111111..222222222222", page]
