@@ -1,23 +1,25 @@
 """Which run broke a command: what is tested next between a good run and a bad one, and what differs.
 
-Pure, and one document, so that an interrupted search goes on. Exit codes mean what they do to `git bisect`.
+One document, so that an interrupted search goes on. Exit codes mean what they do to `git bisect`.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from ci.report import commit_url
-from core import files
+from core import console, files
 from core.data import Document, Model, compact
 from core.errors import CheckError, MissingInputError, UsageError, nearest
-from core.process import status
+from core.process import status, tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from core.run.plan import RocmOrigin
     from core.run.records import Record
@@ -25,16 +27,12 @@ if TYPE_CHECKING:
 
 SKIP, STOP = 125, 128
 _DAY = re.compile(r"(20\d\d)-?(\d\d)-?(\d\d)")
+_GIT_VERSION = re.compile(r"(?m)^git_version\b.*['\"]([0-9a-f]{40})['\"]")
 _SHOWN = 12  # of a commit's 40 digits
 _LONG = 60
-# what a build's inputs are to people; other lines say the commits and versions
-_RULES = {
-    "code": "build rules",
-    "lock": "build requirements",
-    "packaging": "artifacts and packaging rules",
-    "rocm": "ROCm's packages",
-}
-_SAID = {"source", "version", "dependencies"}
+# what a build's inputs are to people; "" where other lines say it
+_RULES = {"code": "build rules", "lock": "build requirements", "packaging": "artifacts and packaging rules"}
+_RULES |= dict.fromkeys(("source", "version", "dependencies"), "")
 
 
 class Point(Model):
@@ -46,17 +44,10 @@ class Point(Model):
     lacks: str = ""  # why there is nothing to install; "" where that is not known
 
 
-class Commit(Model):
-    """A repository's commit."""
-
-    origin: str = ""
-    commit: str
-
-
 class Facts(Model):
-    """What a point was made from, and what was installed of it."""
+    """What a point was made from, by origin and commit and by rules, and what was installed of it."""
 
-    commits: dict[str, Commit] = Field(default_factory=dict)
+    commits: dict[str, tuple[str, str]] = Field(default_factory=dict)
     packages: dict[str, str] = Field(default_factory=dict)
     rules: dict[str, str] = Field(default_factory=dict)
 
@@ -127,7 +118,7 @@ class Search(Document):
             if point == end and verdict.result != wanted:
                 log = f"\nIts output is in {verdict.log}." if verdict.log else ""
                 raise CheckError(
-                    f"{point.name} should be {wanted}, and is {verdict.result}: {verdict.why}.{log}",
+                    f"{point.name} should be {wanted}, and is not: {verdict.why}.{log}",
                     hint=f"Name another --{wanted}, or correct the command; --no-verify trusts the ends.",
                 )
         return self.model_copy(update={"verdicts": {**self.verdicts, point.name: verdict}})
@@ -163,27 +154,19 @@ class Search(Document):
     def changes(self) -> Sequence[Change]:
         """What differs between the last good point and the first bad one: commits, rules, packages."""
         good, bad = (self.verdicts[self.points[at].name].facts for at in self.ends)
-        found = [
-            _range(what, good.commits.get(what), new)
-            for what, new in bad.commits.items()
-            if good.commits.get(what) != new
-        ]
-        # of an end that was not tested, no package is known
-        for kind, old, now in (("", good.rules, bad.rules), ("installed ", good.packages, bad.packages)):
-            for what in sorted({**old, **now} if old and now else ()):
-                before, after = old.get(what, "none"), now.get(what, "none")
-                found += [Change(f"{kind}{what}", before, after)] * (before != after)
-        return found
+        ranges = ((what, good.commits.get(what, ("", "none")), new) for what, new in bad.commits.items())
+        found = [_range(what, *old, *new) for what, old, new in ranges if old != new]
+        # builds that both have, and packages, unless of an end that was not tested
+        both = {what: (good.rules[what], bad.rules[what]) for what in good.rules if what in bad.rules}
+        for what in sorted({*good.packages, *bad.packages}) if good.packages and bad.packages else ():
+            both[f"installed {what}"] = good.packages.get(what, "none"), bad.packages.get(what, "none")
+        return [*found, *(Change(what, *pair) for what, pair in both.items() if len({*pair}) > 1)]
 
 
-def _range(what: str, old: Commit | None, new: Commit) -> Change:
-    after = new.commit[:_SHOWN]
-    if old is None or old.origin != new.origin:
-        return Change(what, f"{old.commit[:_SHOWN]} of {old.origin}" if old else "none", after, (new.origin,))
-    before, base = old.commit[:_SHOWN], new.origin.removesuffix("/").removesuffix(".git")
-    hosted = commit_url(base, new.commit)
-    page = f"{base}/compare/{before}...{after}" if hosted else new.origin
-    return Change(what, before, after, (f"git log --oneline {before}..{after}", page))
+def _range(what: str, origin: str, old: str, url: str, new: str) -> Change:
+    before, after, base = old[:_SHOWN], new[:_SHOWN], url.removesuffix("/").removesuffix(".git")
+    page = f"{base}/compare/{before}...{after}" if commit_url(base, new) and origin == url else url
+    return Change(what, before, after, (*[f"git log --oneline {before}..{after}"] * (origin == url), page))
 
 
 def between(points: Sequence[Point], good: str, bad: str) -> tuple[Point, ...]:
@@ -226,6 +209,20 @@ def judged(codes: Sequence[int]) -> Verdict:
     return Verdict(result="bad" if failed else "good", why=why, failed=failed, times=times)
 
 
+def commits_in(folder: Path) -> dict[str, tuple[str, str]]:
+    """Read the commits that installed packages name: of torch and its siblings, and of ROCm's build."""
+    found = {}
+    for path in sorted(folder.glob("torch*/version.py")):
+        if said := _GIT_VERSION.search(path.read_text(encoding="utf-8")):
+            found[path.parent.name.removeprefix("torch") or "torch"] = ("", said[1])
+    manifest = folder / "_rocm_sdk_core/share/therock/therock_manifest.json"
+    read = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
+    names = ("submodule_name", "submodule_url", "pin_sha")
+    rows = [tuple(one.get(name) for name in names) for one in read.get("submodules", ())]
+    rows.append(("TheRock", "https://github.com/ROCm/TheRock", read.get("the_rock_commit")))
+    return found | {name: (url, commit) for name, url, commit in rows if commit}
+
+
 def facts_of(lock: SourceLock | None, origins: Iterable[RocmOrigin], made: Iterable[Record]) -> Facts:
     """Gather what a run's lock, the origin of its ROCm and its builds' records say."""
     locked = lock.projects.values() if lock else ()
@@ -234,20 +231,43 @@ def facts_of(lock: SourceLock | None, origins: Iterable[RocmOrigin], made: Itera
     for one in origins:
         rules["origin of ROCm"] = f"{one.repository} {one.run_id}{one.index_url}".strip()
     for record in made:
-        rules |= rules_of(record)
-    commits = {one.project: Commit(origin=one.origin, commit=one.commit) for one in locked if one.commit}
+        for key, value in {**record.inputs, "targets": record.details.get("families", "")}.items():
+            # what is long, such as the digests of ROCm's packages, by its own digest
+            text = value if isinstance(value, str) else compact(value)
+            if name := _RULES.get(key, key.replace("_", " ")):
+                rules[f"{record.stage}: {name}"] = (
+                    text if len(text) < _LONG else files.digest_of(text)[:_SHOWN]
+                )
+    commits = {one.project: (one.origin, one.commit) for one in locked if one.commit}
     return Facts(commits=commits, rules=rules)
 
 
-def rules_of(record: Record) -> Mapping[str, str]:
-    """Return what a build's record says of how it was built; long values by their digests."""
-    targets = record.details.get("families")
-    known = {**record.inputs, **({"targets": targets} if targets else {})}
-    said = {key: value if isinstance(value, str) else compact(value) for key, value in known.items()}
-    return {
-        f"{record.stage}: {_RULES.get(key, key.replace('_', ' '))}": text
-        if len(text) < _LONG
-        else files.digest_of(text)[:_SHOWN]
-        for key, text in said.items()
-        if key not in _SAID
-    }
+def tell_plan(search: Search, *, whole: bool) -> None:
+    """Print how many points there are, and how many tests are left; of a plan the `whole` list."""
+    known = {name: one.result for name, one in search.verdicts.items()}
+    rows = [(one.name, one.started[:16], known.get(one.name, one.lacks)) for one in search.points]
+    console.table(("run", "from", "known"), rows if whole else ())
+    lacking = sum(bool(one.lacks) for one in search.points)
+    build = "" if search.build or not lacking else " (--build builds them)"
+    following = f"the next at {search.next.name}" if search.next else "none is left"
+    tests = console.counted(search.steps, "test")
+    console.say(f"{len(rows)} in all, {lacking} without wheels{build}: {tests} at most, {following}.")
+
+
+def tell(search: Search) -> None:
+    """Print the result."""
+    found = search.result
+    bad, good, skipped, log = (found[name] for name in ("first_bad", "last_good", "skipped", "log"))
+    when = found["started"][:16].replace("T", " ")
+    console.done(f"The first bad one is {bad}, of {when}; the last good one is {good}.")
+    if skipped:
+        console.warn(f"It is one of {', '.join((*skipped, bad))}: the others were skipped.")
+    for name, why in skipped.items():
+        console.say(f"  {name}: {why}")
+    if found["flaky"]:
+        console.warn(found["flaky"])
+    console.say(f"What differs between {good} and {bad}:" if search.changes else "Nothing known differs.")
+    for one in search.changes:
+        console.say("\n    ".join((f"  {one.what}: {one.good} -> {one.bad}", *filter(None, one.more))))
+    if last := tail(Path(log), lines=8) if log else "":
+        console.say(f"The output at {bad} ({log}) ends with:\n{last}")

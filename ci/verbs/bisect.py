@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci import bisection, flow, install
-from ci.bisection import Commit, Facts, Point, Search, Verdict
+from ci.bisection import Facts, Point, Search, Verdict
 from ci.install import Wanted
 from ci.install.devices import devices_for, known_offers
 from ci.jobs import BUILDS, Call, Job, posargs_of
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 
 _ROCM = "build_rocm"
 _FOREVER = 7 * 86400.0
-_GIT_VERSION = re.compile(r"(?m)^git_version\b.*['\"]([0-9a-f]{40})['\"]")
-_THEROCK = "https://github.com/ROCm/TheRock"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
     state = place.folder / "state.json"
     with files.locked(place.folder / ".lock", what=f"the search in {place.folder}"):
         search = _begun(arguments, place, state)
-        _tell_plan(search, whole=common.dry_run)
+        bisection.tell_plan(search, whole=common.dry_run)
         while not common.dry_run and (point := search.next):
             left = console.counted(search.steps, "test")
             with console.group(f"{point.name} {point.started[:10]} ({left} left at most)"):
@@ -115,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
             search = search.told(point, verdict)
             search.write(state)
     if not common.dry_run:
-        _tell(search)
+        bisection.tell(search)
         if arguments.json:
             console.result(json.dumps(search.result, indent=1))
 
@@ -128,7 +125,7 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
     kept = Search.read(state) if state.is_file() and not arguments.reset else None
     if kept and kept.question == question:
         return kept
-    if kept and kept.next:
+    if kept and kept.next and len(kept.verdicts) > 1:
         old = kept.question
         words = shlex.join(["--good", old["good"], "--bad", old["bad"], "--", *old["command"]])
         raise UsageError(
@@ -148,6 +145,8 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
 
 def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Point) -> Verdict:
     """Install a point's packages and run the command; what cannot be installed is skipped."""
+    if point.lacks and not arguments.build:
+        return Verdict(result="skip", why=point.lacks)
     with ExitStack() as stack:
         try:
             target, facts = stack.enter_context(_installed(place, point))
@@ -191,22 +190,8 @@ def _installed(place: _Versions | _Runs, point: Point) -> Iterator[tuple[Interpr
             known = place.facts(point)
             packages = {one.distribution: one.version for one in chosen.ours}
             packages |= {one.name: one.version for one in chosen.theirs}
-            commits = {**_commits(target), **known.commits}
+            commits = {**bisection.commits_in(target.purelib), **known.commits}
             yield target, known.model_copy(update={"packages": packages, "commits": commits})
-
-
-def _commits(target: Interpreter) -> dict[str, Commit]:
-    """Read the commits that installed packages name: of torch and its siblings, and of ROCm's build."""
-    found = {}
-    for path in sorted(target.purelib.glob("torch*/version.py")):
-        if said := _GIT_VERSION.search(path.read_text(encoding="utf-8")):
-            found[path.parent.name.removeprefix("torch") or "torch"] = Commit(commit=said[1])
-    manifest = target.purelib / "_rocm_sdk_core/share/therock/therock_manifest.json"
-    read = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
-    rows = [("TheRock", _THEROCK, read.get("the_rock_commit"))]
-    names = ("submodule_name", "submodule_url", "pin_sha")
-    rows += [tuple(one.get(name) for name in names) for one in read.get("submodules", ())]
-    return found | {name: Commit(origin=url, commit=commit) for name, url, commit in rows if commit}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,9 +292,10 @@ class _Runs(_Place):
         ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
         found: list[set[CellName]] = []
         for facts in (read_run(replace(self.common, run_id=one), tests=False) for one in ends):
-            stages = ((one.name, record.stage) for one in facts.groups for _, record in one.records)
-            rocm = {CellName(group=name) for name, stage in stages if stage == _ROCM}
-            found.append(rocm if self.rocm else {*built(facts)})
+            every = [
+                CellName(group=one.name) for one in facts.groups for _, of in one.records if of.stage == _ROCM
+            ]
+            found.append({*every} if self.rocm else {*built(facts)})
         tag = super().planned().tag if super().python and not self.rocm else ""
         held = sorted(one for one in set.intersection(*found or [set()]) if tag in {"", one.python})
         if len(held) != 1:
@@ -354,30 +340,31 @@ class _Runs(_Place):
         name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], Record) or self._read(keys[1], Record)
-        if lock and not record:
-            stored = self.store.find(key)
-            when = datetime.fromtimestamp(stored.modified if stored else 0, UTC).isoformat(timespec="seconds")
-            lacks = f"it has no {name} of {cell.group}"
-        elif record:
-            when, lacks = record.started, record.error.split("\n")[0] or "failed"
-            lacks = f"{name}: {lacks}" if record.status != "ok" else ""
-        else:
-            return None
         names = {one.version for one in record.files} if record else set()
+        lacks, stored = f"it has no {name}", self.store.find(key) if lock and not record else None
+        when = datetime.fromtimestamp(stored.modified, UTC).isoformat(timespec="seconds") if stored else ""
+        if record:
+            when, failed = record.started, record.error.partition("\n")[0] or "failed"
+            lacks = f"{name}: {failed}" if record.status != "ok" else ""
         if lock:
             names |= {
                 lock.digest(),
                 *(one for made in lock.projects.values() for one in made.versions.values()),
             }
         point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks)
-        return point, lock.release_type if lock else ""
+        return (point, lock.release_type if lock else "") if lock or record else None
 
     def named(self, word: str) -> str:
         """Return a run's id or version as it is, or the digest of a lock's file."""
         return SourceLock.read(Path(word)).digest() if Path(word).is_file() else word
 
-    def _group(self, run_id: str) -> RunGroup:
-        return RunGroup(store=self.store, outputs=self._outputs(run_id), name=self.cell.group)
+    def _group(self, point: Point) -> RunGroup:
+        """Return where the packages of a run are: of one that lacks them, in a run of this machine."""
+        here = point.lacks and self._here(point)
+        store, outputs = (
+            (here.open_store(), here.outputs) if here else (self.store, self._outputs(point.name))
+        )
+        return RunGroup(store=store, outputs=outputs, name=self.cell.group)
 
     def _made(self, group: RunGroup) -> Sequence[Record]:
         """Read what builds of the cell, and of its ROCm, recorded."""
@@ -388,7 +375,9 @@ class _Runs(_Place):
 
     def wanted(self, point: Point) -> Wanted:
         """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
-        group = self._built(point) if point.lacks else self._group(point.name)
+        if point.lacks:
+            self._build(point)
+        group = self._group(point)
         family, source, other = (
             self.common.gpu_family or group.family,
             PackageSource(group=group),
@@ -400,26 +389,26 @@ class _Runs(_Place):
             source = replace(other, group=group, index_urls=urls)
         return self.chosen(source, pins, family)
 
-    def _built(self, point: Point) -> RunGroup:
-        """Build what a run lacks from its lock, on its ROCm, in a run of this machine's own."""
-        cell, key = self.cell, self._outputs(point.name).source_lock_key(self.cell.torch_ref)
-        text = self.store.read(key)
-        common = replace(
-            self.common,
-            run_id=f"{LOCAL_RUN}-bisect-{point.name}",
-            store=DEFAULT_STORE,
-            read_store="",
-            external_repo="",
-            torch_ref=cell.torch_ref,
-            gpu_family=self.common.gpu_family or group_families(cell.group),
-            release_type=parse_json(text.decode(), SourceLock, where=key).release_type,
-        )
-        own, outputs = common.open_store(), common.outputs
-        own.put_bytes(outputs.source_lock_key(cell.torch_ref), text)
-        for one in (one for one in self._made(self._group(point.name)) if one.stage == _ROCM):
-            paths = (self.store.fetch(file.key, common.cache / "fetched") for file in one.files)
-            held = tuple(distributions.publish(own, outputs, cell.group, path) for path in paths)
-            records.write(own, outputs, cell.group, one.model_copy(update={"files": held}))
+    def _here(self, point: Point) -> Common:
+        """Return the run of this machine in which what another one lacks is built, from its lock."""
+        ref, family = self.cell.torch_ref, self.common.gpu_family or group_families(self.cell.group)
+        lock = self._read(self._outputs(point.name).source_lock_key(ref), SourceLock)
+        own: dict[str, Any] = {"store": DEFAULT_STORE, "read_store": "", "external_repo": ""}
+        own |= {"release_type": lock.release_type} if lock else {}
+        named = f"{LOCAL_RUN}-bisect-{point.name}"
+        return replace(self.common, run_id=named, torch_ref=ref, gpu_family=family, **own)
+
+    def _build(self, point: Point) -> None:
+        """Build what a run lacks, on its ROCm."""
+        common, cell = self._here(point), self.cell
+        own, outputs, there = common.open_store(), common.outputs, self._outputs(point.name)
+        lock = self.store.read(there.source_lock_key(cell.torch_ref))
+        own.put_bytes(outputs.source_lock_key(cell.torch_ref), lock)
+        for one in self._made(RunGroup(store=self.store, outputs=there, name=cell.group)):
+            if one.stage == _ROCM:
+                paths = (self.store.fetch(file.key, common.cache / "fetched") for file in one.files)
+                held = tuple(distributions.publish(own, outputs, cell.group, path) for path in paths)
+                records.write(own, outputs, cell.group, one.model_copy(update={"files": held}))
         chosen, names = context(common), {canonicalize_name(one.name) for one in self.packages}
         projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
         projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
@@ -429,7 +418,6 @@ class _Runs(_Place):
             flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
         except ProcessError as problem:
             raise MissingInputError(f"It could not be built: {problem.message}") from problem
-        return RunGroup(store=own, outputs=outputs, name=cell.group)
 
     def facts(self, point: Point) -> Facts:
         """Return what the run's lock, plan and records say."""
@@ -439,35 +427,4 @@ class _Runs(_Place):
         key = outputs.platform, cell.group
         found = plan.rocm.origins if plan else ()
         origins = (one for one in found if (one.platform, one.artifact_group) == key)
-        return bisection.facts_of(lock, origins, self._made(self._group(point.name)))
-
-
-def _tell_plan(search: Search, *, whole: bool) -> None:
-    """Print how many points there are, and how many tests are left; of a plan the `whole` list."""
-    known = {name: one.result for name, one in search.verdicts.items()}
-    rows = [(one.name, one.started[:16], known.get(one.name, one.lacks)) for one in search.points]
-    console.table(("run", "from", "known"), rows if whole else ())
-    lacking = sum(bool(one.lacks) for one in search.points)
-    build = "" if search.build or not lacking else " (--build builds them)"
-    following = f"the next at {search.next.name}" if search.next else "none is left"
-    tests = console.counted(search.steps, "test")
-    console.say(f"{len(rows)} in all, {lacking} without wheels{build}: {tests} at most, {following}.")
-
-
-def _tell(search: Search) -> None:
-    """Print the result."""
-    found = search.result
-    bad, good, skipped, log = (found[name] for name in ("first_bad", "last_good", "skipped", "log"))
-    when = found["started"][:16].replace("T", " ")
-    console.done(f"The first bad one is {bad}, of {when}; the last good one is {good}.")
-    if skipped:
-        console.warn(f"It is one of {', '.join((*skipped, bad))}: the others were skipped.")
-    for name, why in skipped.items():
-        console.say(f"  {name}: {why}")
-    if found["flaky"]:
-        console.warn(found["flaky"])
-    console.say(f"What differs between {good} and {bad}:" if search.changes else "Nothing known differs.")
-    for one in search.changes:
-        console.say("\n    ".join((f"  {one.what}: {one.good} -> {one.bad}", *filter(None, one.more))))
-    if last := process.tail(Path(log), lines=8) if log else "":
-        console.say(f"The output at {bad} ({log}) ends with:\n{last}")
+        return bisection.facts_of(lock, origins, self._made(self._group(point)))

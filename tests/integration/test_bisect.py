@@ -187,7 +187,7 @@ def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: Histo
     assert tried.read_text().split()[:2] == [name(24), name(39)] != tried.read_text().split()[2:4]
     swapped = call(*ends, *store, command=["sh", "-c", "exit 3"])
     assert swapped.returncode == CheckError.exit_code, "a search at its end is no longer in the way"
-    assert f"{name(24)} should be good, and is bad: the command ended with status 3." in swapped.stderr
+    assert f"{name(24)} should be good, and is not: the command ended with status 3." in swapped.stderr
     stopped = call(*ends, *store, "--reset", "--no-verify", command=["sh", "-c", "kill -SEGV $$"])
     assert stopped.returncode == ProcessError.exit_code
     assert "The command ended with signal SIGSEGV at" in stopped.stderr
