@@ -84,6 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, from where the last call stopped."""
+    # runs of CI are read where CI leaves them
+    arguments.run_id = next(filter(str.isdecimal, (arguments.good, arguments.bad)), arguments.run_id)
     common, rocm = common_from(arguments), arguments.rocm
     if arguments.repeat < 1 or (arguments.build and rocm):
         raise UsageError("--repeat takes 1 or more, and --build is not for ROCm.", hint="See: --help")

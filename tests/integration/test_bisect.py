@@ -9,7 +9,8 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,90 +41,75 @@ FAILED, LOST, NEVER = {5, 20, 25}, {26, 30}, {12}
 COMMAND = ("sh", "-c", 'echo $BISECT_RUN >> "$0"; python -c "import torch; raise SystemExit(torch.broken)"')
 
 
-@dataclass(frozen=True)
-class History:
-    """Forty commits of a repository, the wheel of each, and the lock that names it."""
-
-    folder: Path
-    wheels: tuple[Path, ...]
-    locks: tuple[SourceLock, ...]
-
-    def publish(self, store: Store, *, first: int = 0) -> None:
-        """Leave each as a run, or those from the `first` on; ids do not sort as their times do."""
-        for at, lock in enumerate(self.locks[first:], first):
-            outputs = RunOutputs(run_id=name(at), platform="linux")
-            store.put_bytes(outputs.source_lock_key("mine"), lock.model_dump_json().encode())
-            if at in NEVER:
-                continue
-            wheel = distributions.publish(store, outputs, "cpu", self.wheels[at])
-            record = Record(
-                stage="build_torch",
-                status="failed" if at in FAILED else "ok",
-                run_id=outputs.run_id,
-                platform="linux",
-                cell=Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu"),
-                started=(BEGUN + timedelta(days=at)).isoformat(),
-                seconds=1,
-                inputs={"code": f"{at // 10}" * 64},
-                files=() if at in FAILED else (wheel,),
-            )
-            records.write(store, outputs, "cpu", record)
-            if at in LOST:
-                store.delete(wheel.key)
-
-
 def name(at: int) -> str:
     """Name a run so that names say nothing of times."""
     return f"n{(at * 7 + 3) % RUNS:02}"
 
 
-def wheel(
-    folder: Path, distribution: str, version: str, texts: dict[str, str], tag: str = "py3-none-any"
-) -> Path:
+def wheel(folder: Path, named: str, version: str, texts: dict[str, str], tag: str = "py3-none-any") -> Path:
     """Write a wheel."""
-    metadata = metadata_text([("Name", distribution), ("Version", version)])
-    spec = WheelSpec(distribution=distribution, version=version, tag=tag, metadata=metadata)
-    return write_wheel(
-        folder, spec, [Member(name=one, source=text.encode()) for one, text in texts.items()]
-    ).path
+    metadata = metadata_text([("Name", named), ("Version", version)])
+    spec = WheelSpec(distribution=named, version=version, tag=tag, metadata=metadata)
+    return write_wheel(folder, spec, [Member(name=one, source=texts[one].encode()) for one in texts]).path
+
+
+def leave(store: Store, run_id: str, at: int, cell: Cell, path: Path, **facts: Any) -> str:
+    """Leave the record of a build in a run, and its wheel; return the wheel's key."""
+    outputs = RunOutputs(run_id=run_id, platform="linux")
+    one = distributions.publish(store, outputs, cell.gpu_family, path)
+    when = (BEGUN + timedelta(days=at)).isoformat()
+    known = {"run_id": run_id, "platform": "linux", "started": when, "seconds": 1, "files": (one,)}
+    records.write(store, outputs, cell.gpu_family, Record(cell=cell, **{**known, **facts}))
+    return one.key
+
+
+@dataclass(frozen=True)
+class History:
+    """Forty commits of a repository, the wheel of each, and the lock that names it."""
+
+    folder: Path
+    made: tuple[tuple[SourceLock, Path], ...]
+
+    def publish(self, store: Store, *, first: int = 0) -> None:
+        """Leave each as a run, or those from the `first` on."""
+        for at, (lock, path) in enumerate(self.made[first:], first):
+            key = RunOutputs(run_id=name(at), platform="linux").source_lock_key("mine")
+            store.put_bytes(key, lock.model_dump_json().encode())
+            failed: dict[str, Any] = {"status": "failed", "files": ()} if at in FAILED else {}
+            cell = Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu")
+            if at in NEVER:
+                continue
+            left = leave(store, name(at), at, cell, path, stage="build_torch", **failed)
+            if at in LOST:
+                store.delete(left)
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    folder = tmp_path_factory.mktemp("history")
+    folder, made = tmp_path_factory.mktemp("history"), []
     git = ("git", "-C", folder, "-c", "user.name=one", "-c", "user.email=one@example.invalid")
-    process.capture(["git", "init", "--quiet", folder])
-    wheels, locks = [], []
+    process.capture([*git, "init", "--quiet"])
     for at in range(RUNS):
         text = f"broken = {int(at >= BROKEN)}\nat = {at}\n"
         (folder / "torch.py").write_text(text)
         process.capture([*git, "add", "torch.py"])
         process.capture([*git, "commit", "--quiet", "-m", "break it" if at == BROKEN else f"change {at}"])
         commit = process.capture([*git, "rev-parse", "HEAD"]).stdout.strip()
-        version = f"2.10.0a0+cpu.git{commit[:8]}"
+        version, tag = f"2.10.0a0+cpu.git{commit[:8]}", f"{PYTHON}-{PYTHON}-linux_x86_64"
         facts = {"project": "torch", "origin": str(folder), "commit": commit, "base_version": "2.10.0a0"}
         locked = LockedProject.model_validate({**facts, "versions": {"cpu": version}})
-        locks.append(SourceLock(torch_ref="mine", release_type="dev", projects={"torch": locked}))
-        tag = f"{PYTHON}-{PYTHON}-linux_x86_64"
-        wheels.append(wheel(folder / "dist", "torch", version, {"torch.py": text}, tag))
-    return History(folder, tuple(wheels), tuple(locks))
+        lock = SourceLock(torch_ref="mine", release_type="dev", projects={"torch": locked})
+        made.append((lock, wheel(folder / "dist", "torch", version, {"torch.py": text}, tag)))
+    return History(folder, tuple(made))
 
 
-def call(state: Path, good: str, bad: str, *options: str, command: Sequence[str]) -> process.Completed:
-    argv = [
-        sys.executable,
-        "-m",
-        "ci",
-        "bisect",
-        "--state",
-        str(state),
-        "--good",
-        good,
-        "--bad",
-        bad,
-        "--json",
-    ]
-    return process.capture([*argv, *options, "--", *command], cwd=ROOT, env=process.inherited(), check=False)
+def words(state: Path, good: str, bad: str, *options: str, command: Sequence[str]) -> list[str]:
+    argv = [sys.executable, *f"-m ci bisect --json --good {good} --bad {bad} --state".split(), str(state)]
+    return [*argv, *options, "--", *command]
+
+
+def call(*ends: Any, command: Sequence[str]) -> process.Completed:
+    return process.capture(words(*ends, command=command), cwd=ROOT, env=process.inherited(), check=False)
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
@@ -151,26 +137,14 @@ def test_a_planted_commit_is_found_among_forty_runs(
 
 def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: History, tmp_path: Path) -> None:
     history.publish(DirectoryStore(tmp_path / "runs"), first=24)
-    ends, store = (tmp_path / "state", name(24), name(RUNS - 1)), ("--store", str(tmp_path / "runs"))
-    wait = f'case $BISECT_RUN in {name(24)}|{name(39)}) ;; *) [ -e "$0.go" ] || {{ touch "$0.at"; sleep 60; }};; esac'
-    command, tried = ["sh", "-c", f"{wait}; {COMMAND[2]}", str(tmp_path / "tried")], tmp_path / "tried"
-    planned = call(*ends, *store, "--dry-run", command=command)
+    ends = (tmp_path / "state", name(24), name(39), "--store", str(tmp_path / "runs"))
+    wait = f'case $BISECT_RUN in {name(24)}|{name(39)}) ;; *) [ -e "$0.go" ] || {{ touch "$0.at"; sleep 60; }};; '
+    tried = tmp_path / "tried"
+    command = ["sh", "-c", f"{wait} esac; {COMMAND[2]}", str(tried)]
+    planned = call(*ends, "--dry-run", command=command)
     assert f"{name(25)}  2026-11-26T03:00  build_torch-mine-{PYTHON}: " in planned.stderr
     assert "16 in all, 1 without wheels (--build builds them): 6 tests at most, the next at" in planned.stderr
-    argv = [
-        sys.executable,
-        "-m",
-        "ci",
-        "bisect",
-        "--state",
-        str(ends[0]),
-        "--good",
-        ends[1],
-        "--bad",
-        ends[2],
-        *store,
-    ]
-    with subprocess.Popen([*argv, "--", *command], cwd=ROOT, stderr=subprocess.PIPE) as begun:
+    with subprocess.Popen(words(*ends, command=command), cwd=ROOT, stderr=subprocess.PIPE) as begun:
         while not (tmp_path / "tried.at").exists():
             assert begun.poll() is None
             time.sleep(0.05)
@@ -178,41 +152,32 @@ def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: Histo
         begun.communicate(timeout=60)
     assert begun.returncode == InterruptedStageError.exit_code
     assert len(tried.read_text().split()) == 2
-    other = call(*ends, *store, command=["true"])
+    other = call(*ends, command=["true"])
     assert other.returncode == UsageError.exit_code
     assert "--reset" in other.stderr
     (tmp_path / "tried.go").touch()
-    done = call(*ends, *store, "--json", command=command)
+    done = call(*ends, command=command)
     assert json.loads(done.stdout)["first_bad"] == name(BROKEN)
     assert tried.read_text().split()[:2] == [name(24), name(39)] != tried.read_text().split()[2:4]
-    swapped = call(*ends, *store, command=["sh", "-c", "exit 3"])
+    swapped = call(*ends, command=["sh", "-c", "exit 3"])
     assert swapped.returncode == CheckError.exit_code, "a search at its end is no longer in the way"
     assert f"{name(24)} should be good, and is not: the command ended with status 3." in swapped.stderr
-    stopped = call(*ends, *store, "--reset", "--no-verify", command=["sh", "-c", "kill -SEGV $$"])
+    stopped = call(*ends, "--reset", "--no-verify", command=["sh", "-c", "kill -SEGV $$"])
     assert stopped.returncode == ProcessError.exit_code
     assert "The command ended with signal SIGSEGV at" in stopped.stderr
 
 
 def test_versions_of_an_index_are_searched_by_their_days(tmp_path: Path) -> None:
-    for day in range(10, 30):
-        text = f"git_version = '{day * 10**38:040}'\nbroken = {int(day >= 17)}\n"
-        version = f"+rocm7.{day // 20}.0a202611{day}"
-        wheel(
-            tmp_path / "dist",
-            "torch",
-            f"2.11.0a0{version}",
-            {"torch/__init__.py": "", "torch/version.py": text},
-        )
-        wheel(
-            tmp_path / "dist", "torch", f"2.9.1{version}", {"torch/__init__.py": "", "torch/version.py": text}
-        )
+    for day, base in product(range(10, 30), ("2.11.0a0", "2.9.1")):
+        said = f"git_version = '{day * 10**38:040}'\nbroken = {int(day >= 17)}\n"
+        texts = {"torch/__init__.py": "", "torch/version.py": said}
+        wheel(tmp_path / "dist", "torch", f"{base}+rocm7.{day // 20}.0a202611{day}", texts)
     ends = (tmp_path / "state", "2026-11-11", "2.11.0a0+rocm7.1.0a20261129")
     code = "from torch.version import broken; raise SystemExit(broken)"
     options = ("--find-links", str(tmp_path / "dist"), "--gpu-family", "gfx942", "--repeat", "2")
     found = json.loads(call(*ends, *options, command=["python", "-c", code]).stdout)
-    assert (found["last_good"], found["first_bad"]) == tuple(
-        f"2.11.0a0+rocm7.0.0a202611{day}" for day in (16, 17)
-    )
+    assert found["last_good"] == "2.11.0a0+rocm7.0.0a20261116"
+    assert found["first_bad"] == "2.11.0a0+rocm7.0.0a20261117"
     assert found["changes"][0]["more"][0] == "git log --oneline 160000000000..170000000000"
     assert found["changes"][1]["what"] == "installed torch"
 
@@ -220,18 +185,11 @@ def test_versions_of_an_index_are_searched_by_their_days(tmp_path: Path) -> None
 def test_rocm_alone_is_searched_and_told_by_the_commits_of_its_build(tmp_path: Path) -> None:
     store, url = DirectoryStore(tmp_path / "runs"), "https://github.com/ROCm/rocm-libraries.git"
     for at in range(6):
-        commit, outputs = f"{at // 2}" * 40, RunOutputs(run_id=str(100 + at), platform="linux")
-        module = {"submodule_name": "libraries", "submodule_url": url, "pin_sha": commit}
-        manifest = {"the_rock_commit": "c" * 40, "submodules": [module]}
-        texts = {
-            "_rocm_sdk_core/share/therock/therock_manifest.json": json.dumps(manifest),
-            "at.py": f"at = {at}",
-        }
+        module = {"submodule_name": "libraries", "submodule_url": url, "pin_sha": f"{at // 2}" * 40}
+        said = json.dumps({"the_rock_commit": "c" * 40, "submodules": [module]})
+        texts = {"_rocm_sdk_core/share/therock/therock_manifest.json": said, "at.py": f"at = {at}"}
         made = wheel(tmp_path / "dist", "rocm-sdk-core", f"7.10.0a2026110{at + 1}", texts)
-        one = distributions.publish(store, outputs, "gfx942", made)
-        facts = {"started": (BEGUN + timedelta(days=at)).isoformat(), "seconds": 1, "files": (one,)}
-        facts |= {"details": {"families": ["gfx942"]}, "run_id": outputs.run_id, "platform": "linux"}
-        records.write(store, outputs, "gfx942", Record(stage="build_rocm", **facts))
+        leave(store, f"{100 + at}", at, Cell(gpu_family="gfx942"), made, stage="build_rocm")
     options = ("--rocm", "--packages", "rocm-sdk-core", "--store", str(tmp_path / "runs"))
     code = ["python", "-c", "import at; raise SystemExit(at.at > 3)"]
     done = call(tmp_path / "state", "7.10.0a20261101", "2026-11-06", *options, command=code)
