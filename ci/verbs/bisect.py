@@ -245,6 +245,8 @@ class _Versions(_Place):
     def points(self) -> Sequence[Point]:
         """List them by the days that they name; of branches that go on side by side, those of the ends'."""
         held = [Version(one) for one in self.source.versions(self.subject, self.planned().tag)]
+        if not held:
+            raise self.source.lacks(self.subject)
         ends = {one.public for one in held if one.local and str(one) in {self.good, self.bad}}
         ordered = sorted((bisection.day_in(str(one)), one) for one in held if not ends or one.public in ends)
         return [Point(name=str(one), started=day) for day, one in ordered]
@@ -292,18 +294,22 @@ class _Runs(_Place):
     def cell(self) -> CellName:
         """The cell that both ends have, by the options."""
         ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
+        if not ends:
+            raise MissingInputError(
+                f"{self.store.url} has no run.", hint="Name a store of runs with --store."
+            )
         found: list[set[CellName]] = []
         for facts in (read_run(replace(self.common, run_id=one), tests=False) for one in ends):
-            every = [
-                CellName(group=one.name) for one in facts.groups for _, of in one.records if of.stage == _ROCM
-            ]
-            found.append({*every} if self.rocm else {*built(facts)})
-        tag = super().planned().tag if super().python and not self.rocm else ""
-        held = sorted(one for one in set.intersection(*found or [set()]) if tag in {"", one.python})
+            every = ((one.name, of.stage) for one in facts.groups for _, of in one.records)
+            rocm = {CellName(group=name) for name, stage in every if stage == _ROCM}
+            found.append(rocm if self.rocm else {*built(facts)})
+        named = str(self.common.python or "") if not self.rocm else ""
+        tag = install.planned(self.folder / "venv", python=named, clean=True).tag if named else ""
+        held = sorted(one for one in set.intersection(*found) if tag in {"", one.python})
         if len(held) != 1:
-            listed = "; ".join(map(str, held)) or "none"
+            listed = "".join(f"\n  {one}" for one in held)
             raise UsageError(
-                f"One cell is searched, and {' and '.join(ends) or self.store.url} built alike: {listed}.",
+                f"One cell is searched, and {' and '.join(ends)} built {len(held) or 'none'} alike.{listed}",
                 hint="Choose with --torch-ref, --gpu-family and --python, or name other runs.",
             )
         return held[0]
@@ -351,6 +357,7 @@ class _Runs(_Place):
         if lock:
             names |= {
                 lock.digest(),
+                lock.rocm_version,
                 *(one for made in lock.projects.values() for one in made.versions.values()),
             }
         point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks)
