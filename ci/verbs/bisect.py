@@ -286,9 +286,8 @@ class _Runs(_Place):
         end = f"-{self.common.platform}"
         folders = self.store.folders(self.common.external_repo)
         found = (one.removesuffix(end) for one in folders if one.endswith(end))
-        return sorted(
-            (one for one in found if not is_local(one) or one in {self.good, self.bad}), key=natural
-        )
+        ends = {self.good, self.bad}
+        return sorted((one for one in found if one in ends or not is_local(one)), key=natural)
 
     @cached_property
     def cell(self) -> CellName:
@@ -348,18 +347,17 @@ class _Runs(_Place):
         name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], Record) or self._read(keys[1], Record)
-        names = {one.version for one in record.files} if record else set()
-        lacks, stored = f"it has no {name}", self.store.find(key) if lock and not record else None
-        when = datetime.fromtimestamp(stored.modified, UTC).isoformat(timespec="seconds") if stored else ""
+        made = (
+            [one for project in lock.projects.values() for one in project.versions.values()] if lock else []
+        )
+        names = {*made, *([lock.digest(), lock.rocm_version] if lock else ())}
         if record:
+            names |= {one.version for one in record.files}
             when, failed = record.started, record.error.partition("\n")[0] or "failed"
             lacks = f"{name}: {failed}" if record.status != "ok" else ""
-        if lock:
-            names |= {
-                lock.digest(),
-                lock.rocm_version,
-                *(one for made in lock.projects.values() for one in made.versions.values()),
-            }
+        else:
+            stored, lacks = self.store.find(key) if lock else None, f"it has no {name}"
+            when = datetime.fromtimestamp(stored.modified if stored else 0, UTC).isoformat(timespec="seconds")
         point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks)
         return (point, lock.release_type if lock else "") if lock or record else None
 
@@ -369,10 +367,10 @@ class _Runs(_Place):
 
     def _group(self, point: Point) -> RunGroup:
         """Return where the packages of a run are: of one that lacks them, in a run of this machine."""
-        here = point.lacks and self._here(point)
-        store, outputs = (
-            (here.open_store(), here.outputs) if here else (self.store, self._outputs(point.name))
-        )
+        outputs, store = self._outputs(point.name), self.store
+        if point.lacks:
+            here = self._here(point)
+            outputs, store = here.outputs, here.open_store()
         return RunGroup(store=store, outputs=outputs, name=self.cell.group)
 
     def _made(self, group: RunGroup) -> Sequence[Record]:
@@ -387,11 +385,8 @@ class _Runs(_Place):
         if point.lacks:
             self._build(point)
         group = self._group(point)
-        family, source, other = (
-            self.common.gpu_family or group.family,
-            PackageSource(group=group),
-            self.source,
-        )
+        source, other = PackageSource(group=group), self.source
+        family = self.common.gpu_family or group.family
         pins = {file.distribution: file.version for one in self._made(group) for file in one.files}
         if family and not self.rocm and not has_rocm(source):
             urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
