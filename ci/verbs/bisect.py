@@ -14,25 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.install import Wanted
-from ci.install.devices import devices_for, known_offers
+from ci.install import Wanted, devices_for, known_offers
 from ci.jobs import BUILDS, Call, Job, posargs_of
 from ci.report.facts import built, read_run
 from ci.report.model import CellName
 from ci.report.text import natural
 from core import console, files, process
-from core.cli.options import DEFAULT_STORE, common_from
+from core.cli.options import DEFAULT_STORE, Common, common_from
 from core.data import AnyModel, parse_json
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.families import group_families
 from core.packages import RunGroup, fits
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.parallel import each
-from core.run import LOCAL_RUN, is_local, records
+from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
 from core.run.records import Cell, Record
 from core.wheel import distributions
@@ -48,13 +46,10 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from core.cli.options import Common
     from core.env import Interpreter
-    from core.run import RunOutputs
     from core.stores import Store
 
 _ROCM = "build_rocm"
-_FOREVER = 7 * 86400.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_package_source(parser, what, "")
     add("--repeat", type=int, default=1, metavar="N", help="run it N times; one failure is bad (default: 1)")
     what = "what takes longer is bad (default: no limit)"
-    add("--timeout", type=float, default=_FOREVER, metavar="SECONDS", help=what)
+    add("--timeout", type=float, default=7 * 86400.0, metavar="SECONDS", help=what)
     add("--directory", type=Path, default=Path(), metavar="DIR", help="where it runs (default: here)")
     add("--no-verify", action="store_true", help="do not test first whether good is good and bad is bad")
     add("--build", action="store_true", help="build the wheels that runs lack, instead of skipping them")
@@ -156,21 +151,19 @@ def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Poi
             return Verdict(result="skip", why=problem.message.splitlines()[0])
         path = f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}"
         env = process.handed_on(PATH=path, VIRTUAL_ENV=str(target.prefix), BISECT_RUN=point.name)
-        codes, log, limits = [], "", process.Limits(seconds=arguments.timeout)
-        for number in range(1, arguments.repeat + 1):
-            output = place.folder / "logs" / f"{point.name}-{number}.log"
-            output.unlink(missing_ok=True)
-            ended = process.supervise(
-                arguments.command, cwd=arguments.directory, env=env, log=output, limits=limits
-            )
+        codes: list[int] = []
+        log = place.folder / "logs" / f"{point.name}.log"
+        log.unlink(missing_ok=True)
+        how = {"cwd": arguments.directory, "limits": process.Limits(seconds=arguments.timeout)}
+        while len(codes) < arguments.repeat:
+            ended = process.supervise(arguments.command, env=env, log=log, **how)
             codes.append(1 if ended.late else ended.returncode)
             if not 0 <= codes[-1] < bisection.STOP:
                 raise ProcessError(
-                    f"The command {ended.words} at {point.name}, which is neither good nor bad: {output}",
+                    f"The command {ended.words} at {point.name}, which is neither good nor bad: {log}",
                     hint="Where that is what you search for, give it another status: -- sh -c '… || exit 1'.",
                 )
-            log = str(output) if codes[-1] or not log else log
-        return bisection.judged(codes).model_copy(update={"log": log, "facts": facts})
+        return bisection.judged(codes).model_copy(update={"log": str(log), "facts": facts})
 
 
 @contextmanager
@@ -244,12 +237,13 @@ class _Versions(_Place):
 
     def points(self) -> Sequence[Point]:
         """List them by the days that they name; of branches that go on side by side, those of the ends'."""
-        held = [Version(one) for one in self.source.versions(self.subject, self.planned().tag)]
+        held = [*reversed(self.source.versions(self.subject, self.planned().tag))]
         if not held:
             raise self.source.lacks(self.subject)
-        ends = {one.public for one in held if one.local and str(one) in {self.good, self.bad}}
-        ordered = sorted((bisection.day_in(str(one)), one) for one in held if not ends or one.public in ends)
-        return [Point(name=str(one), started=day) for day, one in ordered]
+        series = {one.partition("+")[0] for one in held if "+" in one and one in {self.good, self.bad}}
+        fitting = [one for one in held if not series or one.partition("+")[0] in series]
+        day = bisection.day_in
+        return [Point(name=one, started=day(one)) for one in sorted(fitting, key=day)]
 
     def named(self, word: str) -> str:
         return word

@@ -126,6 +126,4 @@ def test_commits_rules_and_packages_that_differ_are_told_and_nothing_else() -> N
     same = facts(OLD, "c", "7.10")
     assert told(same, same) == {}
     untested = same.model_copy(update={"packages": {}, "commits": {"torch": ("/t", NEW)}})
-    assert told(untested, same) == {
-        "torch": ("b" * 12, "a" * 12, ("https://github.com/o/torch.git",))
-    }
+    assert told(untested, same) == {"torch": ("b" * 12, "a" * 12, ("https://github.com/o/torch.git",))}
