@@ -139,12 +139,14 @@ class Search(Document):
     @property
     def result(self) -> dict[str, Any]:
         """What was found, as JSON has it."""
-        good, bad = (self.points[at] for at in self.ends)
+        known, (good, bad) = self.verdicts, (self.points[at] for at in self.ends)
         return {
             "first_bad": bad.name,
             "started": bad.started,
             "last_good": good.name,
-            "skipped": {one.name: one.lacks or self.verdicts[one.name].why for one in self.between},
+            "skipped": {
+                one.name: known[one.name].why if one.name in known else one.lacks for one in self.between
+            },
             "flaky": self.flaky,
             "changes": [one._asdict() for one in self.changes],
             "log": self.verdicts[bad.name].log,
@@ -189,7 +191,7 @@ def end_of(points: Sequence[Point], word: str) -> Point:
         known = [one.started[:10] if day[0].isdigit() else one.name for one in points]
         raise MissingInputError(
             f"There is no {word} among the {len(points)} that could be searched.",
-            hint=f"Name a run id, a version, a day or the file of a source lock. {nearest(word, known)}",
+            hint=f"Name a run id, a version, a day or the file of a source lock. {nearest(word, known[-8:])}",
         )
     return found[-1]
 
