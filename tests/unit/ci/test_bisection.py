@@ -72,23 +72,15 @@ def test_exit_codes_are_those_of_git_bisect_run() -> None:
 
 
 def test_ends_are_named_by_ids_versions_locks_and_days() -> None:
-    points = [
-        Point(name=f"{at}", started=f"2026-11-0{at // 2 + 1}T0{at}:00", names=(f"v{at}",)) for at in range(6)
-    ]
-    assert [end_of(points, word).name for word in ("2", "v3", "2026-11-01", "20261102")] == [
-        "2",
-        "3",
-        "1",
-        "3",
-    ]
+    days = [f"2026-11-0{at // 2 + 1}T0{at}:00" for at in range(6)]
+    points = [Point(name=f"{at}", started=day, names=(f"v{at}",)) for at, day in enumerate(days)]
+    found = [end_of(points, word).name for word in ("2", "v3", "2026-11-01", "20261102")]
+    assert found == ["2", "3", "1", "3"]
     assert [one.name for one in between(points, "v1", "2026-11-02")] == ["1", "2", "3"]
-    for good, bad, said in (
-        ("3", "1", "is not older"),
-        ("1", "7", "no 7"),
-        ("1", "2026-12-01", "2026-11-01"),
-    ):
+    refused = {("3", "1"): "is not older", ("1", "7"): "no 7", ("1", "2026-12-01"): "2026-11-01"}
+    for ends, said in refused.items():
         with pytest.raises(FatalError, match=said):
-            between(points, good, bad)
+            between(points, *ends)
     assert [day_in(one) for one in ("2.10.0a0+rocm7.10.0a20261120", "2.9.1")] == ["2026-11-20", ""]
 
 
@@ -98,13 +90,11 @@ def facts(commit: str, code: str, rocm: str, *, origin: str = "https://github.co
     source = RocmOrigin(platform="linux", artifact_group="g", run_id=rocm[-2:], repository="o/rocm")
     inputs = {"code": code, "version": commit, "flags": {}, "source": {}}
     run = {"run_id": "1", "platform": "linux", "started": "2026-11-01", "seconds": 1}
-    made = [
-        Record(stage="build_torch", inputs=inputs, **run),
-        Record(stage="build_rocm", details={"families": ["gfx942", rocm]}, **run),
-    ]
-    return facts_of(lock, [source], made).model_copy(
-        update={"packages": {"torch": f"2.10+{rocm}", "numpy": "2"}}
-    )
+    rocm_details = {"families": ["gfx942", rocm]}
+    made = [Record(stage="build_torch", inputs=inputs, **run)]
+    made.append(Record(stage="build_rocm", details=rocm_details, **run))
+    held = {"torch": f"2.10+{rocm}", "numpy": "2"}
+    return facts_of(lock, [source], made).model_copy(update={"packages": held})
 
 
 def test_commits_rules_and_packages_that_differ_are_told_and_nothing_else() -> None:
