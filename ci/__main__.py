@@ -32,6 +32,7 @@ VERBS = verbs_of(
         "drift": "what our data says otherwise than a checkout of TheRock, by file and key",
         "history": "the last runs of a store -> one HTML page: states, since when, times, sizes, tests",
         "clean": "what stages made in this checkout, its size and cost; --yes frees it",
+        "bisect": "which run broke a command: the first bad one, and what differs in it",
         "report": "a run's records -> one HTML page: matrix, times, wheels, builds, tests, sources",
     },
 )
