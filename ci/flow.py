@@ -23,7 +23,14 @@ from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
 from core import console, files, process
 from core.cli import Verb, verb_parser
-from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
+from core.cli.options import (
+    DEFAULT_STORE,
+    FAILURE_FILE,
+    ROOT,
+    VERBOSE_OUTPUT,
+    common_from,
+    environment,
+)
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
@@ -307,7 +314,7 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with console.group(title):
             if not (together or quiet):
                 with suppress(ProcessError):
-                    process.run(command(call), cwd=root, env=env)
+                    process.run(command(call), cwd=root, env=env, quiet=True)
                     return True
                 return False
             done = process.capture(command(call), cwd=root, env=env, check=False)
@@ -321,9 +328,11 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
-            env = process.inherited(MATRIX=None, **{FAILURE_FILE: str(note)})
+            changes = {FAILURE_FILE: str(note), **({VERBOSE_OUTPUT: "1"} if console.echoes() else {})}
+            env = process.inherited(MATRIX=None, **changes)
             for call in job.calls:
-                if not called(call, f"{job.name}: {' '.join(call.sessions)}", env):
+                more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
+                if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):
                     failed.append(job.name)
                     raise ProcessError(_why(call, note), returncode=1)
 
@@ -350,7 +359,7 @@ def command(call: Call) -> list[str]:
 def show(outcomes: Sequence[Outcome]) -> None:
     """Print the table that a flow ends with, and fail if a job did."""
     rows = [
-        (one.name, one.result, console.duration(one.seconds), one.why.splitlines()[0] if one.why else "")
+        (one.name, one.result, console.duration(one.seconds), one.why if one.result == "left out" else "")
         for one in outcomes
     ]
     console.table(("job", "result", "time", "why"), rows, title="Jobs")

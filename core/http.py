@@ -22,8 +22,8 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from core import console, files
-from core.console import transfer
 from core.errors import FatalError, ServiceError
+from core.parallel import transfer
 from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:

@@ -1,12 +1,17 @@
-"""One action over many items, side by side: for work that waits on a network or a disk."""
+"""One action over many items, and transfers in progress: for work that waits on a network or a disk."""
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from core import console
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 JOBS = 16
 Item = TypeVar("Item")
@@ -29,3 +34,41 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
         if not one.cancelled():
             one.result()  # an error before the results of any
     return [one.result() for one in started]
+
+
+class Transfer(console.Step):
+    """A transfer in progress; any thread may report to it."""
+
+    def __init__(self, title: str, files: int, size: int) -> None:
+        super().__init__(title)
+        self._files, self._ended, self._lock = files, 0, threading.Lock()
+        self.reach(0, size)
+
+    @property
+    def reached(self) -> str:
+        """How much has come, and how fast."""
+        seconds = time.monotonic() - self.started
+        speed = f"  {console.size(self._done / seconds)}/s" if seconds > 1 else ""
+        return f"{console.size(self._done)} of {console.size(self._total)}{speed}"
+
+    def advance(self, count: int) -> None:
+        """Report bytes that came; negative ones are to come again."""
+        with self._lock:
+            self._done += count
+
+    def finish(self, name: str, length: int, seconds: float) -> None:
+        """Report a file that is done."""
+        with self._lock:
+            self._ended += 1
+            said = f"{name}  {console.size(length)}  {console.duration(seconds)}  [{self._ended}/{self._files}]"
+        self.hear(said)
+        if console.echoes():
+            console.detail(said)
+
+
+@contextmanager
+def transfer(title: str, *, files: int, size: int) -> Iterator[Transfer]:
+    """Show a transfer while it goes on."""
+    shown = Transfer(title, files, size)
+    with console.group(title, shown):
+        yield shown

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from core import console
+from core.console import Step
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ def which(program: str, *, path: str | None = None) -> Path | None:
 
 @contextmanager
 def logged(log: Path) -> Iterator[None]:
-    """Write what processes say inside into a log of its own, too: those that `run` runs in this thread."""
+    """Write what `run`'s processes of this thread say inside into a log; the outermost one counts."""
+    if _LOG.get():
+        yield
+        return
     log.unlink(missing_ok=True)
     before = _LOG.set(log)
     try:
@@ -87,17 +91,24 @@ def run(
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
     hint: str = "",
+    quiet: bool = False,
 ) -> None:
-    """Run a process whose output people follow, echoing the command first.
+    """Run a process whose output people follow, announcing the command unless it is `quiet`.
 
-    Its environment is `handed_on` by default; its output, both streams together, is also written to `log`
-    (default: the stage's). `hint` is the next action if it fails; the log's first error goes with it.
+    Its environment is `handed_on` by default; its output, both streams together, is written to `log`
+    (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
+    the log's first error goes with it.
     """
     words = [str(word) for word in argv]
-    console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
+    said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()
     start = log.stat().st_size if log and log.is_file() else 0
-    returncode, tail = _tee(words, cwd, env, log) if log else (_wait(_start(words, cwd, env)), "")
+    with _announced(said, _name(words), quiet=quiet) as step:
+        if log:
+            returncode, tail = _tee(words, cwd, env, log, step, said)
+        else:
+            with console.covered():
+                returncode, tail = _wait(_start(words, cwd, env)), ""
     if returncode != 0:
         ended = f"{_name(words)} ended with {status(returncode)}."
         problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
@@ -106,6 +117,25 @@ def run(
 
             problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
         raise problem
+
+
+@contextmanager
+def _announced(said: str, name: str, *, quiet: bool) -> Iterator[Step]:
+    """Print a command where its output is to follow or none does; yield the step that hears what it says."""
+    step, mode = console.at_work(), console.mode()
+    if step is None and mode == "github" and not quiet:
+        step = Step(name)
+        with console.group(said, step):
+            yield step
+        return
+    if console.echoes() or (mode == "plain" and not quiet):
+        console.detail(said)
+    if step is not None:
+        step.hear(said)
+        yield step
+        return
+    with console.working(step := Step(name)):
+        yield step
 
 
 def capture(
@@ -236,16 +266,27 @@ def _wait(process: subprocess.Popen[str]) -> int:
         raise InterruptedStageError(_INTERRUPTED) from None
 
 
-def _tee(words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, log: Path) -> tuple[int, str]:
+def _tee(
+    words: Sequence[str],
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    log: Path,
+    step: Step,
+    said: str,
+) -> tuple[int, str]:
     log.parent.mkdir(parents=True, exist_ok=True)
     process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    echoes = console.echoes()
     try:
         with cast("IO[str]", process.stdout) as lines, log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{console.mask(said)}\n")
             for line in lines:
                 stream.write(line)
                 tail.append(line.rstrip("\n"))
-                console.say(tail[-1])
+                step.hear(tail[-1])
+                if echoes:
+                    console.say(tail[-1])
     except KeyboardInterrupt:
         _stop(process)
         raise InterruptedStageError(_INTERRUPTED) from None

@@ -181,14 +181,17 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
     marker.unlink(missing_ok=True)
     if other:
         argv = [installer.uv_program(), "pip", "uninstall", "--no-config", "--quiet"]
-        process.run([*argv, "--python", target.executable, *other])
+        process.run([*argv, "--python", target.executable, *other], quiet=True)
 
 
 @contextmanager
 def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
     """Yield the environment of a folder, made first where it has to be, and hold its lock."""
     folder = folder.absolute()
-    with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
+    with (
+        files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)),
+        process.logged(installer.log_of(folder)),
+    ):
         if target := _existing(folder, python, clean=clean):
             console.detail(f"environment {folder}: there already, Python {target.version}")
             yield target
@@ -196,7 +199,7 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
         # with the pip that virtualenv brings along, for the user
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
         try:
-            process.run([*argv, "--python", str(base_python(python)), str(folder)])
+            process.run([*argv, "--python", str(base_python(python)), str(folder)], quiet=True)
         except ProcessError as problem:
             raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
         yield _inspected(folder)

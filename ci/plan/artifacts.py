@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ci.publish.buckets import buckets
 from core import console, files
 from core.cli.options import DEFAULT_STORE
-from core.console import transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.parallel import transfer
 from core.run import LOCAL_RUN, this_platform
 from core.run.locations import location
 from core.stores.location import open_store
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.cli.options import Common
-    from core.console import Transfer
     from core.families import Family
+    from core.parallel import Transfer
     from core.stores import Store
 
 LOCK = ".fetch.lock"

@@ -21,7 +21,6 @@ from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, files, parallel
-from core.console import transfer
 from core.data import Model
 from core.errors import (
     DataError,
@@ -33,6 +32,7 @@ from core.errors import (
     UsageError,
 )
 from core.http import open_url, reachable
+from core.parallel import transfer
 from core.run import is_record
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ci.publish.folders import items_of, pack, walked
 from core import console, files
-from core.console import transfer
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError, UsageError
-from core.parallel import JOBS, each
+from core.parallel import JOBS, each, transfer
 from core.run import BUILD_MANIFEST
 from core.stores import refuse_other_bytes
 from core.stores.directory import DirectoryStore

@@ -32,9 +32,10 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def tables(page: Page) -> tuple[Table, ...]:
-    """Return what the page says, in tables that a terminal has room for."""
-    found = (_cells(page), *_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
+def tables(page: Page, *, brief: bool = False) -> tuple[Table, ...]:
+    """Return what the page says, in tables that a terminal has room for; `brief` is the cells alone."""
+    more = () if brief else (*_wheels(page), _builds(page), *_tests(page), _grown(page), _sources(page))
+    found = (_cells(page), *more)
     return tuple(
         one._replace(rows=tuple(tuple(spelt(" ".join(cell.split())) for cell in row) for row in one.rows))
         for one in found

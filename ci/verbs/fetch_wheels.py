@@ -18,12 +18,11 @@ from ci.install.devices import devices_for
 from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
-from core.console import transfer
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
 from core.packages import find_group, fits, offer_of, offered, offers_named, required_by
 from core.packages.resolution import parsed_requirement
-from core.parallel import each
+from core.parallel import each, transfer
 from core.run import records
 from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.install.devices import Devices
-    from core.console import Transfer
     from core.packages import Offer, RunGroup
+    from core.parallel import Transfer
 
 _LOCK = ".fetch.lock"
 _TRIES = 4

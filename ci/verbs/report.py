@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ci.report import text
 
     # first what there is to read: the store may refuse the page
-    tell(common, page)
+    tell(common, page, brief=not (arguments.text or console.echoes()))
     if not arguments.text:
         from ci.report.html import render
 
@@ -109,11 +109,11 @@ def page_key(outputs: RunOutputs) -> str:
     return f"{outputs.prefix}/reports/{PAGE}"
 
 
-def tell(common: Common, page: Page) -> None:
-    """Print the summary, what went wrong, and where everything lies."""
+def tell(common: Common, page: Page, *, brief: bool = False) -> None:
+    """Print the summary, what went wrong, and where everything lies; a `brief` one leaves lists to the page."""
     from ci.report import text
 
-    for one in text.tables(page):
+    for one in text.tables(page, brief=brief):
         console.table(one.columns, one.rows, title=one.title)
     for problem in page.problems:
         console.error(text.spelt(f"{problem.where}: {problem.what}"))

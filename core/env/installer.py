@@ -141,12 +141,12 @@ def install(
         env.setdefault("SSL_CERT_FILE", sources.cert)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            process.run([*argv, *_refusals(target, call, Path(folder))], env=env)
+            process.run([*argv, *_refusals(target, call, Path(folder))], env=env, quiet=True)
     except ProcessError as problem:
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version}).",
-            hint="Its own words stand above. See --find-links, --index-url and your pip configuration.",
+            hint="See --find-links, --index-url and your pip configuration.",
         ) from problem
 
 
@@ -279,6 +279,11 @@ def require_complete(target: Interpreter) -> None:
 MARKER = "build-environment.json"
 
 
+def log_of(environment: Path) -> Path:
+    """Return where what installers say of an environment is kept, unless a stage has a log: beside it."""
+    return environment.parent / f".{environment.name}.log"
+
+
 def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
     """Hash what an environment is made from: interpreter, requirements, files' contents, sources."""
     content = [
@@ -313,7 +318,7 @@ def prepared(
         if known == digest and not force:
             console.detail(f"environment {target.prefix}: unchanged")
         else:
-            with console.group(f"environment {target.prefix.name}"):
+            with console.group(f"environment {target.prefix.name}"), process.logged(log_of(target.prefix)):
                 marker.unlink(missing_ok=True)
                 _empty(target, backend)
                 for call in calls:
@@ -331,6 +336,6 @@ def _empty(target: Interpreter, backend: Backend) -> None:
     else:
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
     try:
-        process.run([*argv, "--python", target.base_executable, target.prefix])
+        process.run([*argv, "--python", target.base_executable, target.prefix], quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(f"The environment {target.prefix} could not be made anew.") from problem

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     errors, warnings = (sum(one.severity == kind for one in findings) for kind in ("error", "warning"))
     console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
     for path in checked:
-        console.detail(f"  {path.relative_to(common.root) if path.is_relative_to(common.root) else path}")
+        console.echo(f"  {path.relative_to(common.root) if path.is_relative_to(common.root) else path}")
     require_no_errors(findings)
 
 

@@ -58,7 +58,7 @@ def build(request: BuildRequest) -> BuiltPackages:
     for runtime in planned.runtimes:
         files = runtime.payload.files.values()
         what = f"{runtime.folder} ({runtime.family})" if runtime.kind == "device" else runtime.folder
-        console.say(
+        console.echo(
             f"{what}: {len(files)} files, {sum(f.rpath is not None for f in files)} with an RPATH to set"
         )
     if planned.unused:

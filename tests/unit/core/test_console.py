@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import console
-from core.console import transfer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +23,7 @@ AROUND = st.text(" ./\n\"'=", max_size=10)
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "NO_COLOR"):
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -106,14 +104,14 @@ def test_lines_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[
 def test_a_group_ends_with_its_duration_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     with console.group("checkout"):
         console.say("inside")
-    assert capsys.readouterr().err == "── checkout\ninside\n── checkout: 1 min 05 s\n"
+    assert capsys.readouterr().err == "inside\n── checkout: 1 min 05 s\n"
 
 
 @pytest.mark.usefixtures("github", "took_65_seconds")
 def test_a_group_folds_in_github_also_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="broken"), console.group("checkout"):
         raise ValueError("broken")
-    assert capsys.readouterr().err == "::group::checkout\n::endgroup::\ncheckout: 1 min 05 s\n"
+    assert capsys.readouterr().err == "::group::checkout\n::endgroup::\ncheckout: failed after 1 min 05 s\n"
 
 
 @pytest.mark.parametrize(
@@ -143,16 +141,28 @@ def test_a_table_without_rows_is_not_printed(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
 
 
+WHEEL = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp311-cp311-linux_x86_64.whl"
+
+
 @pytest.mark.usefixtures("terminal")
-def test_a_table_on_a_terminal_takes_brackets_as_text_and_masks(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_what_people_copy_from_a_table_stands_whole_at_any_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("A_TOKEN", "swordfish")
-    console.table(("file",), [("rocm[devel] swordfish",)], title="[bold] swordfish")
-    said = capsys.readouterr().err
-    assert "rocm[devel] ***" in said
-    assert "[bold] ***" in said
-    assert "swordfish" not in said
+    digest, command = "2d77974c28b0" * 5, "pip install --find-links /work/out/index.html torch"
+    rows = [(WHEEL, "29.1 KiB", "", digest, command), ("b.whl", "2 B", "3.1", "00", "swordfish [b]")]
+    console.table(("file", "size", "seconds", "sha256", "again"), rows, title="made")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["made", WHEEL]
+    assert any(f"  sha256 {digest}" in line for line in lines)
+    assert any(line.endswith(f"  again {command}") for line in lines)
+    assert [line for line in lines if len(line) > columns and "  " in line.strip()] == []
+    assert "swordfish" not in "".join(lines)
+    console.table(("file", "size"), [(WHEEL[:20], "1 B")])
+    assert capsys.readouterr().err.splitlines() == ["file" + " " * 18 + "size", f"{WHEEL[:20]}  1 B"]
 
 
 @pytest.mark.usefixtures("terminal")
@@ -162,7 +172,13 @@ def test_colours_on_a_terminal_only_where_they_are_wanted(
     console.done("made")
     monkeypatch.setenv("NO_COLOR", "1")
     console.done("made")
-    assert capsys.readouterr().err == "\033[32mmade\033[0m\nmade\n"
+    monkeypatch.setenv("NO_COLOR", "")  # as if it were not set
+    monkeypatch.setattr(console, "mode", lambda: "plain")
+    for forced in ("", "0", "1"):
+        monkeypatch.setenv("FORCE_COLOR", forced)
+        console.done("made")
+    green = "\033[32mmade\033[0m\n"
+    assert capsys.readouterr().err == f"{green}made\nmade\nmade\n{green}"
 
 
 def test_a_summary_is_appended_for_github_and_goes_nowhere_else(
@@ -228,41 +244,111 @@ def test_a_summary_stays_below_what_github_shows(tmp_path: Path, monkeypatch: py
     assert set(text.splitlines()) == {"| ä row |", "", "… cut here: GitHub shows no summary beyond 1 MiB."}
 
 
-def test_a_log_gets_a_line_a_file_under_a_fold(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+class Clock:
+    """The time, which passes as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture(name="clock")
+def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("line", "reached"),
+    [
+        ("[12/345] Building CXX object a.o", "[12/345]"),
+        ("\033[1m[ 7/9]\033[0m Linking", "[7/9]"),
+        ("[ 34%] Building CXX object a.o", "34%"),
+        ("test/test_nn.py ....sssss [ 46%]", "46%"),
+        ("In function [3/4] of", ""),
+        ("[x] 5%", ""),
+    ],
+)
+def test_how_far_a_tool_is_comes_from_what_it_prints(line: str, reached: str) -> None:
+    step = console.Step("build")
+    step.hear(line)
+    assert step.reached == reached
+
+
+def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(clock: Clock) -> None:
+    step = console.Step("build torch")
+    step.hear("[1/100] a")
+    clock.now += 8
+    step.hear("[2/100] b")
+    assert step.words == "build torch  8.0 s  [2/100]"  # too little to tell
+    step.hear("[5/100] c")
+    assert step.words == "build torch  8.0 s  [5/100]  about 2 min 32 s left"
+    step.hear("[1/10] another graph")
+    assert step.left == 0
+    with console.as_last_time(600, [95]):
+        clock.now += 60
+        step = console.Step("build torch")
+        assert step.left == 540
+        step.hear("[4/100] as many commands")
+        assert step.left == 540
+        clock.now += 8
+        step.hear("[4/12] few of them")  # an edit
+        assert step.left == 16
+        clock.now += 600
+        step.hear("[6/100] slower than last time")
+        assert step.left > 0
+    assert console.Step("other").left == 0
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_live_line_a_step_below_whole_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    monkeypatch.setattr(console, "mode", lambda: "github")
-    with transfer("Fetching", files=2, size=3 << 20) as shown:
-        for name, size in (("one", 1 << 20), ("two", 2 << 20)):
-            shown.advance(size)
-            shown.finish(name, size, 0.5)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:4] == [
-        "::group::Fetching",
-        "[1/2] one  1.0 MiB  0.5 s",
-        "[2/2] two  2.0 MiB  0.5 s",
-        "::endgroup::",
-    ]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("A_TOKEN", "swordfish")
+    one, two = console.Step("pack core"), console.Step("pack libraries")
+    with console.working(one):
+        one.hear("\033[31mswordfish\x07 \N{CJK UNIFIED IDEOGRAPH-4E2D} " + "x" * 100)
+        console.say("x" * 200)
+        with console._SCREEN.showing(two):  # by another thread
+            clock.now += 61
+            console.result("half")
+            with console.covered():  # by a program that prints for itself
+                console.say("own")
+    out, err = capsys.readouterr()
+    assert out == "half\n"
+    first, both = f"pack core  0.0 s  *** ? {'x' * 35}", [f"pack core  1 min 01 s  *** ? {'x' * 30}"]
+    both += ["pack libraries  1 min 01 s  "]
+    assert err.startswith(f"{'x' * 200}\n{first}\r\033[J")
+    assert f"\r\033[J{both[0]}\n{both[1]}\r\033[A\033[J{both[1]}\r\033[Jown\n{both[1]}" in err
+    assert err.endswith("\r\033[J")
+    assert "\033[?25l" not in err  # the cursor stays
 
 
-@pytest.mark.parametrize("mode", ["terminal", "plain"])
-def test_any_thread_may_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: Mode
+@pytest.mark.parametrize("mode", ["plain", "github"])
+def test_a_log_gets_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: Clock, mode: Mode
 ) -> None:
     monkeypatch.setattr(console, "mode", lambda: mode)
-    with transfer("Fetching [all]", files=4, size=400) as shown:
+    monkeypatch.setattr(console, "_TICK", 60)  # the thread's turn never comes
+    with console.group("build torch", step := console.Step("build torch")):
+        step.hear("[9/10] a")
+        for _ in range(60):
+            clock.now += 60
+            console._SCREEN.beat()
+        with console.covered():
+            clock.now += 6000
+            console._SCREEN.beat()
+    beats = [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
+    assert len(beats) == (25 if mode == "plain" else 0)
+    assert not beats or beats[0] == "… build torch  1 min 00 s  [9/10]  about 6.7 s left"
 
-        def report() -> None:
-            shown.advance(150)
-            shown.advance(-50)
-            shown.finish("part[0]", 100, 0.1)
 
-        threads = [threading.Thread(target=report) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    said = capsys.readouterr().err
-    assert "Fetching [all]" in said
-    assert "part[0]" in said
-    assert mode == "plain" or "400/400" in said
+@pytest.mark.usefixtures("github")
+def test_a_fold_has_no_folds_inside_and_a_failed_group_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="x"), console.group("outer"), console.group("inner"):
+        raise ValueError("x")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("::")] == ["::group::outer", "::endgroup::"]
+    assert lines[1] == "── inner"
+    assert "failed after" in lines[-1]

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from core.parallel import each
+from core import console
+from core.parallel import each, transfer
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -51,3 +52,27 @@ def test_no_more_than_asked_run_at_once() -> None:
 
     each(action, range(30), jobs=3)
     assert 1 < most <= 3
+
+
+@pytest.mark.parametrize("mode", ["terminal", "plain", "github"])
+def test_any_thread_may_report_of_a_transfer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: console.Mode
+) -> None:
+    monkeypatch.setattr(console, "mode", lambda: mode)
+    monkeypatch.setenv("COLUMNS", "80")
+    with transfer("Fetching [all]", files=4, size=400) as shown:
+
+        def report() -> None:
+            shown.advance(150)
+            shown.advance(-50)
+            shown.finish("part", 100, 0.1)
+
+        threads = [threading.Thread(target=report) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert shown.words.startswith("Fetching [all]  0.0 s  400 B of 400 B")
+    said = capsys.readouterr().err
+    assert said.count("\n") == {"terminal": 1, "plain": 1, "github": 7}[mode]
+    assert ("part  100 B  0.1 s  [4/4]" in said) is (mode == "github")

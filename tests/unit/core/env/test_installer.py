@@ -48,7 +48,7 @@ class Called:
         self.env: dict[str, str] = {}
         self.constraints: dict[str, list[str]] = {}
 
-    def __call__(self, argv: Sequence[str], *, env: dict[str, str]) -> None:
+    def __call__(self, argv: Sequence[str], *, env: dict[str, str], **_: object) -> None:
         self.argv, self.env = list(argv), env
         for option in ("--constraint", "--build-constraint"):
             self.constraints[option] = [
@@ -310,7 +310,7 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was run and installed, in order."""
     done: list[str] = []
 
-    def run(argv: Sequence[object]) -> None:
+    def run(argv: Sequence[object], **_: object) -> None:
         done.append(" ".join(str(word) for word in argv[1:]))
 
     def install(_target: Interpreter, call: Install, *, backend: str, cache_dir: Path | None) -> None:
@@ -370,7 +370,7 @@ def test_a_half_filled_environment_is_made_anew(
 def test_an_environment_that_cannot_be_emptied_is_named(
     target: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_argv: object) -> None:
+    def fail(_argv: object, **_: object) -> None:
         raise ProcessError("uv ended with status 1.")
 
     monkeypatch.setattr(process, "run", fail)
