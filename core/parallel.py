@@ -60,7 +60,8 @@ class Transfer(console.Step):
         """Report a file that is done."""
         with self._lock:
             self._ended += 1
-            said = f"{name}  {console.size(length)}  {console.duration(seconds)}  [{self._ended}/{self._files}]"
+            of = f"{self._ended}/{self._files}"
+            said = f"{name}  {console.size(length)}  {console.duration(seconds)}  [{of}]"
         self.hear(said)
         if console.echoes():
             console.detail(said)

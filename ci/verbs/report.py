@@ -110,7 +110,7 @@ def page_key(outputs: RunOutputs) -> str:
 
 
 def tell(common: Common, page: Page, *, brief: bool = False) -> None:
-    """Print the summary, what went wrong, and where everything lies; a `brief` one leaves lists to the page."""
+    """Print the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
     from ci.report import text
 
     for one in text.tables(page, brief=brief):

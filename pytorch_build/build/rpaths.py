@@ -73,7 +73,7 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
     changes = planned(read_members(wheel, infos.values()), layout, family)
     if not changes:
         return wheel
-    console.say(f"{wheel.name}: the search paths of {len(changes)} files")
+    console.echo(f"{wheel.name}: the search paths of {len(changes)} files")
     with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
         members = tuple(
             _member(wheel, infos[name], search, Path(scratch)) for name, search in sorted(changes.items())

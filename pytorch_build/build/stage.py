@@ -66,9 +66,9 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
                 metrics.details["compiler_cache"] = details
     wheels: tuple[Path, ...] = (wheel,)
     if build.splits and build.rocm is not None:
-        with console.group(f"split {wheel.name}"):
+        with console.group(f"split {build.project}"):
             wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
-    with console.group(f"check {wheel.name}"):
+    with console.group(f"check {build.project}"):
         check_import(build.target, plan, wheels[0], **how)
         if sdk is not None and not build.platform.windows:
             check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
