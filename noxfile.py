@@ -49,8 +49,11 @@ VERBOSE = bool(os.environ.get("VERBOSE_OUTPUT") or {"-v", "--verbose"} & {*sys.a
 def tells(record: logging.LogRecord) -> bool:
     """Leave out of nox's lines those that say what the next or the last one says, too."""
     said = record.getMessage()
-    again = said.startswith("* ") and ": success" in said
-    return not again and not said.startswith(("Creating virtual", "Ran ", f"Command {sys.executable} -m"))
+    # a flow's table has the result of its job
+    again = (": success", "was successful") if "FAILURE_FILE" in os.environ else (": success",)
+    passed = said.startswith(("* ", "Session ")) and any(one in said for one in again)
+    told = ("Creating ", "Reusing ", "Ran ", f"Command {sys.executable} -m")
+    return not passed and not said.startswith(told)
 
 
 if not VERBOSE:

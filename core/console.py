@@ -205,6 +205,7 @@ class Step:
         """Take a line of a tool's output."""
         self._heard = CONTROLS.sub("", line).strip() or self._heard
         if found := _PROGRESS.search(self._heard):
+            self._heard = _PROGRESS.sub("", self._heard)
             done, total, *percent = found.groups()
             self._percent = not total
             self.reach(*map(int, (done, total) if total else (percent[0] or percent[1], 100)))

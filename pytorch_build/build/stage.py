@@ -163,7 +163,8 @@ def _check(build: Build, wheel: Path) -> None:
     ).of_part(parse_wheel_name(wheel.name).distribution)
     paths = (str(build.context.common.root),)
     findings = check_wheel(wheel, promised, options=CheckOptions(build_paths=paths))
-    console.table(*findings_table(findings))
+    shown = [one for one in findings if one.severity != "note" or console.echoes()]
+    console.table(*findings_table(shown))
     require_no_errors(findings)
 
 
