@@ -23,14 +23,7 @@ from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
 from core import console, files, process
 from core.cli import Verb, verb_parser
-from core.cli.options import (
-    DEFAULT_STORE,
-    FAILURE_FILE,
-    ROOT,
-    VERBOSE_OUTPUT,
-    common_from,
-    environment,
-)
+from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
@@ -328,8 +321,8 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
-            changes = {FAILURE_FILE: str(note), **({VERBOSE_OUTPUT: "1"} if console.echoes() else {})}
-            env = process.inherited(MATRIX=None, **changes)
+            verbose = "1" if console.echoes() else None
+            env = process.inherited(MATRIX=None, VERBOSE_OUTPUT=verbose, **{FAILURE_FILE: str(note)})
             for call in job.calls:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
                 if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):

@@ -84,7 +84,8 @@ def add_mask(value: str) -> None:
     _MASKED.append(value)
 
 
-def _write(text: str) -> None:
+def say(text: str) -> None:
+    """Print lines about what is going on."""
     # a space breaks what a text from elsewhere (a file name, a message) would command
     _write_raw(_COMMANDS.sub(r"\g<0> ", text) if mode() == "github" else text)
 
@@ -94,13 +95,9 @@ def _write_raw(text: str) -> None:
 
 
 def _style(text: str, code: str) -> str:
-    return f"\033[{code}m{text}\033[0m" if _coloured() else text
-
-
-def _coloured() -> bool:
-    """Follow https://no-color.org and https://force-color.org."""
-    forced = os.environ.get("FORCE_COLOR", "")
-    return not os.environ.get("NO_COLOR") and (forced != "0" if forced else mode() == "terminal")
+    # https://no-color.org and https://force-color.org
+    wanted = os.environ.get("FORCE_COLOR") or ("1" if mode() == "terminal" else "0")
+    return text if os.environ.get("NO_COLOR") or wanted == "0" else f"\033[{code}m{text}\033[0m"
 
 
 def set_verbose(*, verbose: bool) -> None:
@@ -118,14 +115,13 @@ def result(text: str) -> None:
     _SCREEN.write(mask(text), sys.stdout)
 
 
-def say(text: str) -> None:
-    """Print one line about what is going on."""
-    _write(text)
+def _styled(code: str, text: str) -> None:
+    say(_style(text, code))
 
 
-def detail(text: str) -> None:
-    """Print a line that most readers skip: an echoed command, a file touched."""
-    _write(_style(text, "2"))
+# a line that most readers skip: an echoed command, a file touched; and what a stage ended with
+detail = partial(_styled, "2")
+done = partial(_styled, "32")
 
 
 def echo(text: str) -> None:
@@ -143,7 +139,7 @@ def _marked(kind: str, style: str, text: str, *, title: str = "", file: str = ""
         return
     place = ":".join(part for part in (file, str(line or "")) if part)
     before = "".join(f"{part}: " for part in (place, title) if part and not text.startswith(part))
-    _write(f"{_style(f'{kind}:', style)} {before}{text}")
+    say(f"{_style(f'{kind}:', style)} {before}{text}")
 
 
 # Lines that are marked for the reader, and annotations to GitHub.
@@ -167,11 +163,6 @@ def _command(name: str, text: str, properties: Mapping[str, str] | None = None) 
 
 def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def done(text: str) -> None:
-    """Print what a stage ended with."""
-    _write(_style(text, "32"))
 
 
 _STEP: ContextVar[Step | None] = ContextVar("step", default=None)
@@ -236,16 +227,15 @@ class Step:
     @property
     def words(self) -> str:
         """Its title, how long it takes, how much is done, and what is left."""
-        left = f"about {duration(self.left)} left" if self.left else ""
-        return "  ".join(
-            filter(None, (self.title, duration(time.monotonic() - self.started), self.reached, left))
-        )
+        took, left = duration(time.monotonic() - self.started), self.left
+        said = (self.title, took, self.reached, f"about {duration(left)} left" if left else "")
+        return "  ".join(filter(None, said))
 
     def line(self, width: int) -> str:
         """Write it as a line of a terminal, with the last of what its tool said."""
         # other letters may be two columns wide
-        heard = mask(self._heard).encode("ascii", "replace").decode()
-        return f"{self.words}  {heard}"[:width]
+        heard = self._heard.encode("ascii", "replace").decode()
+        return mask(f"{self.words}  {heard}")[:width]
 
 
 class _Screen:
@@ -255,7 +245,7 @@ class _Screen:
     """
 
     def __init__(self) -> None:
-        self.verbose = False
+        self.verbose = self.folded = False
         self._lock = threading.RLock()
         self._steps: list[Step] = []
         self._drawn: list[str] = []
@@ -282,7 +272,7 @@ class _Screen:
         for one in tuple(self._steps):
             if not one.covered and now >= one.beats:
                 one.beats = now + min(max(_BEAT, (now - one.started) / 10), _LONGEST_BEAT)
-                self.write(f"… {one.words}")
+                say(f"… {one.words}")
 
     def _draw(self, lines: list[str]) -> None:
         if lines != self._drawn:
@@ -331,36 +321,30 @@ def covered() -> Iterator[None]:
 
 
 @contextmanager
-def working(step: Step) -> Iterator[None]:
-    """Show a step while the block runs, unless all that it says is shown."""
-    with covered():
-        token = _STEP.set(step)
-        try:
-            with nullcontext() if echoes() else _SCREEN.showing(step):
-                yield
-        finally:
-            _STEP.reset(token)
-
-
-@contextmanager
-def group(title: str, step: Step | None = None) -> Iterator[None]:
+def group(title: str, step: Step | None = None) -> Iterator[Step]:
     """Show a step, and print how long it took; fold what is printed inside in GitHub Actions."""
     step = step or Step(title)
-    folds = mode() == "github" and _STEP.get() is None  # GitHub knows no folds in folds
+    folds = mode() == "github" and not _SCREEN.folded  # GitHub knows no folds in folds
     if folds:
+        _SCREEN.folded = True
         _write_raw(_command("group", mask(title)))
     elif echoes():
-        _write(_style(f"── {title}", "1;36"))
+        say(_style(f"── {title}", "1;36"))
     ended = "failed after "
     try:
-        with working(step):
-            yield
+        with covered(), nullcontext() if echoes() else _SCREEN.showing(step):
+            token = _STEP.set(step)
+            try:
+                yield step
+            finally:
+                _STEP.reset(token)
         ended = ""
     finally:
         said = f"{title}: {ended}{duration(time.monotonic() - step.started)}"
         if folds:
             _write_raw("::endgroup::")
-        _write(said if folds else _style(f"── {said}", "2"))
+            _SCREEN.folded = False
+        say(said if folds else _style(f"── {said}", "2"))
 
 
 def at_work() -> Step | None:
@@ -405,7 +389,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
     elif width:
         lines[0] = _style(lines[0], "1")
     # written at once: every write looks for every secret
-    _write("\n".join([title, *lines] if title else lines))
+    say("\n".join([title, *lines] if title else lines))
 
 
 def _width() -> int:

@@ -39,37 +39,32 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
 class Transfer(console.Step):
     """A transfer in progress; any thread may report to it."""
 
-    def __init__(self, title: str, files: int, size: int) -> None:
+    def __init__(self, title: str, size: int) -> None:
         super().__init__(title)
-        self._files, self._ended, self._lock = files, 0, threading.Lock()
+        self._lock = threading.Lock()
         self.reach(0, size)
 
     @property
     def reached(self) -> str:
         """How much has come, and how fast."""
-        seconds = time.monotonic() - self.started
-        speed = f"  {console.size(self._done / seconds)}/s" if seconds > 1 else ""
-        return f"{console.size(self._done)} of {console.size(self._total)}{speed}"
+        speed = console.size(self._done / max(time.monotonic() - self.started, 1.0))
+        return f"{console.size(self._done)} of {console.size(self._total)}  {speed}/s"
 
     def advance(self, count: int) -> None:
         """Report bytes that came; negative ones are to come again."""
         with self._lock:
             self._done += count
 
-    def finish(self, name: str, length: int, seconds: float) -> None:
+    def finish(self, name: str, length: int) -> None:
         """Report a file that is done."""
-        with self._lock:
-            self._ended += 1
-            of = f"{self._ended}/{self._files}"
-            said = f"{name}  {console.size(length)}  {console.duration(seconds)}  [{of}]"
-        self.hear(said)
+        self.hear(name)
         if console.echoes():
-            console.detail(said)
+            console.detail(f"{name}  {console.size(length)}")
 
 
 @contextmanager
-def transfer(title: str, *, files: int, size: int) -> Iterator[Transfer]:
+def transfer(title: str, *, size: int) -> Iterator[Transfer]:
     """Show a transfer while it goes on."""
-    shown = Transfer(title, files, size)
+    shown = Transfer(title, size)
     with console.group(title, shown):
         yield shown

@@ -16,18 +16,19 @@ import subprocess
 import time
 import uuid
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from core import console
-from core.console import Step
 from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from core.console import Step
 
 _TAIL_LINES = 40
 _GRACE_SECONDS, _ABORT_SECONDS = 10.0, 5.0
@@ -103,9 +104,11 @@ def run(
     said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()
     start = log.stat().st_size if log and log.is_file() else 0
-    with _announced(said, _name(words), quiet=quiet) as step:
+    with _announced(said, _name([Path(words[0]).name, *words[1:]]), quiet=quiet) as step:
         if log:
-            returncode, tail = _tee(words, cwd, env, log, step, said)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            returncode, tail = _tee(process, log, step, said)
         else:
             with console.covered():
                 returncode, tail = _wait(_start(words, cwd, env)), ""
@@ -120,21 +123,13 @@ def run(
 
 
 @contextmanager
-def _announced(said: str, name: str, *, quiet: bool) -> Iterator[Step]:
+def _announced(said: str, title: str, *, quiet: bool) -> Iterator[Step]:
     """Print a command where its output is to follow or none does; yield the step that hears what it says."""
-    step, mode = console.at_work(), console.mode()
-    if step is None and mode == "github" and not quiet:
-        step = Step(name)
-        with console.group(said, step):
-            yield step
-        return
-    if console.echoes() or (mode == "plain" and not quiet):
-        console.detail(said)
-    if step is not None:
+    at_work = console.at_work()
+    with nullcontext(at_work) if at_work else console.group(title) as step:
         step.hear(said)
-        yield step
-        return
-    with console.working(step := Step(name)):
+        if console.echoes() or (console.mode() == "plain" and not quiet):
+            console.detail(said)
         yield step
 
 
@@ -266,18 +261,8 @@ def _wait(process: subprocess.Popen[str]) -> int:
         raise InterruptedStageError(_INTERRUPTED) from None
 
 
-def _tee(
-    words: Sequence[str],
-    cwd: Path | None,
-    env: Mapping[str, str] | None,
-    log: Path,
-    step: Step,
-    said: str,
-) -> tuple[int, str]:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tuple[int, str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    echoes = console.echoes()
     try:
         with cast("IO[str]", process.stdout) as lines, log.open("a", encoding="utf-8") as stream:
             stream.write(f"{console.mask(said)}\n")
@@ -285,7 +270,7 @@ def _tee(
                 stream.write(line)
                 tail.append(line.rstrip("\n"))
                 step.hear(tail[-1])
-                if echoes:
+                if console.echoes():
                     console.say(tail[-1])
     except KeyboardInterrupt:
         _stop(process)

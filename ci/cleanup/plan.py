@@ -258,7 +258,7 @@ def carry_out(store: Store, plan: Plan) -> int:
     for unit in (one.unit for one in plan.goes if one.unit.folder):
         folders[unit.folder] |= {one.key for one in unit.objects}
     _require_unused(store, keys)
-    with parallel.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
+    with parallel.transfer(f"deletion in {store.url}", size=plan.size) as shown:
 
         def delete(key: str) -> None:
             store.delete(key)

@@ -188,10 +188,8 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
 def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
     """Yield the environment of a folder, made first where it has to be, and hold its lock."""
     folder = folder.absolute()
-    with (
-        files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)),
-        process.logged(installer.log_of(folder)),
-    ):
+    beside = folder.parent / f".{folder.name}"
+    with files.locked(Path(f"{beside}.lock"), what=str(folder)), process.logged(Path(f"{beside}.log")):
         if target := _existing(folder, python, clean=clean):
             console.detail(f"environment {folder}: there already, Python {target.version}")
             yield target

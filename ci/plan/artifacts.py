@@ -253,7 +253,7 @@ def _fetch_all(
     stopped = threading.Event()
     total = sum(one.size for one in artifacts)
     title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
-    with transfer(title, files=len(artifacts), size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
+    with transfer(title, size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
         fetcher = _Fetcher(store=store, folder=folder, force=force, shown=shown, stopped=stopped)
         largest_first = sorted(artifacts, key=lambda one: -one.size)
         futures = {pool.submit(fetcher.fetch, one): one.name.filename for one in largest_first}
@@ -288,7 +288,7 @@ class _Fetcher:
         else:
             self.shown.advance(one.size)
         seconds = time.monotonic() - started
-        self.shown.finish(one.name.stem, one.size, seconds)
+        self.shown.finish(one.name.stem, one.size)
         return Fetched(artifact=one, seconds=seconds, fresh=fresh)
 
     def _fetch_with_retries(self, one: Artifact) -> None:

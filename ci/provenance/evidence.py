@@ -143,7 +143,7 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
         if answer is None:
             raise MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
         size, came = int(answer.headers.get("Content-Length") or 0), 0
-        with transfer("fetch", files=1, size=size) as shown, files.atomic(path) as out:
+        with transfer("fetch", size=size) as shown, files.atomic(path) as out:
             while chunk := answer.read(files.CHUNK):
                 out.write(chunk)
                 came += len(chunk)

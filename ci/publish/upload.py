@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,16 +95,15 @@ def _send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, 
         return
     total = sum(one.size for one in items)
     shown_title = f"Uploading {title}: {len(items)} files, {console.size(total)}, to {store.url}"
-    with transfer(shown_title, files=len(items), size=total) as shown:
+    with transfer(shown_title, size=total) as shown:
 
         def send(item: Item) -> None:
-            started = time.monotonic()
             with _source(store, item) as path:
                 store.put_file(
                     item.key, path, sha256=item.sha256, replace=item.replace, absent=item.key not in listed
                 )
             shown.advance(item.size)
-            shown.finish(PurePosixPath(item.key).name, item.size, time.monotonic() - started)
+            shown.finish(PurePosixPath(item.key).name, item.size)
 
         each(send, sorted(items, key=lambda one: (-one.size, one.key)), jobs=_jobs(store))
 

@@ -170,7 +170,7 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
     with (
         files.locked(folder / _LOCK, what=str(folder)),
-        transfer(title, files=len(wanted), size=total) as shown,
+        transfer(title, size=total) as shown,
     ):
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda one: -one.size)
@@ -185,7 +185,7 @@ def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> Fetched:
     else:
         shown.advance(one.size)
     seconds = time.monotonic() - started
-    shown.finish(one.name, one.size, seconds)
+    shown.finish(one.name, one.size)
     return Fetched(offer=one, seconds=seconds, fresh=fresh)
 
 

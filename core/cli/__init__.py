@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from core import console
-from core.cli.options import FAILURE_FILE, ROOT, VERBOSE_OUTPUT, add_common, environment
+from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
 from core.errors import FatalError, ProcessError, UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
         arguments.words = words[1:]
     else:
         arguments = parser.parse_args(words[1:])
-    console.set_verbose(verbose=arguments.verbose or bool(environment().get(VERBOSE_OUTPUT)))
+    console.set_verbose(verbose=arguments.verbose or bool(environment().get("VERBOSE_OUTPUT")))
     module.run(arguments)
 
 

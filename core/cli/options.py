@@ -30,7 +30,6 @@ RUN_STORE = "RUN_STORE"
 GIT_MIRRORS = "GIT_MIRRORS"
 SOURCES_DIR = "SOURCES_DIR"
 FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it, which prints it
-VERBOSE_OUTPUT = "VERBOSE_OUTPUT"  # as --verbose
 # …-bkc: previews of new hardware, in buckets and streams of their own
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "release")
 _BUCKET = "s3://"

@@ -279,11 +279,6 @@ def require_complete(target: Interpreter) -> None:
 MARKER = "build-environment.json"
 
 
-def log_of(environment: Path) -> Path:
-    """Return where what installers say of an environment is kept, unless a stage has a log: beside it."""
-    return environment.parent / f".{environment.name}.log"
-
-
 def digest_of_calls(target: Interpreter, calls: Sequence[Install], *, salt: object = None) -> str:
     """Hash what an environment is made from: interpreter, requirements, files' contents, sources."""
     content = [
@@ -312,13 +307,14 @@ def prepared(
             hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
         )
     # beside the environment, because emptying it would take a lock inside with it
-    with files.locked(target.prefix.parent / f".{target.prefix.name}.lock", what=str(target.prefix)):
+    beside = target.prefix.parent / f".{target.prefix.name}"
+    with files.locked(Path(f"{beside}.lock"), what=str(target.prefix)):
         marker = target.prefix / MARKER
         known = json.loads(marker.read_text(encoding="utf-8"))["digest"] if marker.is_file() else ""
         if known == digest and not force:
             console.detail(f"environment {target.prefix}: unchanged")
         else:
-            with console.group(f"environment {target.prefix.name}"), process.logged(log_of(target.prefix)):
+            with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
                 marker.unlink(missing_ok=True)
                 _empty(target, backend)
                 for call in calls:

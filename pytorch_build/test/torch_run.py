@@ -306,10 +306,6 @@ class _Run:
 
 
 def _report(run: FileRun) -> None:
-    found = [f"{count} {name}" for name, count in counts(run.cases).items() if count]
-    console.echo(
-        f"{run.file}: {', '.join(found) or 'no test of this shard'} in {console.duration(run.seconds)}"
-    )
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):

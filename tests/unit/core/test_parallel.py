@@ -60,12 +60,12 @@ def test_any_thread_may_report_of_a_transfer(
 ) -> None:
     monkeypatch.setattr(console, "mode", lambda: mode)
     monkeypatch.setenv("COLUMNS", "80")
-    with transfer("Fetching [all]", files=4, size=400) as shown:
+    with transfer("Fetching [all]", size=400) as shown:
 
         def report() -> None:
             shown.advance(150)
             shown.advance(-50)
-            shown.finish("part", 100, 0.1)
+            shown.finish("part", 100)
 
         threads = [threading.Thread(target=report) for _ in range(4)]
         for thread in threads:
@@ -75,4 +75,4 @@ def test_any_thread_may_report_of_a_transfer(
         assert shown.words.startswith("Fetching [all]  0.0 s  400 B of 400 B")
     said = capsys.readouterr().err
     assert said.count("\n") == {"terminal": 1, "plain": 1, "github": 7}[mode]
-    assert ("part  100 B  0.1 s  [4/4]" in said) is (mode == "github")
+    assert ("part  100 B" in said) is (mode == "github")
