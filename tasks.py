@@ -84,7 +84,7 @@ def _flow(*, verbose: bool = False) -> Iterator[ModuleType]:
     """Load the flows; print an error as the front doors do, and end with its code."""
     from ci import flow
 
-    console.set_verbose(verbose=verbose)
+    console.SCREEN.verbose = verbose
     try:
         yield flow
     except FatalError as problem:

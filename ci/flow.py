@@ -321,8 +321,8 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
-            verbose = "1" if console.echoes() else None
-            env = process.inherited(MATRIX=None, VERBOSE_OUTPUT=verbose, **{FAILURE_FILE: str(note)})
+            verbose = {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
+            env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note)})
             for call in job.calls:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
                 if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):

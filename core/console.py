@@ -91,7 +91,7 @@ def say(text: str) -> None:
 
 
 def _write_raw(text: str) -> None:
-    _SCREEN.write(mask(text))
+    SCREEN.write(mask(text))
 
 
 def _style(text: str, code: str) -> str:
@@ -100,19 +100,14 @@ def _style(text: str, code: str) -> str:
     return text if os.environ.get("NO_COLOR") or wanted == "0" else f"\033[{code}m{text}\033[0m"
 
 
-def set_verbose(*, verbose: bool) -> None:
-    """Echo what tools say from now on, or no more."""
-    _SCREEN.verbose = verbose
-
-
 def echoes() -> bool:
     """Whether what goes into a log is printed, too."""
-    return _SCREEN.verbose or mode() == "github"
+    return SCREEN.verbose or mode() == "github"
 
 
 def result(text: str) -> None:
     """Print the result of a command on standard output, for people and pipes."""
-    _SCREEN.write(mask(text), sys.stdout)
+    SCREEN.write(mask(text), sys.stdout)
 
 
 def _styled(code: str, text: str) -> None:
@@ -128,7 +123,7 @@ def echo(text: str) -> None:
     """Print a line where all is echoed; elsewhere others tell enough, and the step at work hears it."""
     if echoes():
         detail(text)
-    elif step := _STEP.get():
+    elif step := STEP.get():
         step.hear(text)
 
 
@@ -165,7 +160,8 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-_STEP: ContextVar[Step | None] = ContextVar("step", default=None)
+# what this thread is at
+STEP: ContextVar[Step | None] = ContextVar("step", default=None)
 # of the same work last time: when it would have begun now, its seconds, and how many commands ninja ran
 _LAST: ContextVar[tuple[float, float, Sequence[int]]] = ContextVar("last")
 
@@ -245,7 +241,7 @@ class _Screen:
     """
 
     def __init__(self) -> None:
-        self.verbose = self.folded = False
+        self.verbose = self.folded = False  # whether all is echoed; whether it stands in a fold
         self._lock = threading.RLock()
         self._steps: list[Step] = []
         self._drawn: list[str] = []
@@ -304,15 +300,15 @@ class _Screen:
             self.refresh() if mode() == "terminal" else self.beat()
 
 
-_SCREEN = _Screen()
+SCREEN = _Screen()
 
 
 @contextmanager
 def covered() -> Iterator[None]:
     """Leave the terminal to what prints for itself."""
-    if step := _STEP.get():
+    if step := STEP.get():
         step.covered += 1
-        _SCREEN.refresh()
+        SCREEN.refresh()
     try:
         yield
     finally:
@@ -324,32 +320,27 @@ def covered() -> Iterator[None]:
 def group(title: str, step: Step | None = None) -> Iterator[Step]:
     """Show a step, and print how long it took; fold what is printed inside in GitHub Actions."""
     step = step or Step(title)
-    folds = mode() == "github" and not _SCREEN.folded  # GitHub knows no folds in folds
+    folds = mode() == "github" and not SCREEN.folded  # GitHub knows no folds in folds
     if folds:
-        _SCREEN.folded = True
+        SCREEN.folded = True
         _write_raw(_command("group", mask(title)))
     elif echoes():
         say(_style(f"── {title}", "1;36"))
     ended = "failed after "
     try:
-        with covered(), nullcontext() if echoes() else _SCREEN.showing(step):
-            token = _STEP.set(step)
+        with covered(), nullcontext() if echoes() else SCREEN.showing(step):
+            token = STEP.set(step)
             try:
                 yield step
             finally:
-                _STEP.reset(token)
+                STEP.reset(token)
         ended = ""
     finally:
         said = f"{title}: {ended}{duration(time.monotonic() - step.started)}"
         if folds:
             _write_raw("::endgroup::")
-            _SCREEN.folded = False
+            SCREEN.folded = False
         say(said if folds else _style(f"── {said}", "2"))
-
-
-def at_work() -> Step | None:
-    """Return the step that this thread is at."""
-    return _STEP.get()
 
 
 def duration(seconds: float) -> str:
@@ -394,10 +385,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
 
 def _width() -> int:
     """Return the columns of the terminal, wherever standard output goes."""
-    if (said := os.environ.get("COLUMNS", "")).isdigit() and int(said):
-        return int(said)
-    with suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stderr.fileno()).columns or _WIDTH
+    said = os.environ.get("COLUMNS", "")
+    with suppress(OSError):
+        return int(said) if said.isdigit() else os.get_terminal_size(2).columns or _WIDTH
     return _WIDTH
 
 

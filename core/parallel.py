@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 JOBS = 16
+_LOCK = threading.Lock()
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -39,11 +40,6 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
 class Transfer(console.Step):
     """A transfer in progress; any thread may report to it."""
 
-    def __init__(self, title: str, size: int) -> None:
-        super().__init__(title)
-        self._lock = threading.Lock()
-        self.reach(0, size)
-
     @property
     def reached(self) -> str:
         """How much has come, and how fast."""
@@ -52,7 +48,7 @@ class Transfer(console.Step):
 
     def advance(self, count: int) -> None:
         """Report bytes that came; negative ones are to come again."""
-        with self._lock:
+        with _LOCK:
             self._done += count
 
     def finish(self, name: str, length: int) -> None:
@@ -65,6 +61,7 @@ class Transfer(console.Step):
 @contextmanager
 def transfer(title: str, *, size: int) -> Iterator[Transfer]:
     """Show a transfer while it goes on."""
-    shown = Transfer(title, size)
+    shown = Transfer(title)
+    shown.reach(0, size)
     with console.group(title, shown):
         yield shown

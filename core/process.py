@@ -125,7 +125,7 @@ def run(
 @contextmanager
 def _announced(said: str, title: str, *, quiet: bool) -> Iterator[Step]:
     """Print a command where its output is to follow or none does; yield the step that hears what it says."""
-    at_work = console.at_work()
+    at_work = console.STEP.get()
     with nullcontext(at_work) if at_work else console.group(title) as step:
         step.hear(said)
         if console.echoes() or (console.mode() == "plain" and not quiet):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-_LAST_WORDS = 15
+_LAST_WORDS = 15  # of a tool, where nothing that it says is known for an error
 # a session's own interpreter; nox names its folder by the Python that was chosen
 _OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
 
@@ -83,10 +83,12 @@ def _tell(ended: FatalError, package: str, words: Sequence[str]) -> None:
     lines, said, command = [str(ended)], origin(ended), ""
     cause = said.cause if said else None
     if said:
-        command, around = again(package, words), [] if cause else _last_words(said)
+        command = again(package, words)
         if cause:
-            lines, around = [*lines, cause.headline], [cause.excerpt]
-        lines += [*around, f"again: {command}"]
+            lines += [cause.headline, cause.excerpt]
+        elif isinstance(said, ProcessError) and not console.echoes():
+            lines += [f"  | {line}" for line in said.output.splitlines()[-_LAST_WORDS:]]
+        lines.append(f"again: {command}")
         if said.log:
             lines.append(f"log:   {str(said.log).removeprefix(f'{Path.cwd()}/')}")
     if file := environment().get(FAILURE_FILE):
@@ -101,12 +103,6 @@ def _tell(ended: FatalError, package: str, words: Sequence[str]) -> None:
         # indented, so that nothing in it is taken for Markdown
         code = "\n".join(lines).replace("\n", "\n    ")
         console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
-
-
-def _last_words(said: FatalError) -> list[str]:
-    """Return the end of what a tool said, where nothing in it is known for an error and none was printed."""
-    output = said.output if isinstance(said, ProcessError) and not console.echoes() else ""
-    return [f"  | {line}" for line in output.splitlines()[-_LAST_WORDS:]]
 
 
 def exit_code(work: Callable[[], object]) -> int:
@@ -171,7 +167,7 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
         arguments.words = words[1:]
     else:
         arguments = parser.parse_args(words[1:])
-    console.set_verbose(verbose=arguments.verbose or bool(environment().get("VERBOSE_OUTPUT")))
+    console.SCREEN.verbose = arguments.verbose or bool(environment().get("VERBOSE_OUTPUT"))
     module.run(arguments)
 
 

@@ -21,7 +21,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from core import console, process
-console.set_verbose(verbose="--verbose" in sys.argv)
+console.SCREEN.verbose = "--verbose" in sys.argv
 tree = Path.cwd()
 def build(name):
     with console.group(f"build {name}"):

@@ -317,10 +317,10 @@ def test_a_log_gets_a_line_now_and_then(
         step.hear("[9/10] a")
         for _ in range(60):
             clock.now += 60
-            console._SCREEN.beat()
+            console.SCREEN.beat()
         with console.covered():
             clock.now += 6000
-            console._SCREEN.beat()
+            console.SCREEN.beat()
     beats = [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
     assert len(beats) == (25 if mode == "plain" else 0)
     assert not beats or beats[0] == "… build torch  1 min 00 s  [9/10]  about 6.7 s left"

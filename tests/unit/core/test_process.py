@@ -122,7 +122,7 @@ def test_a_signal_is_named_or_numbered_where_it_has_no_name(number: int, said: s
 
 @processes
 def test_a_log_holds_both_streams_after_what_was_there(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "logs" / "build.log"
     process.run(python("print('first')"), log=log)
@@ -133,9 +133,8 @@ def test_a_log_holds_both_streams_after_what_was_there(
     assert said == ["first", "out", "err"]
     assert (caught.value.output, caught.value.log) == ("out\nerr", log)
     assert "\nout\n" not in capfd.readouterr().err
-    console.set_verbose(verbose=True)
+    monkeypatch.setattr(console.SCREEN, "verbose", True)
     process.run(python("print('all')"), log=log)
-    console.set_verbose(verbose=False)
     assert "\nall\n" in capfd.readouterr().err
 
 
