@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from itertools import count, islice
@@ -20,7 +21,6 @@ from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import respond
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from email.message import Message
 
 API = "https://api.github.com"

@@ -10,7 +10,9 @@ import functools
 import json
 import tomllib
 import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date  # noqa: TC003 - pydantic reads it
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,9 +21,6 @@ from core import files
 from core.errors import DataError, MissingInputError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from pydantic_core import ErrorDetails
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core.data import Model, data_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class _Variables(Model):

@@ -6,13 +6,12 @@ A message is up to three sentences: what was wrong, where, and the next action.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     from core.causes import Cause
 
 

@@ -8,15 +8,13 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from core import console
 from core.errors import MachineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CHUNK = 1 << 20
 

@@ -8,14 +8,15 @@ import io
 import shutil
 import ssl
 import urllib.error
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
@@ -27,10 +28,7 @@ from core.parallel import transfer
 from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from email.message import Message
-    from http.client import HTTPResponse
-    from pathlib import Path
 
 _SECONDS = 60
 _PARTIAL_CONTENT = 206

@@ -15,15 +15,12 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, NoReturn, get_args
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal, NamedTuple, NoReturn, get_args
 from xml.parsers import expat
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
 
 Outcome = Literal["passed", "skipped", "xfailed", "flaky", "error", "failed", "timeout", "crashed"]
 # from the best to the worst: of several results of one test, the worst counts; a failed call says more

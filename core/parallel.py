@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from core import console
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 JOBS = 16
 _LOCK = threading.Lock()

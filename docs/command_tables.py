@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import re
 import tomllib
 from dataclasses import dataclass
 from importlib import import_module
@@ -89,12 +90,23 @@ def _row(action: argparse.Action) -> tuple[str, str]:
 
 
 def session_table() -> str:
-    """Write every session with its summary and the front door that it calls."""
+    """Write every session with its summary, and where its options stand."""
+    headings = {each.name: heading for heading, sessions in _sections() for each in sessions}
     rows = [
-        (f"`nox -s {one.name}`", one.summary, f"`{' '.join(one.calls)}`" if one.calls else "")
+        (f"[`{one.name}`](#{anchor(headings[one.name])})" if one.calls else f"`{one.name}`", one.summary)
         for one in all_sessions()
     ]
-    return "\n".join(table(("session", "what it does", "calls `python -m …`"), rows))
+    return "\n".join(table(("session", "what it does"), rows))
+
+
+def _sections() -> list[tuple[str, tuple[Session, ...]]]:
+    """Return the headings of all verbs, each with the sessions that call it."""
+    return [_called(package, verb) for package in PACKAGES for verb in verbs(package)]
+
+
+def _called(package: str, verb: Verb) -> tuple[str, tuple[Session, ...]]:
+    calling = tuple(each for each in all_sessions() if each.calls[:2] == (package, verb.name))
+    return ", ".join(each.name for each in calling) or f"python -m {package} {verb.name}", calling
 
 
 def flow_tables() -> str:
@@ -151,19 +163,19 @@ def _verb_options(package: str, verb: Verb) -> VerbOptions:
 
 
 def _verb_section(one: VerbOptions, shared: Iterable[OptionGroup]) -> list[str]:
-    calling = [each for each in all_sessions() if each.calls[:2] == (one.package, one.verb.name)]
-    named = ", ".join(f"`nox -s {each.name}`" for each in calling)
-    lines = [f"### {one.package} {one.verb.name}", "", _sentence(one.verb.summary), ""]
-    lines += [f"Called by {named}." if named else "Called by the noxfile and by CI, not by a session.", ""]
+    title, calling = _called(one.package, one.verb)
+    front = f"`python -m {one.package} {one.verb.name}`"
+    lines = [f"### {title}", "", _sentence(one.verb.summary), ""]
+    lines += [f"The front door is {front}." if calling else "No session calls it.", ""]
     own = [group for group in one.groups if group not in shared]
-    for title in dict.fromkeys(group.title for group in own):
-        rows = [row for group in own if group.title == title for row in group.rows]
+    for name in dict.fromkeys(group.title for group in own):
+        rows = [row for group in own if group.title == name for row in group.rows]
         lines += [
-            *([f"{_sentence(title).removesuffix('.')}:", ""] if title else []),
+            *([f"{_sentence(name).removesuffix('.')}:", ""] if name else []),
             *table(_OPTIONS, rows),
             "",
         ]
-    links = [f"[{_heading(group)}](#{_anchor(_heading(group))})" for group in one.groups if group in shared]
+    links = [f"[{_heading(group)}](#{anchor(_heading(group))})" for group in one.groups if group in shared]
     lines += [f"More options: {', '.join(links)}.", ""] if links else []
     return [*lines, one.epilog, ""] if one.epilog else lines
 
@@ -184,8 +196,9 @@ def _heading(group: OptionGroup) -> str:
     return _sentence(group.title.partition(" (")[0]).removesuffix(".")
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(" ", "-")
+def anchor(heading: str) -> str:
+    """Name the place that a heading has in a page's address, as GitHub does."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _sentence(text: str) -> str:

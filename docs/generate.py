@@ -22,6 +22,7 @@ from core.run import records
 from docs import ci_tables, command_tables, roles
 from docs.command_tables import table
 from docs.house import LIMITS
+from docs.messages import message_tables
 from docs.mutants import score_table
 from docs.support_tables import support_tables
 from pytorch_build.refs import torch_refs as refs
@@ -93,6 +94,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "gpu-families": gpu_families,
     "rocm-indexes": rocm_indexes,
     "exit-codes": exit_codes,
+    "messages": message_tables,
     "sessions": command_tables.session_table,
     "flows": command_tables.flow_tables,
     "common-options": command_tables.common_table,

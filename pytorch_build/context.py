@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, environment
+from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, Common, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
 from core.run import LOCAL_RUN, group_name
 from core.run.records import Cell
-from pytorch_build.refs.torch_refs import default_ref, torch_ref
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
-
-    from core.cli.options import Common
-    from pytorch_build.refs.torch_refs import TorchRef
+from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
 SAMPLE = "sample"
 

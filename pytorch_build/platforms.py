@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 
 from core.data import Model, read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import PurePath
 
 # GCC 12 and newer see these in sources that are correct, and torch makes warnings errors.
 _QUIET = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")

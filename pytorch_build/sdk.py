@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from core import process
-from core.env import interpreter, require
+from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
 from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
 from rocm_packaging.origin import (
@@ -23,16 +25,11 @@ from rocm_packaging.origin import (
     own_run,
     release_index_url,
 )
-from rocm_packaging.packages.layouts import sdk_target
+from rocm_packaging.packages.layouts import Layout, sdk_target
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
-    from core.env import Interpreter
     from core.env.installer import Backend
     from pytorch_build.context import Context
-    from rocm_packaging.packages.layouts import Layout
 
 
 _PREFIX = "rocm-"

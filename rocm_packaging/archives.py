@@ -15,23 +15,17 @@ import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
-from core.archive.tar import XZ, ZSTD, HashedSource, Policy, TarStream
+from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
+from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
 from core.files import unwritten
-from core.run import this_platform
+from core.run import Platform, this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
-
-    from core.archive.tar import Member
-    from core.run import Platform
-
 
 SUFFIXES = (ZSTD, XZ)  # the preferred one first
 SIDECAR = ".sha256sum"
@@ -169,7 +163,9 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     members = tar.members()
     tree = _Tree(folder, where, _manifest(tar, members, folder, where))
     for member in members:
-        _require_plain(member.name, where)
+        # one that ends with a slash is a folder's, of which the slash is gone
+        if why := unsafe_path(f"{member.name.removeprefix('./')}{'/' * member.name.endswith('/')}"):
+            raise ArtifactError(f"{where}: {member.name!r} is {why}.")
         try:
             tree.add(member, tar.chunks())
         except OSError as problem:
@@ -286,17 +282,6 @@ class _Tree:
 
     def _bad(self, name: str, what: str) -> ArtifactError:
         return ArtifactError(f"{self._where}: {name!r} {what}.")
-
-
-def _require_plain(name: str, where: str) -> None:
-    """Refuse names that are not plain relative paths, on this platform or another."""
-    plain = name.removeprefix("./")
-    if plain.startswith("/") or _DRIVE.match(plain):
-        raise ArtifactError(f"{where}: {name!r} is an absolute path.")
-    if ".." in plain.split("/"):
-        raise ArtifactError(f"{where}: {name!r} leads out of its folder.")
-    if "\\" in plain or "\0" in plain or posixpath.normpath(plain) != plain:
-        raise ArtifactError(f"{where}: {name!r} is not a plain path.")
 
 
 def _write(path: str, mode: int, data: Iterable[memoryview]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,17 +14,18 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console
-from core.cli.options import DEFAULT_STORE, environment, placed
+from core.cli.options import DEFAULT_STORE, Common, environment, placed
 from core.data import Dated, Model, data_file
 from core.errors import MissingInputError, RocmError, UsageError, nearest
-from core.packages import RunGroup, find_group, fits
-from core.packages.resolution import choose, pinned_call
-from core.packages.sources import PackageSource, below
+from core.packages import Offer, RunGroup, find_group, fits
+from core.packages.resolution import SdistRequires, choose, pinned_call
+from core.packages.sources import PackageSource, SourceOptions, below
 from core.parallel import each
-from core.run import group_name
+from core.run import Platform, group_name
 from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import (
     LIBRARIES,
+    Layout,
     device_package,
     device_target,
     is_rocm,
@@ -34,16 +36,8 @@ from rocm_packaging.packages.layouts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from core.cli.options import Common
     from core.env import Interpreter
     from core.env.installer import Install
-    from core.packages import Offer
-    from core.packages.resolution import SdistRequires
-    from core.packages.sources import SourceOptions
-    from core.run import Platform
-    from rocm_packaging.packages.layouts import Layout
 
 INDEXES_FILE = Path(__file__).with_name("rocm_indexes.toml")
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, junit, process
-from core.env import installed, installer, require
-from core.env.locks import locked_call
+from core.env import Interpreter, installed, installer, require
+from core.env.installer import Backend, locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.run import group_name, records, stage
 from core.run.records import Cell
 from core.run.stage import Made, Stage
-from rocm_packaging.packages.layouts import LIBRARIES, device_package, layout_of, sdk_target
+from rocm_packaging.packages.layouts import LIBRARIES, Layout, device_package, layout_of, sdk_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from core.cli.options import Common
-    from core.env import Interpreter
-    from core.env.installer import Backend
     from core.junit import Case, Document, Outcome
     from rocm_packaging.origin import RocmSource
-    from rocm_packaging.packages.layouts import Layout
 
 # Variables that would let programs find another ROCm than the one installed.
 _OTHER_ROCM = (

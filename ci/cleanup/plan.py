@@ -10,6 +10,7 @@ from __future__ import annotations
 import re  # noqa: TC003 - pydantic reads it
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic import Field, model_validator
 
 from ci import cleanup
-from ci.cleanup import is_page, listed
+from ci.cleanup import Unit, is_page, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
 from ci.publish.index.pages import FILES as DISTRIBUTIONS
@@ -25,13 +26,11 @@ from ci.publish.index.pages import SIDECAR
 from core import parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
+from core.stores import Store, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from ci.cleanup import Unit
-    from core.stores import Store, Stored
 
 RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
 _BUCKET_SCHEME = "s3://"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ci.drift.tree import Python, Subject, keyword, moved, strings
+from ci.drift.tree import Facts, Python, Subject, Tree, keyword, moved, strings
 from ci.plan.data import FAMILIES_FILE, TRIGGERS_FILE, Families, runners
 from ci.publish.buckets import buckets
 from core.data import load_toml, read_toml
 from core.families import families
 from rocm_packaging.origin import release_indexes
 from rocm_packaging.packages.layouts import packages
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ci.drift.tree import Facts, Tree
 
 _TARGETS = "cmake/therock_amdgpu_targets.cmake"
 _BUILDER = "build_tools/build_python_packages.py"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from ci.drift.tree import Python, Subject, strings
+from ci.drift.tree import Facts, Python, Subject, Tree, strings
 from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
+from core.run import Platform
 from core.run.locations import run_buckets
 from pytorch_build.build.container import load_container
 from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
@@ -22,10 +24,6 @@ from pytorch_build.test import skip_rules
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ci.drift.tree import Facts, Tree
-    from core.run import Platform
     from pytorch_build.test.skip_rules import Rule
 
 _MATRIX = "build_tools/github_actions/configure_pytorch_release_matrix.py"

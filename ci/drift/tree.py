@@ -9,17 +9,14 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from core import process
 from core.data import read_text
 from core.errors import DataError, MissingInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LANDMARK = "BUILD_TOPOLOGY.toml"
 Facts = Mapping[str, "str | Sequence[str]"]  # values of each key; "" is none

@@ -6,6 +6,7 @@ import functools
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -19,18 +20,14 @@ from core.data import Model, load_toml
 from core.env import installer
 from core.env.installer import configured
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
-from core.packages import fits, required_by
-from core.packages.resolution import Question, others_of, resolve
+from core.packages import Offer, RunGroup, fits, required_by
+from core.packages.resolution import Question, Resolved, others_of, resolve
 from core.parallel import each
+from core.stores import Store
 from core.wheel.distributions import SIDECAR, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from core.packages import Offer, RunGroup
-    from core.packages.resolution import Resolved
     from core.run.records import FileRecord
-    from core.stores import Store
 
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"

@@ -6,17 +6,20 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.publish.buckets import buckets
 from core import console, files
-from core.cli.options import DEFAULT_STORE
+from core.cli.options import DEFAULT_STORE, Common
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
-from core.parallel import transfer
+from core.parallel import Transfer, transfer
 from core.run import LOCAL_RUN, this_platform
 from core.run.locations import location
+from core.stores import Store
 from core.stores.location import open_store
 from rocm_packaging.archives import (
     MARKER,
@@ -32,13 +35,7 @@ from rocm_packaging.archives import (
 from rocm_packaging.artifacts import GENERIC, INCOMPLETE, targets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from core.cli.options import Common
     from core.families import Family
-    from core.parallel import Transfer
-    from core.stores import Store
 
 LOCK = ".fetch.lock"
 _LEAST_JOBS = 8  # a store is waited for more than computed with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence  # noqa: TC003 - pydantic reads them
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args

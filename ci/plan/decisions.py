@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP
-from ci.publish.buckets import access
+from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
+from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
+from core.run import Platform
 from core.run.locations import Origin
 from core.run.plan import Decision, Upload
+from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import date
 
     from ci.plan.data import Data, Paths, Tier
     from ci.plan.events import Changes, Event
-    from ci.plan.inputs import Inputs, Labels
-    from ci.publish.buckets import Buckets
-    from core.run import Platform
     from pytorch_build.refs.torch_refs import TorchRef
 
 DISPATCHES = ("workflow_dispatch", "workflow_call")
 _TEST_TYPES = {"nightly": "comprehensive", "nightly-bkc": "comprehensive", "prerelease": "full"}
 _WORKFLOWS = ".github/workflows/"
 _SHOWN = 60
-_GLOB_PARTS = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
-_GLOB_MEANING = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +79,9 @@ class Question:
         return self.event.name != "pull_request" and (self.event.name != "push" or self.merged)
 
 
-@functools.cache
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    parts = (_GLOB_PARTS.findall(one) for one in patterns)
-    each = ("".join(_GLOB_MEANING.get(part) or re.escape(part) for part in one) for one in parts)
-    return re.compile("|".join(f"(?:{one})" for one in each) or "(?!)", re.DOTALL)
-
-
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a whole name matches a pattern: ``*`` within one part, ``**`` over several."""
-    return _compiled(tuple(patterns)).fullmatch(name) is not None
+    return any(path_pattern(one).fullmatch(name) for one in patterns)
 
 
 def relevance(changes: Changes, rules: Paths) -> tuple[Decision, str]:

@@ -6,8 +6,10 @@ Payloads: https://docs.github.com/webhooks/webhook-events-and-payloads.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,9 +20,6 @@ from core.data import json_object, read_text, validated
 from core.errors import FatalError, InterruptedStageError, ProcessError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from ci.github import GitHub
 
 REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.plan.data import reaches, stable_choice
+from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines, reaches, stable_choice
 from ci.plan.inputs import ALL, named_family
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
-from core.run import PLAIN, group_name
-from core.run.plan import PLATFORMS, LeftOut, Variant
+from core.run import PLAIN, Platform, group_name
+from core.run.plan import PLATFORMS, Decision, LeftOut, Stage, Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines
     from ci.plan.decisions import Question
-    from core.run import Platform
-    from core.run.plan import Decision, Stage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,24 +7,20 @@ CI's, in any case of letters. An unknown label of these, input or value is an er
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-from ci.plan.data import TestType
+from ci.plan.data import Data, Families, TestType
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from core.families import families as all_families
 from core.families import family
+from core.run import Platform
 from core.run.plan import PLATFORMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ci.plan.data import Data, Families
-    from core.run import Platform
 
 ALL, NONE = "all", "none"
 BUILD_PYTORCH, SKIP, ALL_FAMILIES = "build:pytorch", "ci:skip", "ci:run-all-archs"

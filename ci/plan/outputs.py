@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from core import console
 from core.data import compact
 from core.run.job_files import job_files, table, text
-from core.run.plan import PLATFORMS, matrices, refuse_outputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from core.run.plan import Plan
+from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ci.jobs import BUILDS
 from ci.plan import decisions, families
-from ci.plan.data import reaches
+from ci.plan.data import Matrix, Test, reaches
 from ci.verbs.cells import missing
 from core.errors import DataError, UsageError, nearest
-from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, matrices
+from core.run import Platform
+from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, Stage, matrices
 from pytorch_build.lock.versions import python_tag
-from pytorch_build.refs.torch_refs import PROJECTS
+from pytorch_build.refs.torch_refs import PROJECTS, TorchRef
 from rocm_packaging.packages.versions import compute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ci.plan.data import Matrix, Test
     from ci.plan.decisions import Question
     from ci.plan.families import Build
-    from core.run import Platform
-    from core.run.plan import Stage
-    from pytorch_build.refs.torch_refs import TorchRef
 
 _CHECKS = ("check_wheels",)
 _SAMPLE = "sample"

@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from ci.promote.promotion import rewritten_here
 from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
+from core.stores import Store
 from core.wheel import read_metadata
 from core.wheel.editor import edit_sdist, edit_wheel
 from core.wheel.record import Tap, verify_record
@@ -31,12 +33,9 @@ from pytorch_build.check import Expectation, require_no_errors
 from pytorch_build.check.run import CheckOptions, check_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ci.promote.documents import PromotedFile
     from ci.promote.facts import Facts
     from ci.promote.promotion import Origin
-    from core.stores import Store
 
     Promised = Mapping[str, Mapping[str, Expectation]]  # family -> distribution -> what it must be
 

@@ -1,6 +1,6 @@
 """What a distribution bucket keeps and where: wheels that are staged or released, and who decided on them.
 
-Layout (`docs/publishing.md`)::
+Layout (`docs/releases.md`)::
 
     v2-staging/{family}/                        wheels, sidecars and pages, up for testing
     v2/{family}/                                the release index
@@ -13,8 +13,9 @@ Layout (`docs/publishing.md`)::
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -24,11 +25,7 @@ from core.data import Model, parse_json
 from core.errors import StoreError
 from core.run import Platform, key_name
 from core.run.records import FileRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from core.stores import Store
+from core.stores import Store
 
 STAGING = "v2-staging"
 RELEASE = "v2"

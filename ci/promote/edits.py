@@ -9,23 +9,18 @@ from __future__ import annotations
 import ast
 import re
 import tarfile
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.promote.version_change import new_version, rules
+from ci.promote.version_change import Place, Renamed, RocmChange, new_version, rules
 from core.errors import WheelError
 from core.wheel.editor import TEXT_LIMIT, is_text
 from rocm_packaging.packages.layouts import device_target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from ci.promote.version_change import Place, Renamed, RocmChange
 
 # A space is not among them, so that an apostrophe in a sentence never opens a literal.
 _LITERAL = re.compile(rb"(?P<quote>['\"])(?P<version>[0-9A-Za-z.+_!-]+)(?P=quote)")

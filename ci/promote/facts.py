@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from ci.promote import documents
-from ci.promote.documents import Cell
-from ci.promote.runs import lock_of, read_group
+from ci.promote.documents import Cell, Document, Lock, StagedFile, StagingRecord
+from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
 from core.errors import MissingInputError, WheelError, nearest
 from core.run import RunOutputs
+from core.stores import Store
 from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from ci.promote.documents import Document, Lock, StagedFile, StagingRecord
-    from ci.promote.runs import RunGroup, Test
-    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

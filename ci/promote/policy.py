@@ -8,6 +8,7 @@ family has no runner and its data excuses that, none that failed; else an overri
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,25 +17,21 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator
 
-from ci.promote.documents import Cell, Override, Ruling
-from ci.promote.facts import Reason, first_line
-from ci.promote.runs import is_sample
+from ci.promote.documents import Cell, Evidence, Override, Rule, Ruling
+from ci.promote.facts import Facts, Reason, Wheel, first_line
+from ci.promote.runs import Test, is_sample
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, merged, read_toml, validated
 from core.errors import nearest
 from core.families import families
-from core.run import Platform  # noqa: TC001 - pydantic reads it
+from core.run import Platform
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ci.plan.data import Runners
-    from ci.promote.documents import Evidence, Rule
-    from ci.promote.facts import Facts, Wheel
-    from ci.promote.runs import Test
 
 STAGES = ("test_rocm", "test_smoke", "test_torch", "test_torch_inductor", "test_torch_distributed")
 _PART = re.compile(r"-\d+-of-\d+\Z")

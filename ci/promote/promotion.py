@@ -8,22 +8,21 @@ at the same moment end with one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
 from core import files, parallel
 from core.errors import ConflictError, MissingInputError, StoreError
+from core.stores import Outcome, Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from ci.promote.facts import Facts
-    from core.stores import Outcome, Store
 
     # puts a file into the release bucket, or with a suffix its sidecar
     Origin = Callable[[Store, PromotedFile, str], Outcome]

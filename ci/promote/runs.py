@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -15,21 +16,17 @@ from core import parallel
 from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU, families, group_families
-from core.run import is_record, key_name, records
+from core.run import RunOutputs, is_record, key_name, records
+from core.stores import Outcome, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, TorchRef
 from pytorch_build.test.reports import changed_report, incomplete
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from core.run import RunOutputs
     from core.run.records import FileRecord, Record
-    from core.stores import Outcome, Store
-    from pytorch_build.refs.torch_refs import TorchRef
 
 
 Kind = Literal["all", "rocm", "pytorch"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,8 +29,6 @@ from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_host, device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ci.promote.facts import Facts
 
 RULES_FILE = Path(__file__).with_name("rewriting.toml")

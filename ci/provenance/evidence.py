@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,18 +35,17 @@ from core.errors import (
 from core.http import open_url, reachable
 from core.parallel import transfer
 from core.run import is_record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from http.client import HTTPResponse
 
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
-    from core.stores import Store
 
     Promised = tuple[Recorded, FileRecord]
 

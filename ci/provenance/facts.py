@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
@@ -13,24 +13,20 @@ from urllib.parse import quote
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ConfigDict, Field
 
-from ci.promote.documents import document
+from ci.promote.documents import Document, document
 from ci.promote.runs import Recorded, recorded
 from core import data, parallel
 from core.data import Model, data_file, validated
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
-from core.run import is_record
+from core.run import RunOutputs, is_record
 from core.run.stage import BUILDER
+from core.stores import Store
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping, Sequence
-
-    from ci.promote.documents import Document
-    from core.run import RunOutputs
     from core.run.records import FileRecord, Record
-    from core.stores import Store
 
 NAMES_FILE = Path(__file__).with_name("provenance.toml")
 PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -18,6 +19,9 @@ from ci.provenance.facts import (
     PROVENANCE,
     SBOM,
     STATEMENT,
+    MadeFile,
+    Material,
+    RunRecords,
     builder_of,
     made_files,
     names,
@@ -28,15 +32,12 @@ from ci.provenance.facts import (
 )
 from core import files, parallel
 from core.errors import ConflictError, DataError, MissingInputError, StoreError, nearest
+from core.run import RunOutputs
+from core.stores import Outcome, Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from ci.promote.runs import Recorded
-    from ci.provenance.facts import MadeFile, Material, RunRecords
-    from core.run import RunOutputs
-    from core.stores import Outcome, Store
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 # inputs of a build that the user or the ref's data chooses; the rest follows from these and from the tool

@@ -7,18 +7,15 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from core import console, files
 from core.errors import MissingInputError
 from core.parallel import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import BinaryIO
 
 # a file written in the very moment it was hashed may be written again without looking changed
 _SETTLED = 2_000_000_000
@@ -94,7 +91,7 @@ class Digests:
 
 def packed_content(path: Path) -> tuple[int, str]:
     """Return the size and digest of a file's gzip form without keeping it."""
-    from core.archive.zip_writer import HashingStream  # few uploads hold a large log
+    from core.archive.zips import HashingStream  # few uploads hold a large log
 
     with Path(os.devnull).open("wb") as nothing:
         sink = HashingStream(nothing)

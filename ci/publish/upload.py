@@ -8,28 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from ci.publish.folders import items_of, pack, walked
+from ci.publish.folders import Digests, Item, items_of, pack, walked
 from core import console, files
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError, UsageError
 from core.parallel import JOBS, each, transfer
 from core.run import BUILD_MANIFEST
-from core.stores import refuse_other_bytes
+from core.stores import Store, Stored, refuse_other_bytes
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ci.publish.folders import Digests, Item
     from core.cli.options import Common
     from core.packages import Offer
     from core.run.records import FileRecord
-    from core.stores import Store, Stored
 
 UPLOAD = "upload-"
 # files that are not distributions are named in a record's details: an index is of its `files`

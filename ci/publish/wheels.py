@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.publish.folders import Item, is_temporary, items_of
+from ci.publish.folders import Digests, Item, is_temporary, items_of
 from ci.publish.upload import (
     UPLOAD,
     absent,
@@ -23,21 +25,15 @@ from ci.publish.upload import (
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import each
-from core.run import BUILD_MANIFEST, artifact_groups, is_record, records
+from core.run import BUILD_MANIFEST, RunOutputs, artifact_groups, is_record, records
+from core.stores import Store, Stored
 from core.wheel import distributions
-from core.wheel.distributions import SIDECAR
+from core.wheel.distributions import SIDECAR, Described
 from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from ci.publish.folders import Digests
     from core.cli.options import Common
-    from core.run import RunOutputs
     from core.run.records import FileRecord, Record
-    from core.stores import Store, Stored
-    from core.wheel.distributions import Described
 
 _FAILED = ".failed.json"
 _TEST = "test_"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import Self
 
 from pydantic import model_validator
 
 from core import console, process
-from core.cli.options import common_from, environment
+from core.cli.options import Common, common_from, environment
 from core.data import Model, load_toml
 from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
@@ -25,13 +27,6 @@ from core.run.job_files import job_files
 from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
 from rocm_packaging.origin import release_index_url
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-    from typing import Self
-
-    from core.cli.options import Common
 
 IMAGES_FILE = Path(__file__).parents[1] / "images.toml"
 BASE = "BASE_IMAGE"

@@ -6,13 +6,16 @@ with ``config, shard`` behind; ``tests`` to a list of Pythons.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from ci.jobs import BUILDS, JOBS, MATRIX_SESSIONS
-from ci.plan.data import MATRIX_FILE, Matrix, MatrixFile, load, of_tier
+from ci.plan.data import MATRIX_FILE, Matrix, MatrixFile, Test, load, of_tier
 from core import console
 from core.cli.options import common_from
 from core.data import load_toml
@@ -20,15 +23,7 @@ from core.errors import DataError, MissingInputError, UsageError, nearest
 from core.families import family
 from core.run import PLAIN, Platform, key_name
 from core.run.plan import MAX_JOBS, Plan
-from pytorch_build.refs.torch_refs import load_refs
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ci.plan.data import Test
-    from pytorch_build.refs.torch_refs import TorchRef
+from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 TORCH_TESTS = "test_torch"
 

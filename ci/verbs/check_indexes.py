@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Callable, Mapping
 
 from ci.install.dependencies import mirror
 from ci.promote import documents
-from ci.publish.index import write_index
+from ci.publish.index import Indexed, write_index
 from ci.verbs.mirror_deps import source_of
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError
+from core.stores import Store
 from core.stores.location import open_store
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping
-
-    from ci.publish.index import Indexed
-    from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from ci.drift import packages, pytorch
-from ci.drift.tree import tree
+from ci.drift.tree import Facts, Subject, Tree, tree
 from core import console
 from core.data import Model, load_toml
 from core.errors import CheckError, DataError
 from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ci.drift.tree import Facts, Subject, Tree
 
 ACCEPTED = Path(__file__).parents[1] / "drift.toml"
 SUBJECTS = (*packages.SUBJECTS, *pytorch.SUBJECTS)

@@ -9,21 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.plan import artifacts, data
-from ci.plan.artifacts import find_place
+from ci.plan.artifacts import Fetched, Place, find_place
 from core import console, files
-from core.cli.options import add_group, add_platform, common_from, environment
+from core.cli.options import Common, add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
-from core.families import CPU, default_family, detect, family
+from core.families import CPU, Family, default_family, detect, family
 from core.run import LOCAL_RUN, PLAIN, group_name, stage
 from core.run.records import Cell
 from core.run.stage import Made, Stage
 
 if TYPE_CHECKING:
     from ci.github import Run
-    from ci.plan.artifacts import Fetched, Place
     from ci.plan.data import RocmData
-    from core.cli.options import Common
-    from core.families import Family
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.install import base_python, parse_requirements, pinned
+from ci.install import base_python, devices_for, parse_requirements, pinned
 from ci.install.dependencies import mirror
-from ci.install.devices import devices_for
 from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ci.install.devices import Devices
+    from ci.install import Devices
     from core.packages import Offer, RunGroup
     from core.parallel import Transfer
 

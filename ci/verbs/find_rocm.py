@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.github import from_environment
 from ci.plan import data
-from ci.plan.artifacts import find_place
+from ci.plan.artifacts import Place, find_place
 from ci.plan.origins import Search, completed, needs
 from ci.plan.outputs import write_outputs
 from core import console
 from core.cli.options import common_from, environment
+from core.run import Platform
 from core.run.plan import Plan
-
-if TYPE_CHECKING:
-    import argparse
-
-    from ci.plan.artifacts import Place
-    from core.run import Platform
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,6 @@ from core.env import engines
 from core.errors import MissingInputError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from core.env.engines import Engine
 
 PASSES_REST = True

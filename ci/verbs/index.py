@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.publish.index import Files, Indexed, Records, write_index
 from core import console
-from core.cli.options import add_group, add_platform, common_from
+from core.cli.options import Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError
-from core.run import artifact_groups, group_name
+from core.run import RunOutputs, artifact_groups, group_name
+from core.stores import Store
 from core.stores.location import open_store
-
-if TYPE_CHECKING:
-    import argparse
-
-    from core.cli.options import Common
-    from core.run import RunOutputs
-    from core.stores import Store
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended
 _HALF_PUBLISHED = 3600

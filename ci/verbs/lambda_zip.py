@@ -8,22 +8,19 @@ is compiled, and every member has one date.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.metadata
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from core import console, files
 from core.archive import Member
-from core.archive.zip_writer import HashingStream, ZipWriter
+from core.archive.zips import HashingStream, ZipWriter
 from core.cli.options import common_from
 from core.errors import BuildError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Iterator, Mapping
 
 # where ci/publish/server/template.yaml looks for it
 OUTPUT = Path("dist", "pages.zip")

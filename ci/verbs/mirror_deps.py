@@ -6,25 +6,19 @@ indexes, can find ours in the run's index only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Mapping, Sequence
 
-from ci.install.dependencies import bring, mirror, needs, resolved
+from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolved
 from ci.publish.index import Records, write_index
 from ci.publish.upload import show
 from core import console, files
-from core.cli.options import add_group, common_from
+from core.cli.options import Common, add_group, common_from
 from core.errors import StoreError
 from core.packages import RunGroup, find_group, offered
 from core.run import artifact_groups, records
 from core.run.records import Record
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
-    from ci.install.dependencies import Mirror, Source
-    from core.cli.options import Common
-    from core.stores import Store
+from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import smtplib
 import ssl
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
 from http.client import HTTPException
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from ci.github import Failure, first_line, from_environment
 from core import console
-from core.cli.options import common_from, environment
+from core.cli.options import Common, common_from, environment
 from core.data import Model, json_object, load_toml, validated
 from core.errors import CheckError, DataError, FatalError, ServiceError, UsageError
 from core.http import respond
@@ -24,10 +25,6 @@ from core.run.job_files import link, table, text
 from core.run.plan import PLATFORMS
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from core.cli.options import Common
     from core.run.records import Record
 
 POLICY_FILE = Path(__file__).parents[1] / "notify.toml"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_group, add_platform, add_store_names, common_from
+from core.stores import Store
 
 if TYPE_CHECKING:
-    import argparse
-
     from ci.provenance.statements import Written
-    from core.stores import Store
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

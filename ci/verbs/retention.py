@@ -6,22 +6,16 @@ takes more than expected is refused. The policy is `ci/retention.toml`.
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
-from ci.publish.buckets import buckets, distribution_store
+from ci.cleanup.plan import Decision, Rules, carry_out, planned, require_modest, retention
+from ci.publish.buckets import Buckets, buckets, distribution_store
 from core import console
 from core.cli.options import add_store_names, common_from
 from core.errors import MissingInputError, UsageError
 from core.stores.location import open_store
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from ci.cleanup.plan import Decision
-    from ci.publish.buckets import Buckets
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.install import (
+    Chosen,
     Wanted,
     choose,
+    devices_for,
     environment,
     install_chosen,
+    known_offers,
     others_index,
     parse_requirements,
     pinned,
     planned,
 )
-from ci.install.devices import devices_for, known_offers
 from core import console
-from core.cli.options import add_group, add_platform, common_from
+from core.cli.options import Common, add_group, add_platform, common_from
 from core.cli.options import environment as variables
 from core.errors import MissingInputError, UsageError
 from core.packages import find_group, fits
@@ -27,12 +30,8 @@ from core.run.job_files import job_files
 from rocm_packaging.origin import named_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from packaging.requirements import Requirement
 
-    from ci.install import Chosen
-    from core.cli.options import Common
     from core.env import Interpreter
 
 WAIT = 600.0

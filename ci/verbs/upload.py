@@ -6,7 +6,9 @@ outputs and links, which so lead to what is there.
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from ci.publish.folders import Digests
 from core import console, files
 from core.cli.options import (
     DEFAULT_STORE,
+    Common,
     add_group,
     add_platform,
     add_store_names,
@@ -23,14 +26,10 @@ from core.cli.options import (
     placed,
 )
 from core.errors import FatalError, UsageError, nearest
+from core.run import RunOutputs
 from core.stores.location import answers, open_store
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
-    from core.cli.options import Common
-    from core.run import RunOutputs
     from core.run.job_files import JobFiles
     from core.run.records import FileRecord
 

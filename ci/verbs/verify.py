@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -13,8 +14,6 @@ from core.errors import WheelError
 from core.wheel import record
 
 if TYPE_CHECKING:
-    import argparse
-
     from ci.promote.runs import Recorded
     from ci.provenance.evidence import Located, Statement
     from core.run.records import FileRecord

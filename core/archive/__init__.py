@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _MAPPED = 1 << 20
 

@@ -5,12 +5,8 @@ deflated side by side and joined into one ordinary stream; compressed, they lie 
 the member is complete, as its header comes first and holds its size. Where the cuts lie depends on the
 size alone, so the number of cores never shows in the bytes.
 
-libdeflate packs better and faster than zlib, but only whole buffers: each of its streams ends with a
-block that is marked as the last. To join the streams of neighbouring chunks, that mark is taken out and
-an empty stored block is added, which ends on a byte boundary (as zlib's sync flush does). The last block
-is found by inflating the chunk: a decoder puts nothing out while it reads the code tables at a block's
-start. Every joint is proved by inflating the changed block to the chunk's own bytes; where that fails
-(such as for a last block without tables), zlib packs the chunk. Format: RFC 1951, section 3.2.3.
+libdeflate packs better and faster than zlib, but only whole buffers. Chunks are packed by zlib-ng, each up
+to a byte boundary (zlib's sync flush), and come as fast and a few percent larger.
 """
 
 from __future__ import annotations
@@ -22,21 +18,19 @@ import tempfile
 import threading
 import zlib
 from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
 
 import deflate
-from zlib_ng import zlib_ng  # inflates half again as fast as zlib
+from zlib_ng import zlib_ng
 
 from core.archive import Edited, Made, Member
 from core.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-    from pathlib import Path
-    from typing import Self
-
     Sized = tuple[Member, int]
 
 BIG = 128 << 20
@@ -53,16 +47,7 @@ SMALL, BATCH = 64 << 10, 1 << 20
 MEMORY = 256 << 20
 _COPIED = 1 << 20
 STORED, DEFLATED = 0, 8
-
-_INFLATE: Any = zlib_ng  # whose stubs know neither copies nor its error
-_RAW = -zlib.MAX_WBITS
-_PIECE = 64 << 10
-_STEP = 16  # bytes; most tables fill two of these, and other data puts something out in one
-_WINDOWS = (160 << 10, 64 << 10, 24 << 10)  # the last block begins in the last bytes; rarely before the first
-_EMPTY_STORED = b"\x00\x00\xff\xff"
-_FINAL_EMPTY_STORED = b"\x01\x00\x00\xff\xff"
-_FINAL_WITH_TABLES = 0b101  # BFINAL is set, BTYPE is 2; the lowest bit comes first
-_ZLIB_LEVEL = 6
+_MOST = 9  # zlib-ng's highest level; libdeflate's next lower one takes as long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +224,8 @@ def _packed_file(
                 packed_size += spool.write(waiting.popleft().result())
             data = file.apply(source.read(CHUNK), start)
             data += file.tail[max(0, start - own) : max(0, start + CHUNK - own)]
-            last, chosen = start + CHUNK >= size, _level_for(size, level)
-            waiting.append(workers.pool.submit(_deflated, data, workers, chosen, last=last))
+            last = start + CHUNK >= size
+            waiting.append(workers.pool.submit(_deflated, data, workers, level, last=last))
             digest.update(data)
             crc = deflate.crc32(data, crc)
             while waiting and waiting[0].done():
@@ -292,69 +277,5 @@ def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
 
 def deflate_chunk(data: bytes, level: int, *, last: bool) -> bytes:
     """Deflate one chunk of a larger stream, without reference to what is before it."""
-    packed = bytes(deflate.deflate_compress(data, level))
-    if chunk := packed if last else _opened(packed, data):
-        return chunk
-    deflater = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, _RAW, 9)
-    return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
-
-
-def _opened(packed: bytes, data: bytes) -> bytes | None:
-    """Return the stream with its last block no longer marked as such; None where none was found."""
-    found = _before_last_tables(packed)
-    if found is None:
-        return None
-    before, start, count = found
-    wanted = data[count:]
-    for bit in _final_marks(packed[start : start + 4 * _STEP]):
-        changed = bytearray(packed[start:])
-        changed[bit >> 3] ^= 1 << (bit & 7)
-        # The empty block's three bits fit behind the last code, or need another byte.
-        for ending in (_EMPTY_STORED, b"\x00" + _EMPTY_STORED):
-            joined = bytes(changed) + ending
-            if _inflates_to(before, joined, wanted):
-                return packed[:start] + joined
-    return None
-
-
-def _before_last_tables(packed: bytes) -> tuple[Any, int, int] | None:
-    """Find the last place where a decoder reads tables: its state before, the place, the bytes put out."""
-    inflater, count, at = _INFLATE.decompressobj(_RAW), 0, 0
-    seen = []
-    for window in _WINDOWS:
-        start = max(at, len(packed) - window)
-        count += sum(len(inflater.decompress(packed[one:start][:_PIECE])) for one in range(at, start, _PIECE))
-        at = start
-        seen.append((inflater.copy(), start, count))
-    ends = [*(start for _, start, _ in seen[1:]), len(packed) - _STEP]
-    for (state, start, before), end in zip(reversed(seen), reversed(ends), strict=True):
-        tables = _last_silence(state.copy(), packed, start, end)
-        if tables is not None and tables > start:  # else they may have begun before this window
-            begin = max(start, tables - 2 * _STEP)
-            return state, begin, before + len(state.decompress(packed[start:begin]))
-    return None
-
-
-def _last_silence(inflater: Any, packed: bytes, start: int, end: int) -> int | None:  # noqa: ANN401 - as below
-    """Find the offset from which a decoder begins to read without putting anything out."""
-    last, reading = None, False
-    for at in range(start, end, _STEP):
-        before, reading = reading, not inflater.decompress(packed[at : at + _STEP])
-        last = at if reading and not before else last
-    return last
-
-
-def _final_marks(window: bytes) -> Iterator[int]:
-    """Return the bits that could mark a last block with tables of its own: 1, then 0 1."""
-    bits = int.from_bytes(window, "little")
-    return (bit for bit in range(8 * len(window) - 2) if bits >> bit & 0b111 == _FINAL_WITH_TABLES)
-
-
-def _inflates_to(before: Any, joined: bytes, wanted: bytes) -> bool:  # noqa: ANN401 - the class has no public name
-    inflater = before.copy()
-    try:
-        out = inflater.decompress(joined)
-        rest = inflater.decompress(_FINAL_EMPTY_STORED)
-    except _INFLATE.error:
-        return False
-    return bool(out == wanted and not rest and inflater.eof and not inflater.unused_data)
+    deflater = zlib_ng.compressobj(min(level + 1, _MOST), zlib.DEFLATED, -zlib.MAX_WBITS, 9)
+    return deflater.compress(data) + deflater.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)

@@ -10,16 +10,14 @@ import hashlib
 import lzma
 import re
 import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, cast
+from typing import BinaryIO, Literal, Protocol, cast
 
 import zstandard
 
 from core import console
 from core.errors import ArtifactError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ZSTD = ".tar.zst"
 XZ = ".tar.xz"

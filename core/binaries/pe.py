@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from core.binaries import read_at
 from core.errors import ArtifactError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAGIC = b"MZ"
 AMD64, ARM64 = 0x8664, 0xAA64

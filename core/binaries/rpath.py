@@ -14,17 +14,14 @@ from __future__ import annotations
 import posixpath
 import struct
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import process
 from core.archive import Edited
 from core.binaries import elf, up
 from core.binaries.elf import DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, Elf, Segment
 from core.errors import BuildError, MissingInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _ORIGINS = ("$ORIGIN", "${ORIGIN}")
 LARGE = 32 << 20

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from core import process
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 Engine = Literal["docker", "podman", "buildah"]
 # in the order in which they are looked for; the command that tells whether each works, its daemon included

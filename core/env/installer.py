@@ -1,4 +1,4 @@
-"""Installing into a target environment, with uv or pip underneath.
+"""Installing into a target environment, with uv or pip underneath; locked requirements, whole or in part.
 
 uv does not read pip's configuration, so the user's indexes and find-links are read here and passed to it;
 both installers query the same sources. Each environment holds just what its build or test needs, and is
@@ -14,26 +14,26 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console, files, process
-from core.env import installed
+from core.env import Interpreter, installed
 from core.environment import allowed
-from core.errors import CheckError, EnvironmentSetupError, ProcessError
+from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError, nearest
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import is_ours, our_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from core.env import Interpreter
+    from core.cli.options import Common
 
 
 Backend = Literal["uv", "pip"]
@@ -60,9 +60,9 @@ class Sources:
 class Install:
     """One call of the installer. Hashed and unhashed requirements never share one.
 
-    `sources` are None for the user's own configuration; `pre` allows pre-releases that no requirement names;
-    `gpu_family` is what sdists are built for, as that of `rocm` reads it. `whose` says whether packages of
-    our names may come of it: no `others`, whoever requires them; with a `prebuilt` torch its own.
+    `sources` are None for the user's own configuration; `gpu_family` is what sdists are built for, as that of
+    `rocm` reads it. `whose` says whether packages of our names may come of it: no `others`, whoever requires
+    them; with a `prebuilt` torch its own.
     """
 
     requirements: tuple[str, ...] = ()
@@ -71,7 +71,6 @@ class Install:
     hashed: bool = False
     dependencies: bool = True
     build_isolation: bool = True
-    pre: bool = False
     gpu_family: str = ""
     whose: Whose = "others"
 
@@ -224,7 +223,6 @@ def _uv(target: Interpreter, call: Install, sources: Sources) -> list[str]:
         *("--index-strategy", "unsafe-best-match", "--no-progress"),
         *source_arguments(sources),
         *_what(call),
-        *(("--prerelease", "allow") if call.pre else ()),
         *(("--refresh",) if refresh else ()),
     ]
 
@@ -239,7 +237,6 @@ def _pip(target: Interpreter, call: Install, sources: Sources) -> list[str]:
         *source_arguments(sources),
         *(("--cert", sources.cert) if exact and sources.cert else ()),
         *_what(call),
-        *(("--pre",) if call.pre else ()),
     ]
 
 
@@ -335,3 +332,98 @@ def _empty(target: Interpreter, backend: Backend) -> None:
         process.run([*argv, "--python", target.base_executable, target.prefix], quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(f"The environment {target.prefix} could not be made anew.") from problem
+
+
+# what builds need, and what upstream's own tests need besides torch
+BUILDS, TORCH_TESTS = "target", "torch-tests"
+_PINNED = re.compile(r"(?m)^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^]]*\])?==.*(\n +.*)*")
+# what a requirement is there for, as pip-compile and uv note it: it says what a part needs to be whole
+_PARENT = re.compile(r"(?m)^ +#(?: via|  ) +([^\s-]\S*)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """One requirement of a lock."""
+
+    name: str
+    text: str
+    via: tuple[str, ...]
+
+
+def target_lock(common: Common, target: Interpreter, lock: str = BUILDS) -> Path | None:
+    """Find a lock of requirements for a platform and Python; None for a Python without one.
+
+    A free-threaded Python has the lock of the other one: same versions, with the files of both hashed.
+    """
+    name = f"{lock}-{common.outputs.platform}-{target.series.removesuffix('t')}.txt"
+    path = common.root / "requirements" / name
+    return path if path.is_file() else None
+
+
+def locked_call(
+    common: Common,
+    target: Interpreter,
+    *,
+    only: Collection[str] = (),
+    replaced: Collection[str] = (),
+    lock: str = BUILDS,
+) -> Install:
+    """Plan the installation of locked requirements; of unlocked ones for a Python that has no lock.
+
+    `only` names those to take, with what they require (default: all); `replaced` are requirements that take
+    the place of locked ones of the same name.
+    """
+    path = target_lock(common, target, lock)
+    if path is None:
+        console.warn(f"There is no lock for Python {target.series}; what {lock}.in lists is not pinned.")
+        if only:
+            return Install(requirements=tuple(only))
+        return Install(files=(common.root / "requirements" / f"{lock}.in",))
+    if not only and not replaced:
+        return Install(files=(path,), hashed=True)
+    text = path.read_text(encoding="utf-8")
+    text = without(subset(text, only) if only else text, [Requirement(one).name for one in replaced])
+    return Install(files=(kept(common.cache / "locks", lock, text),), hashed=True)
+
+
+def parse_lock(text: str) -> Sequence[Locked]:
+    """Read a lock's requirements, in their order."""
+    return [
+        Locked(
+            name=canonicalize_name(found["name"]),
+            text=found[0],
+            via=tuple(canonicalize_name(one.partition("[")[0]) for one in _PARENT.findall(found[0])),
+        )
+        for found in _PINNED.finditer(text)
+    ]
+
+
+def subset(text: str, roots: Collection[str]) -> str:
+    """Keep the named distributions and all that is there for their sake."""
+    locked = parse_lock(text)
+    wanted = {str(canonicalize_name(root)) for root in roots}
+    names = {str(one.name) for one in locked}
+    for root in sorted(wanted - names):
+        raise DataError(
+            f"The lock has no {root!r}. {nearest(root, names)}", hint="Compile it again: nox -s lock."
+        )
+    while more := {one.name for one in locked if wanted.intersection(one.via)} - wanted:
+        wanted |= more
+    return _joined(one for one in locked if one.name in wanted)
+
+
+def without(text: str, names: Collection[str]) -> str:
+    """Leave the named distributions out, for a caller that needs other versions of them."""
+    unwanted = {canonicalize_name(name) for name in names}
+    return _joined(one for one in parse_lock(text) if one.name not in unwanted)
+
+
+def kept(folder: Path, name: str, text: str) -> Path:
+    """Write a requirements file whose name ends with its digest: no other text is ever found in it."""
+    path = folder / f"{name}-{files.sha256_text(text)[:16]}.txt"
+    files.write_text(path, text)
+    return path
+
+
+def _joined(locked: Iterable[Locked]) -> str:
+    return "".join(f"{one.text}\n" for one in locked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from email import message_from_bytes
 from http.client import HTTPException
@@ -13,21 +14,17 @@ from urllib.parse import urljoin, urlsplit
 
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.families import CPU, group_families
-from core.http import has_secret, links, open_url, reachable, remote_file, without_secret
-from core.run import artifact_groups, records
+from core.http import Link, has_secret, links, open_url, reachable, remote_file, without_secret
+from core.run import Platform, RunOutputs, artifact_groups, records
+from core.stores import Store
 from core.stores.location import open_store
 from core.wheel import distributions, parse_name, parse_wheel_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from packaging.specifiers import SpecifierSet
 
     from core.cli.options import Common
-    from core.http import Link
-    from core.run import Platform, RunOutputs
     from core.run.records import FileRecord
-    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

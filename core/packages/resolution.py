@@ -22,18 +22,15 @@ from packaging.version import Version
 
 from core import files, process
 from core.data import parse_toml
-from core.env import installer, locks
-from core.env.installer import Install, configured
+from core.env import Interpreter, installer
+from core.env.installer import Install, Sources, Whose, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, WheelError
-from core.packages import fits, takes
+from core.packages import Offer, fits, takes
+from core.run import Platform
 from core.wheel.distributions import is_ours
 
 if TYPE_CHECKING:
-    from core.env import Interpreter
-    from core.env.installer import Sources, Whose
-    from core.packages import Offer
     from core.packages.sources import PackageSource
-    from core.run import Platform
     from core.run.records import FileRecord
 
 
@@ -231,7 +228,7 @@ def pinned_call(
     text = "".join(f"{line}\n" for line in lines)
     whose: Whose = "others" if all(isinstance(one, Resolved) for one in pins) else "ours"
     return Install(
-        files=(locks.kept(folder, "pinned", text),),
+        files=(installer.kept(folder, "pinned", text),),
         sources=sources,
         hashed=True,
         dependencies=False,

@@ -6,14 +6,16 @@ and nothing else, so that no other package of those names can win.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from packaging.version import Version
@@ -21,9 +23,10 @@ from packaging.version import Version
 from core import console, files, http
 from core.env.installer import Sources, configured
 from core.errors import MissingInputError, ServiceError
-from core.http import RemoteFiles, fetch, has_secret, links, served_store, without_secret
+from core.http import Answer, RemoteFiles, fetch, has_secret, links, served_store, without_secret
 from core.packages import (
     Offer,
+    RunGroup,
     fits,
     offered,
     offers_named,
@@ -33,15 +36,8 @@ from core.packages import (
     requirements_in,
 )
 from core.run import LOCAL_RUN
+from core.stores import Store
 from core.wheel import distributions, read_metadata
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from core.http import Answer
-    from core.packages import RunGroup
-    from core.stores import Store
 
 _REFUSED = frozenset({401, 403, 404, 410})  # how servers say that they have nothing for this client
 _FAILED = 500

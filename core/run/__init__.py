@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from core.errors import MissingInputError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from core.stores import Store
-
+from core.stores import Store
 
 Platform = Literal["linux", "windows"]
 LOCAL_RUN = "local"

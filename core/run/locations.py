@@ -7,7 +7,7 @@ where, and what is handed out from where, is `ci.publish.buckets`'s.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -14,10 +15,6 @@ from core import files
 from core.data import Document, Model
 from core.errors import DataError
 from core.run import Platform
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 Stage = Literal["build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_torch"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

@@ -6,21 +6,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from core.causes import Cause  # noqa: TC001 - pydantic reads it
 from core.data import Model
 from core.errors import DataError
-from core.run import is_record, key_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from core.run import RunOutputs
-    from core.stores import Store
+from core.run import RunOutputs, is_record, key_name
+from core.stores import Store
 
 
 class FileRecord(Model):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TypedDict, Unpack
+from typing import BinaryIO, Literal, Protocol, TypedDict, Unpack
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Outcome = Literal["written", "unchanged", "planned"]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, BinaryIO, Unpack
+from pathlib import Path
+from typing import BinaryIO, Unpack
 from urllib.parse import quote
 
 from core import files
@@ -22,10 +24,6 @@ from core.stores import (
     require_digest,
     require_key,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _DIGESTS = ".digests"
 

@@ -6,19 +6,15 @@ import functools
 import hashlib
 import io
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, Unpack
+from typing import BinaryIO, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from core import console, files
 from core.errors import FatalError, UsageError
-from core.stores import Stored, refuse_other_bytes, require_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from core.stores import Condition, Outcome, Store
+from core.stores import Condition, Outcome, Store, Stored, refuse_other_bytes, require_digest
 
 _PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a network
 _PORTS = {"http": 80, "https": 443}

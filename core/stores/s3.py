@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -38,9 +39,6 @@ from core.stores.s3_client import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     Send = Callable[[transfer.Target], None]
 
 _TURNS = 5

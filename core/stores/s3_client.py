@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import tomllib
 import uuid
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -35,9 +36,6 @@ from core.errors import FatalError, ServiceError, StoreError
 from core.stores import absent_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from types_boto3_s3 import S3Client
 
 # what botocore reads besides its own files

@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -18,18 +20,12 @@ from urllib3.exceptions import HTTPError
 
 from core import files
 from core.errors import ServiceError, StoreError
-from core.stores.s3_client import LOST, code_of, explained, noted
+from core.stores.s3_client import LOST, Connection, code_of, explained, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Future
-    from pathlib import Path
-
     from _typeshed import WriteableBuffer
     from botocore.response import StreamingBody
     from types_boto3_s3.type_defs import CompletedPartTypeDef
-
-    from core.stores.s3_client import Connection
 
     Part = Callable[[], CompletedPartTypeDef]
 

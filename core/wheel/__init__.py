@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from core.archive import zip_reader
-from core.archive.zip_reader import MemberError
+from core.archive import zips
+from core.archive.zips import MemberError
 from core.errors import WheelError
 
 if TYPE_CHECKING:
     import zipfile
-    from pathlib import Path
 
     from packaging.metadata import RawMetadata
     from packaging.tags import Tag
@@ -102,7 +102,7 @@ def read_metadata(path: Path) -> WheelMetadata:
     """Read a wheel's METADATA, and nothing else of it but the central directory."""
     from packaging.metadata import parse_email
 
-    with zip_reader.opened(path) as archive:
+    with zips.opened(path) as archive:
         raw = read_text_member(path, archive, f"{find_dist_info(path, archive)}/METADATA")
     fields, _unparsed = parse_email(raw)
     if not fields.get("name"):
@@ -135,7 +135,7 @@ def read_wheel_info(path: Path) -> WheelInfo:
     """Read a wheel's WHEEL file."""
     from email.parser import BytesParser
 
-    with zip_reader.opened(path) as archive:
+    with zips.opened(path) as archive:
         raw = read_text_member(path, archive, f"{find_dist_info(path, archive)}/WHEEL")
     fields = BytesParser().parsebytes(raw, headersonly=True)
     purelib = str(fields.get("Root-Is-Purelib", "")).strip().lower()
@@ -177,13 +177,13 @@ def read_text_member(path: Path, archive: zipfile.ZipFile, member: str) -> bytes
         info = archive.getinfo(member)
     except KeyError:
         raise WheelError(f"{path.name} holds no {member}.") from None
-    if why := zip_reader.unsafe_kind(info):
+    if why := zips.unsafe_kind(info):
         raise WheelError(f"{path.name}: {member} is {why}.")
     if info.file_size > _MAX_TEXT:
         raise WheelError(f"{path.name}: {member} declares {info.file_size} bytes, more than {_MAX_TEXT}.")
     try:
         with path.open("rb") as stream:
-            return b"".join(zip_reader.chunks(stream, info, zip_reader.span_of(stream, info)))
+            return b"".join(zips.chunks(stream, info, zips.span_of(stream, info)))
     except MemberError as problem:
         raise WheelError(f"{path.name}: {member} has {problem}.") from problem
 
@@ -196,7 +196,7 @@ def folder_sizes(wheel: Path) -> dict[str, list[int]]:
         in the wheel first, at most `MOST_FOLDERS` of them and `REST` for all others.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    with zip_reader.opened(wheel) as archive:
+    with zips.opened(wheel) as archive:
         for member in archive.infolist():
             if not member.is_dir():
                 folder = "/".join(member.filename.split("/")[:-1][:DEPTH])[:MOST_LETTERS] or "."

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
@@ -15,16 +15,10 @@ from core import files
 from core.data import Model, data_file
 from core.errors import WheelError
 from core.families import families
+from core.run import Platform, RunOutputs
 from core.run.records import FileRecord
+from core.stores import Store
 from core.wheel import parse_name, parse_wheel_name, read_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from packaging.version import Version
-
-    from core.run import Platform, RunOutputs
-    from core.stores import Store
 
 SIDECAR = ".metadata"
 NAMES_FILE = Path(__file__).with_name("our_names.toml")
@@ -49,22 +43,6 @@ def is_ours(name: str) -> bool:
     """Return whether a distribution's name, in any spelling, is one of ours."""
     normal = canonicalize_name(name)
     return normal in our_names() or any(fnmatchcase(normal, glob) for glob in _names().globs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """A wheel or sdist in a run's outputs."""
-
-    key: str
-    filename: str
-    name: str
-    version: Version
-    size: int
-
-    @property
-    def is_wheel(self) -> bool:
-        """Whether it is a wheel."""
-        return self.filename.endswith(".whl")
 
 
 def is_distribution(filename: str) -> bool:
@@ -139,23 +117,3 @@ def withdraw(store: Store, key: str) -> None:
     """Take a distribution of the local run out again, sidecar included."""
     store.delete(f"{key}{SIDECAR}")
     store.delete(key)
-
-
-def in_run(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Distribution]:
-    """Return a group's wheels and sdists, by name, version and file name."""
-    prefix = outputs.python_prefix(artifact_group)
-    found = []
-    for stored in store.list(prefix):
-        path = PurePosixPath(stored.key)
-        if str(path.parent) == prefix and is_distribution(path.name):
-            name = parse_name(path.name)
-            found.append(
-                Distribution(
-                    key=stored.key,
-                    filename=path.name,
-                    name=name.distribution,
-                    version=name.version,
-                    size=stored.size,
-                )
-            )
-    return sorted(found, key=lambda one: (one.name, one.version, one.filename))

@@ -13,15 +13,17 @@ import io
 import tarfile
 import zlib
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
-from core.archive import Member, zip_reader
+from core.archive import Member, zips
 from core.archive.compression import DEFLATED, LEVEL, Workers
-from core.archive.zip_writer import HashingStream, ZipWriter
+from core.archive.zips import HashingStream, Span, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
 from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
@@ -30,10 +32,6 @@ from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row,
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from core.archive.zip_reader import Span
 
     # of a text file's path in the old wheel and content: its new content, the same for no change;
     # it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`
@@ -155,7 +153,7 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> Edite
 def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]) -> tuple[list[_Step], str]:
     """Decide what becomes of each member of the old wheel; also return the new ``.dist-info`` folder."""
     steps = []
-    with zip_reader.opened(source) as archive, source.open("rb") as stream:
+    with zips.opened(source) as archive, source.open("rb") as stream:
         listing = require_listing(source, archive)
         dropped = {f"{listing.folder}/{one}" for one in _DROPPED} | left_out
         for info, span in listing.files:
@@ -175,7 +173,7 @@ def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]
 def _borrowed(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Step]:
     steps = []
     for source, names in sorted(wheels.items()):
-        with zip_reader.opened(source) as archive:
+        with zips.opened(source) as archive:
             listing = require_listing(source, archive)
         found = {info.filename: (info, span) for info, span in listing.files}
         if missing := sorted(set(names) - set(found)):
@@ -190,7 +188,7 @@ def _retagged(step: _Step, platform: str) -> _Step:
     """Put a platform into the tags of WHEEL, if one is given."""
     if not platform or not step.name.endswith(".dist-info/WHEEL"):
         return step
-    with zip_reader.opened(step.source) as archive:
+    with zips.opened(step.source) as archive:
         content = step.content or read_text_member(step.source, archive, step.info.filename)
     lines: list[str] = []
     for line in content.decode().splitlines():
@@ -271,7 +269,7 @@ def _write(
         def take(step: _Step) -> None:
             """Write a member, copied or edited."""
             if step.content is not None:
-                executable = zip_reader.is_executable(step.info)
+                executable = zips.is_executable(step.info)
                 add([Member(name=step.name, source=step.content, executable=executable)])
                 return
             if step.source not in streams:
@@ -317,7 +315,7 @@ def _read_sdist(source: Path) -> dict[str, tuple[bytes, bool]]:
 
 
 def _path(source: Path, one: tarfile.TarInfo, top: str) -> str:
-    why = zip_reader.unsafe_path(one.name)
+    why = zips.unsafe_path(one.name)
     if not one.isreg():
         why = "neither a file nor a folder"
     elif not why and not one.name.startswith(f"{top}/"):

@@ -13,20 +13,20 @@ import hashlib
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from core.archive import zip_reader
-from core.archive.zip_reader import MemberError, Span
+from core.archive import zips
+from core.archive.zips import MemberError, Span
 from core.errors import FatalError, WheelError
 from core.wheel import find_dist_info, read_text_member
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # The largest real wheels (torch for every GPU family) unpack to about 15 GB.
 MAX_UNPACKED = 256 << 30
@@ -82,7 +82,7 @@ def verify_record(
     path: Path, *, tap: Tap | None = None, jobs: int | None = None
 ) -> tuple[RecordProblem, ...]:
     """Compare a wheel's members with its RECORD and with what is safe to unpack; return every problem."""
-    with zip_reader.opened(path) as archive:
+    with zips.opened(path) as archive:
         listing, problems = _list(path, archive)
     if listing is not None:
         # largest first
@@ -151,9 +151,9 @@ def _survey(archive: zipfile.ZipFile) -> tuple[_Problems, list[zipfile.ZipInfo]]
     if total > MAX_UNPACKED:
         return [*problems, ("", f"The archive declares {total} bytes, more than {MAX_UNPACKED}.")], []
     for info in archive.infolist():
-        if why := zip_reader.unsafe_path(info.orig_filename):
+        if why := zips.unsafe_path(info.orig_filename):
             problems.append((info.filename, f"{info.orig_filename!r} is {why}."))
-        if kind := zip_reader.unsafe_kind(info):
+        if kind := zips.unsafe_kind(info):
             problems.append((info.filename, f"{info.filename} is {kind}."))
         elif info.is_dir() and info.file_size:
             problems.append((info.filename, f"The folder {info.filename} has data."))
@@ -212,7 +212,7 @@ def _place(
     with path.open("rb") as stream:
         for info in files:
             try:
-                placed.append((info, zip_reader.span_of(stream, info)))
+                placed.append((info, zips.span_of(stream, info)))
             except MemberError as problem:
                 problems.append((info.filename, f"{info.filename} has {problem}."))
     for (_, span), (info, following) in pairwise(sorted(placed, key=lambda pair: pair[1].header)):
@@ -248,7 +248,7 @@ def _consume(
     stream: BinaryIO, info: zipfile.ZipInfo, span: Span, update: Callable[[bytes], object], tap: Tap | None
 ) -> None:
     """Feed a member to the hasher and, where it is wanted, to the tap."""
-    pieces = zip_reader.chunks(stream, info, span)
+    pieces = zips.chunks(stream, info, span)
     first = next(pieces, b"")
     update(first)
     if tap is None or not tap.wanted(info.filename, first):

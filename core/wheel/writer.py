@@ -13,25 +13,20 @@ import io
 import itertools
 import re
 import tarfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import deflate
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
 from core.archive import Member
-from core.archive.compression import LEVEL
-from core.archive.zip_writer import EARLIEST, HashingStream, ZipWriter
+from core.archive.compression import LEVEL, Workers
+from core.archive.zips import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
 from core.files import atomic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import BinaryIO
-
-    from core.archive.compression import Workers
 
 _GENERATOR = "rocm-pytorch-wheels"
 _GZIP_LEVEL = 6

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
-from core.env.installer import Install
-from core.env.locks import BUILDS, locked_call, target_lock
+from core.env.installer import BUILDS, Install, locked_call, target_lock
 from core.environment import need_of
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
-from core.run.stage import Stage
+from core.run.stage import Made, Stage
 from core.wheel import distributions, read_metadata
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.platforms import PLATFORMS
+from pytorch_build.platforms import PLATFORMS, Platform
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from core.env import Interpreter
     from core.run.records import Cell, Record
-    from core.run.stage import Made
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
-    from pytorch_build.platforms import Platform
     from pytorch_build.sdk import RocmOptions
     from pytorch_build.sources.trees import Tree
     from rocm_packaging.origin import RocmSource
@@ -51,7 +47,6 @@ _PASSING = frozenset(
 _CODE = (
     "build/execution.py",
     "build/plans/*.py",
-    "build/rpaths.py",
     "build/stage.py",
     "platforms.*",
     "split/*.py",

@@ -11,8 +11,9 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -24,9 +25,6 @@ from core.environment import allowed
 from core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import PurePath
-
     from core.run.locations import Origin, RunBuckets
 
 KINDS = ("ccache", "sccache")

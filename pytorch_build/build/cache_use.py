@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from core.errors import DataError, FatalError, ProcessError
 from core.run.locations import origin_from, run_buckets
 from core.stores.s3_client import explained, shared_connection
 from pytorch_build.build.cache import (
+    CompilerCache,
     S3Access,
     Storage,
     Wanted,
@@ -47,13 +49,11 @@ from pytorch_build.build.cache import (
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator, Mapping, Sequence
 
     from types_boto3_s3 import S3Client
 
     from core.cli.options import Common
     from core.process import Child
-    from pytorch_build.build.cache import CompilerCache
 
 _START_SECONDS = 20.0
 # when a storage that does not answer is given up: seconds between probes, failures in a row, seconds of each

@@ -5,6 +5,7 @@ What only an installed SDK or environment can say is assumed, and each assumptio
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -14,30 +15,24 @@ from core.cli.options import environment
 from core.env.installer import Install
 from core.environment import allowed, need_of
 from core.run import key_name, this_platform
-from pytorch_build.build.build import NEEDS, Build, Dependency
+from pytorch_build.build.build import NEEDS, Build, BuildChoices, Dependency
 from pytorch_build.build.plans.projects import plan_build
-from pytorch_build.build.site import READ, Site, facts_of_texts, tree_facts
+from pytorch_build.build.site import READ, Site, TreeFacts, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
 from pytorch_build.build.toolchain import LICENSE, Provided, load_toolchain, places
 from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, find_source, packages_of
 from pytorch_build.sources.git import Reader
-from pytorch_build.sources.trees import DevelopersTree, base_version_of, developers_tree, managed_tree
+from pytorch_build.sources.trees import DevelopersTree, Tree, base_version_of, developers_tree, managed_tree
 from rocm_packaging.origin import RocmSource, requirements
-from rocm_packaging.packages.layouts import sdk_target
+from rocm_packaging.packages.layouts import Layout, sdk_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from core.env import Interpreter
-    from pytorch_build.build.build import BuildChoices
     from pytorch_build.build.plans.common import BuildPlan
-    from pytorch_build.build.site import TreeFacts
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.sources.trees import Tree
-    from rocm_packaging.packages.layouts import Layout
 
 # a checkout at a short path, as the documentation advises for Windows
 _FOREIGN: Mapping[str, PurePath] = {

@@ -9,8 +9,9 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -21,9 +22,6 @@ from core.data import Model, data_file
 from core.errors import EnvironmentSetupError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import PurePath
-
     from core.env import Interpreter
     from pytorch_build.platforms import Platform
 

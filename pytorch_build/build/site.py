@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from core import process
 from core.data import json_object, parse_toml
 from core.errors import DataError, MissingInputError
-from pytorch_build.lock.pins import SETUP_FILES, adds_commit
+from pytorch_build.lock.versions import SETUP_FILES, adds_commit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path, PurePath
-
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.build.toolchain import Provided
     from pytorch_build.sdk import RocmSdk

@@ -12,6 +12,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,8 +28,6 @@ from core.http import download
 from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from core.env import Interpreter
     from pytorch_build.platforms import Platform
 

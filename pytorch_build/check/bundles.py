@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -21,7 +22,6 @@ import zstandard
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterator
 
     Data = bytes | memoryview | mmap.mmap
 

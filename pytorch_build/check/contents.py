@@ -6,6 +6,7 @@ And what the run's records promise of it, compared with what it says of itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,19 +16,14 @@ from packaging.version import InvalidVersion, Version
 
 from core.errors import DataError
 from core.run import records
-from pytorch_build.check import Expectation
-from pytorch_build.check.policy import matches
+from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from packaging.tags import Tag
 
     from core.run.records import Record
-    from pytorch_build.check import Finding, WheelView
-    from pytorch_build.check.policy import Policy
     from pytorch_build.context import Context
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from core.binaries import elf
-from pytorch_build.check import DeviceFacts
-from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, BundleError, read_bundles
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check import DeviceFacts, Expectation, Finding, Policy, Severity, WheelView, load_policy
+from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, Bundle, BundleError, read_bundles
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check import Expectation, Finding, Severity, WheelView
-    from pytorch_build.check.bundles import Bundle, Data
-    from pytorch_build.check.policy import Policy
+    from pytorch_build.check.bundles import Data
 
     _Found = Iterator[tuple[Severity, str, str]]  # with the message and where
 

@@ -1,30 +1,46 @@
-"""ELF files: what they need, where they look for it, and what a loader would refuse.
+"""ELF and PE files: what they need, where they look for it, what provides it, what a loader would refuse.
 
-Search rules: ld.so(8). Libraries that every system has: PEP 600.
+Search rules of ELF: ld.so(8). Libraries that every system has: PEP 600. Of PE: Microsoft's page on the
+search order of DLLs, and `os.add_dll_directory`: the folder of the file that needs one, Windows' own, and
+folders that a package adds; never PATH. DLLs of a machine: delvewheel's lists (names that all of Windows 7
+to 11 have, by machine), and `policy.toml`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
-from core.errors import WheelError
-from pytorch_build.check.policy import Providers, matches, some
+from core.archive import zips
+from core.binaries import pe
+from core.errors import MissingInputError, WheelError
+from pytorch_build.check import (
+    Binary,
+    Finding,
+    Policy,
+    Providers,
+    Severity,
+    WheelMember,
+    WheelView,
+    Windows,
+    matches,
+    some,
+)
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from packaging.tags import Tag
 
     from core.binaries.elf import ElfFacts
-    from pytorch_build.check import Binary, Finding, Severity, WheelView
-    from pytorch_build.check.policy import Policy
+    from core.binaries.pe import PeFacts
+
 
 CHECK = "elf"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
@@ -37,7 +53,7 @@ def places(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | None:
     found: dict[str, list[str]] = defaultdict(list)
     rocm = {path: name for path in wheels if is_rocm(name := canonicalize_name(path.name.partition("-")[0]))}
     for path in rocm:
-        with suppress(WheelError), zip_reader.opened(path) as archive:  # its own checks report it
+        with suppress(WheelError), zips.opened(path) as archive:  # its own checks report it
             for member in archive.namelist():
                 found[PurePosixPath(member).name].append(member)
     return found if "rocm-sdk-core" in rocm.values() else None
@@ -212,3 +228,128 @@ def _expand(binary: Binary, entry: str) -> str | None:
         elif step not in {"", "."}:
             folder.append(step)
     return "/".join(folder) or "."
+
+
+DLL_CHECK = "dll"
+Origin = Literal["system", "redistributable", "debug", "python", ""]
+_DLL_MACHINES = {"win_amd64": ("amd64", pe.AMD64), "win_arm64": ("arm64", pe.ARM64)}
+_PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
+
+
+class _Dlls:
+    """Where a wheel's files may find DLLs; names in small letters."""
+
+    def __init__(self, view: WheelView, policy: Policy, machine: str) -> None:
+        self.machine, self.python = machine, python_dlls(view.name.tags)
+        self.providers = Providers(view, policy, lower=True)
+        self.inside: dict[str, list[str]] = defaultdict(list)
+        for member in view.members:
+            self.inside[PurePosixPath(member.name).name.lower()].append(_folder(member))
+
+
+def is_dll(name: str) -> bool:
+    """Return whether a member is a DLL, an extension module or a program, by its name."""
+    return name.lower().endswith((".dll", ".pyd", ".exe"))
+
+
+def check_dlls(view: WheelView, policy: Policy) -> Iterator[Finding]:
+    """Judge the DLLs, extension modules and programs of a wheel for Windows."""
+    platform = next((one for one in sorted(view.platforms) if one in _DLL_MACHINES), "")
+    if not platform:
+        return
+    machine, number = _DLL_MACHINES[platform]
+    libraries = _Dlls(view, policy, machine)
+    read = {binary.member.name: binary for binary in view.binaries}
+    for member in view.members:
+        binary = read.get(member.name)
+        if binary is None or binary.pe is None:
+            if member.size and is_dll(member.name) and not (binary and binary.problems):
+                yield view.finding(
+                    "error", DLL_CHECK, "It is not 64-bit code, whatever its name.", member.name
+                )
+            continue
+        if binary.pe.dll is member.name.lower().endswith(".exe"):
+            yield view.finding("error", DLL_CHECK, "It is a program and no DLL, or the reverse.", member.name)
+        if binary.pe.machine != number:
+            message = f"It is for another processor (machine {binary.pe.machine:#x}) than {platform}."
+            yield view.finding("error", DLL_CHECK, message, member.name)
+        yield from _needed_dlls(view, policy, libraries, binary.member, binary.pe)
+
+
+def _needed_dlls(
+    view: WheelView, policy: Policy, libraries: _Dlls, member: WheelMember, facts: PeFacts
+) -> Iterator[Finding]:
+    """Find each needed DLL; those missing for one reason make one finding."""
+    for names, late in ((facts.needed, False), (facts.delayed, True)):
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            reasons[_problem(policy, libraries, member, name)].append(name)
+        reasons.pop("", None)
+        for reason, found in sorted(reasons.items()):
+            severity, message = _message(policy, reason, some(found), view)
+            if late and severity == "error":
+                severity, message = "warning", f"{message} It is loaded when it is first called."
+            yield view.finding(severity, DLL_CHECK, message, member.name)
+
+
+def _problem(policy: Policy, libraries: _Dlls, member: WheelMember, name: str) -> str:
+    """Return what is wrong with a needed DLL: "" for nothing, else a kind that `_message` knows."""
+    lower = name.lower()
+    if folders := libraries.inside.get(lower):
+        near = _folder(member) in folders
+        return "" if near or any(matches(one, policy.windows.folders) for one in folders) else "elsewhere"
+    found = origin(name, policy.windows, libraries.machine)
+    if found == "system" or (found == "python" and lower in libraries.python):
+        return ""
+    if not found and matches(lower, libraries.providers.libraries):
+        return ""
+    provider = "" if found else libraries.providers.undeclared(lower)
+    return found or (f"undeclared {provider}" if provider else "nowhere")
+
+
+def _message(policy: Policy, reason: str, names: str, view: WheelView) -> tuple[Severity, str]:
+    kind, _, provider = reason.partition(" ")
+    tags = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
+    message = policy.messages[kind]
+    return message.severity, message.words.format(names=names, provider=provider, tags=tags)
+
+
+def _folder(member: WheelMember) -> str:
+    return str(PurePosixPath(member.installed or member.name).parent)
+
+
+@cache
+def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+    """Return the DLLs that Windows has: names in small letters, and patterns."""
+    try:
+        from delvewheel import _dll_list as data
+    except ImportError as problem:
+        raise MissingInputError(
+            "delvewheel, which knows the DLLs of Windows, is not installed.",
+            hint="It is part of the tool: pip install -r requirements.txt.",
+        ) from problem
+    names = data.ignore_names[data.MachineType[machine.upper()]]
+    return frozenset(names), tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
+
+
+def origin(name: str, windows: Windows, machine: str = "amd64") -> Origin:
+    """Return what a machine gets a DLL from; "" where it is unknown."""
+    lower = name.lower()
+    if matches(lower, windows.debug) or re.fullmatch(r"python3\d*t?_d\.dll", lower):
+        return "debug"
+    if _PYTHON.fullmatch(lower):
+        return "python"
+    names, patterns = system_dlls(machine)
+    known = lower in names or any(one.fullmatch(lower) for one in patterns)
+    if known or matches(lower, windows.libraries):
+        return "system"
+    return "redistributable" if matches(lower, windows.redistributable) else ""
+
+
+def python_dlls(tags: frozenset[Tag]) -> frozenset[str]:
+    """Return the DLLs of Python that a wheel with these tags may be linked to."""
+    found = [one for tag in tags if (one := re.fullmatch(r"cp(3\d+)(t?)", tag.abi))]
+    stable = {"python3.dll" for tag in tags if tag.abi == "abi3"}
+    return frozenset(
+        stable.union(*({f"python{one[1]}{one[2]}.dll", f"python3{one[2]}.dll"} for one in found))
+    )

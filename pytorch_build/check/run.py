@@ -7,40 +7,36 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
+from core.archive import zips
 from core.binaries import elf, pe
 from core.errors import ArtifactError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name, read_metadata, read_wheel_info
 from core.wheel.record import RecordProblem, Tap, verify_record
 from pytorch_build.check import (
     Binary,
+    Expectation,
     Finding,
     WheelMember,
     WheelView,
     collapsed,
     contents,
     device_code,
-    dlls,
     libraries,
+    load_policy,
     ordered,
 )
 from pytorch_build.check.bundles import BundleError
-from pytorch_build.check.policy import load_policy
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pytorch_build.check import Expectation
 
 _WHEELS_AT_ONCE = 4
 _Text = TypeVar("_Text")
@@ -147,7 +143,7 @@ def _judge(
     for binary in view.binaries:
         for message in binary.problems:
             name = binary.member.name
-            host = dlls.CHECK if dlls.is_dll(name) else libraries.CHECK
+            host = libraries.DLL_CHECK if libraries.is_dll(name) else libraries.CHECK
             subject = device_code.CHECK if name.endswith(kpack.SUFFIX) else host
             yield view.finding("error", subject, message, name)
     if expectation is not None:
@@ -155,14 +151,14 @@ def _judge(
     yield from contents.check_archive(view)
     yield from contents.check(view, expectation, policy)
     yield from libraries.check(view, policy)
-    yield from dlls.check(view, policy)
+    yield from libraries.check_dlls(view, policy)
     yield from device_code.check(view, expectation, policy)
 
 
 def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordProblem, ...]]:
     """Read every fact of a wheel."""
     name = parse_wheel_name(path.name)
-    with zip_reader.opened(path) as archive:
+    with zips.opened(path) as archive:
         infos = (info for info in archive.infolist() if not info.is_dir())
         members = {info.filename: WheelMember(name=info.filename, size=info.file_size) for info in infos}
     reader = _Reader(members, options.build_paths)

@@ -7,25 +7,18 @@ project is found, side by side.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from core.errors import DataError, SourceError
-from pytorch_build.lock import pins, versions
-from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS
+from core.errors import DataError, FatalError, SourceError
+from pytorch_build.lock import versions
+from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, ProjectSource, TorchRef
 from pytorch_build.sources.git import Origins, Reader, require_safe
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from core.errors import FatalError
-    from pytorch_build.lock.source_lock import Kind
-    from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +119,8 @@ class _Resolution:
         if source is None or source.prebuilt:
             return _Torch()
         found = self._found(source, self.explicit.get("torch") or source.ref)
-        version, triton = pins.VERSION_FILE, (pins.TRITON_PIN_FILE, pins.TRITON_VERSION_FILE)
-        named = (version, pins.RELATED_COMMITS_FILE, *triton)
+        version, triton = versions.VERSION_FILE, (versions.TRITON_PIN_FILE, versions.TRITON_VERSION_FILE)
+        named = (version, versions.RELATED_COMMITS_FILE, *triton)
         return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, named))
 
     def locked(self, project: str, torch: _Torch) -> LockedProject:
@@ -135,7 +128,7 @@ class _Resolution:
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
         found = torch.found if project == "torch" and torch.found else self._find(source, torch)
-        setup_files = pins.SETUP_FILES if project == "triton" else ()
+        setup_files = versions.SETUP_FILES if project == "triton" else ()
         setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
         return LockedProject(
             project=project,
@@ -143,7 +136,7 @@ class _Resolution:
             ref=found.ref,
             commit=found.commit,
             base_version=self._base_version(found, torch),
-            tagged=any(map(pins.adds_commit, setup.values())),
+            tagged=any(map(versions.adds_commit, setup.values())),
         )
 
     def _find(self, source: ProjectSource, torch: _Torch) -> Found:
@@ -157,14 +150,14 @@ class _Resolution:
 
     def _pinned(self, source: ProjectSource, torch: _Torch) -> Found | None:
         if source.pin == "triton":
-            if pins.TRITON_PIN_FILE not in torch.files:
+            if versions.TRITON_PIN_FILE not in torch.files:
                 return None
-            where = torch.where(pins.TRITON_PIN_FILE)
-            commit = pins.parse_commit_pin(torch.files[pins.TRITON_PIN_FILE], where)
+            where = torch.where(versions.TRITON_PIN_FILE)
+            commit = versions.parse_commit_pin(torch.files[versions.TRITON_PIN_FILE], where)
             return self._by_pin(source, source.origin, commit, where)
         if source.pin == "related_commits":
-            where = torch.where(pins.RELATED_COMMITS_FILE)
-            rows = pins.parse_related_commits(torch.files.get(pins.RELATED_COMMITS_FILE, ""), where)
+            where = torch.where(versions.RELATED_COMMITS_FILE)
+            rows = versions.parse_related_commits(torch.files.get(versions.RELATED_COMMITS_FILE, ""), where)
             row = rows.get(DISTRIBUTIONS[source.project])
             if row is None and self.require_related_commit:
                 raise self._unpinned(source, torch)
@@ -188,9 +181,9 @@ class _Resolution:
         if torch.found is None:
             reason = "torch is prebuilt or not known"
         elif source.pin == "triton":
-            reason = f"{torch.where(pins.TRITON_PIN_FILE)} does not exist"
+            reason = f"{torch.where(versions.TRITON_PIN_FILE)} does not exist"
         else:
-            reason = f"{torch.where(pins.RELATED_COMMITS_FILE)} has no such row"
+            reason = f"{torch.where(versions.RELATED_COMMITS_FILE)} has no such row"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
@@ -205,21 +198,21 @@ class _Resolution:
         return Found(project=source.project, origin=source.origin, ref=ref, commit=commit)
 
     def _base_version(self, found: Found, torch: _Torch) -> str:
-        if found.project == "triton" and pins.TRITON_VERSION_FILE in torch.files:
-            where = torch.where(pins.TRITON_VERSION_FILE)
-            return pins.parse_version(torch.files[pins.TRITON_VERSION_FILE], where)
-        modules = pins.TRITON_MODULES if found.project == "triton" else ()
+        if found.project == "triton" and versions.TRITON_VERSION_FILE in torch.files:
+            where = torch.where(versions.TRITON_VERSION_FILE)
+            return versions.parse_version(torch.files[versions.TRITON_VERSION_FILE], where)
+        modules = versions.TRITON_MODULES if found.project == "triton" else ()
         texts = torch.files
         if found is not torch.found:
-            texts = self.reader.texts(found.origin, found.commit, (pins.VERSION_FILE, *modules))
+            texts = self.reader.texts(found.origin, found.commit, (versions.VERSION_FILE, *modules))
         where = f"of {found.origin} at {found.commit[:12]}"
-        if pins.VERSION_FILE in texts:
-            return pins.parse_version(texts[pins.VERSION_FILE], f"{pins.VERSION_FILE} {where}")
+        if versions.VERSION_FILE in texts:
+            return versions.parse_version(texts[versions.VERSION_FILE], f"{versions.VERSION_FILE} {where}")
         for path in modules:
-            if said := pins.module_version(texts.get(path, ""), f"{path} {where}"):
+            if said := versions.module_version(texts.get(path, ""), f"{path} {where}"):
                 return said
         raise SourceError(
-            f"{pins.VERSION_FILE} {where} does not exist, so the version of {found.project} is not known.",
+            f"{versions.VERSION_FILE} {where} does not exist, so the version of {found.project} is unknown.",
             hint="Check that origin and ref are those of this project.",
         )
 

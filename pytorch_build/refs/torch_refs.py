@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from core.data import Model, key_path, merged, read_toml, validated
 from core.errors import DataError, MissingInputError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 PROJECTS: tuple[str, ...] = ("triton", "torch", "audio", "vision", "apex")
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(

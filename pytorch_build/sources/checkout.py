@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from core import console, files
 from core.errors import ProcessError, SourceError
 from core.run import key_name
 from pytorch_build.sources import edits
-from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG
+from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG, Stash
 from pytorch_build.sources.git import (
     TRANSFER_SECONDS,
     Origins,
@@ -32,11 +33,7 @@ from pytorch_build.sources.git import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
     from pytorch_build.lock.source_lock import LockedProject
-    from pytorch_build.sources.edits import Stash
 
 _STATE = "pytorch-build.json"
 _UPSTREAM_REF = "refs/pytorch-build/upstream"

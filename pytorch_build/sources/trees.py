@@ -10,7 +10,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from core import console, files
 from core.data import read_text
 from core.errors import ProcessError, SourceError
-from pytorch_build.lock import pins, versions
+from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits
@@ -26,9 +27,6 @@ from pytorch_build.sources.checkout import CheckoutOptions, tree_path
 from pytorch_build.sources.git import Repository, last_words, submodules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -144,7 +142,7 @@ def developers_tree(
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
-    setups = (tree / name for name in pins.SETUP_FILES if project == "triton")
+    setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
     return DevelopersTree(
         project=project,
         own=own,
@@ -153,7 +151,7 @@ def developers_tree(
             versions.edited(suffix, own.name),
             release_type=common.release_type,
             commit=own.commit,
-            tagged=any(pins.adds_commit(read_text(one)) for one in setups if one.is_file()),
+            tagged=any(versions.adds_commit(read_text(one)) for one in setups if one.is_file()),
         ),
         hipify=context.gpu and source is not None and source.hipify,
     )
@@ -163,11 +161,11 @@ def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     if not tree.is_dir():
         raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
-    path = tree / pins.VERSION_FILE
+    path = tree / versions.VERSION_FILE
     if path.is_file():
-        return pins.parse_version(read_text(path), str(path))
-    modules = (tree / name for name in (pins.TRITON_MODULES if project == "triton" else ()))
-    said = (pins.module_version(read_text(one), str(one)) for one in modules if one.is_file())
+        return versions.parse_version(read_text(path), str(path))
+    modules = (tree / name for name in (versions.TRITON_MODULES if project == "triton" else ()))
+    said = (versions.module_version(read_text(one), str(one)) for one in modules if one.is_file())
     return next(filter(None, said), "")
 
 

@@ -13,30 +13,27 @@ import os
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zstandard
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
+from core.archive import zips
 from core.errors import CheckError, WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
-from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
+from pytorch_build.check.bundles import Bundle, BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import processor
-from pytorch_build.split.formats import ElfLibrary, PeLibrary
-from pytorch_build.split.library import AlreadySplitError, SplitError
+from pytorch_build.split.library import AlreadySplitError, ElfLibrary, Library, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from pytorch_build.check.bundles import Bundle, Data
-    from pytorch_build.split.library import Library
+    from pytorch_build.check.bundles import Data
 
 # The level that ROCm's own packages have.
 LEVEL = 3
@@ -213,11 +210,11 @@ def _problems(fat: Path, wheels: Sequence[Path], code: Sequence[Code]) -> Iterat
     for wheel in wheels:
         tap = Tap(wanted=lambda _, head: head.startswith(_READ), inspect=found.inspect, folder=wheel.parent)
         yield from (f"{wheel.name}: {problem.message}" for problem in verify_record(wheel, tap=tap))
-        with zip_reader.opened(wheel) as archive:
+        with zips.opened(wheel) as archive:
             names.update(archive.namelist())
     yield from found.problems
     yield from (f"{name} is in {count} wheels." for name, count in names.items() if count > 1)
-    with zip_reader.opened(fat) as archive:
+    with zips.opened(fat) as archive:
         yield from (f"{name} is in none of the wheels." for name in archive.namelist() if name not in names)
     wanted = {(one.binary(package), one.target, one.sha256) for one in code}
     for binary, target, _ in wanted - found.kernels:

@@ -1,7 +1,13 @@
-"""A library with device code, and what it becomes without: the same for ELF and PE files.
+"""Libraries of Linux (ELF) and Windows (PE) without their device code, which say where to find it.
 
 Each wrapper that registers a bundle gets another magic, the bundle's index, and the address of a reference
 in place of the bundle's. Wrappers: clang's CGCUDANV.cpp, and CLR's hip_fatbin.cpp for split ones.
+
+ELF: the bundles' pages leave the file; what they filled stays in memory, empty. The reference, the program
+headers and the section headers go behind the rest. Format: the System V ABI (gABI).
+
+PE: the device code has a section of its own, which keeps its place in memory and loses its bytes; the
+reference gets a section behind the others. Format: Microsoft's PE Format page.
 """
 
 from __future__ import annotations
@@ -9,14 +15,18 @@ from __future__ import annotations
 import mmap
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+from core.binaries import up
+from core.binaries.elf import HEADER, LOAD, PHDR, SECTION, SEGMENT, Segment
+from core.binaries.elf import Section as Row
 
+if TYPE_CHECKING:
     from pytorch_build.check.bundles import Data
+
 
 # struct __CudaFatBinaryWrapper of clang and HIP: magic, version, the bundle's address, and a word that the
 # runtime takes for the bundle's index where the magic says that the bundle is elsewhere.
@@ -156,3 +166,268 @@ class Library(ABC):
     @abstractmethod
     def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
         """Return the library without its device code; `indexes` are those of bundles by offset."""
+
+
+_U64 = struct.Struct("<Q")
+_X86_64 = 62
+# R_X86_64_RELATIVE, R_AARCH64_RELATIVE: the base address plus the addend.
+_RELATIVE = {_X86_64: 8, 183: 1027}
+# R_X86_64_64, R_AARCH64_ABS64: a symbol's address plus the addend.
+_ABSOLUTE = {_X86_64: 1, 183: 257}
+_SYMBOL_SIZE, _AT_SYMBOL_VALUE = 24, 8
+_PAGE = {_X86_64: 0x1000, 183: 0x10000}
+_READABLE = 4
+_PROGBITS, _RELA, _NOBITS, _ALLOCATED = 1, 4, 8, 2
+_RELOCATION_WORDS = 3  # r_offset, r_info, r_addend
+_PHNUM, _SHNUM = 0xFFFF, 0xFF00
+
+
+class ElfLibrary(Library):
+    """A library of Linux."""
+
+    FATBIN, WRAPPERS, REFERENCE = ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref"
+
+    def __init__(self, data: Data) -> None:
+        try:
+            header = HEADER.unpack_from(data, 0)
+            if header[2] not in _RELATIVE or header[0][4:6] != b"\x02\x01":
+                raise SplitError("its device code is in a file for another processor")
+            places = (header[5] + index * SEGMENT.size for index in range(header[10]))
+            self.segments = [Segment(*SEGMENT.unpack_from(data, at)) for at in places]
+            places = (header[6] + index * SECTION.size for index in range(header[12]))
+            self.rows = [(at, Row(*SECTION.unpack_from(data, at))) for at in places]
+            table = self.rows[header[13]][1]
+            names = bytes(data[table.offset : table.offset + table.size])
+            sections = tuple(
+                Section(
+                    name=names[row.name : names.index(b"\0", row.name)].decode(),
+                    at=at,
+                    address=row.address,
+                    size=row.size,
+                    offset=row.offset,
+                    filled=0 if row.kind == _NOBITS else row.size,
+                )
+                for at, row in self.rows
+            )
+        except (struct.error, IndexError, ValueError) as problem:
+            if isinstance(problem, SplitError):
+                raise
+            raise SplitError(f"it is a damaged ELF file ({problem})") from problem
+        super().__init__(data, sections)
+        self.header, self.names, self.machine = header, names, header[2]
+
+    def _relocations(self, wrappers: Section, fatbin: Section) -> Mapping[int, tuple[int | None, int]]:
+        found: dict[int, tuple[int | None, int]] = {}
+        pointers = range(wrappers.address + POINTER, wrappers.address + wrappers.size, WRAPPER.size)
+        relative, absolute = _RELATIVE[self.machine], _ABSOLUTE[self.machine]
+        for _, row in self.rows:
+            if row.kind != _RELA or not row.flags & _ALLOCATED:
+                continue
+            words = memoryview(self.data)[row.offset : row.offset + row.size].cast("Q").tolist()
+            for index in range(0, len(words), _RELOCATION_WORDS):
+                place, kind, value = words[index : index + _RELOCATION_WORDS]
+                if place in pointers and kind & 0xFFFFFFFF == absolute:
+                    symbols = self.sections[row.link].offset
+                    at = symbols + (kind >> 32) * _SYMBOL_SIZE + _AT_SYMBOL_VALUE
+                    value += _U64.unpack_from(self.data, at)[0]
+                elif place in pointers and kind != relative:
+                    raise SplitError(f"a wrapper has an unknown relocation type ({kind & 0xFFFFFFFF})")
+                if place in pointers:
+                    at = place - POINTER - wrappers.address + wrappers.offset
+                    found[at] = (row.offset + index * 8, value)
+                elif kind == relative and 0 <= value - fatbin.address < fatbin.size:
+                    raise SplitError(f"something besides its wrappers points into {self.FATBIN} ({place:#x})")
+        return found
+
+    def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
+        """Return the library without its device code; `indexes` are those of bundles by offset."""
+        page = _PAGE[self.machine]
+        # whole pages leave the file, so that what follows keeps its place within a page
+        alignment = max(page, *(one.alignment for one in self.segments if one.kind == LOAD))
+        start = up(fat.start, page)
+        length = max(0, (fat.start + fat.size - start) // alignment * alignment)
+        cut_size = len(self.data) - length
+        at = up(cut_size, page)
+        address = up(max(one.address + one.memory for one in self.segments if one.kind == LOAD), page)
+        segments = _segments(self.segments, (start, length), (at, address, len(reference), page))
+        table = b"".join(SEGMENT.pack(*one) for one in segments)
+        at_reference = at + len(table)
+        names = self.names + self.REFERENCE.encode() + b"\0"
+        at_names = at_reference + len(reference)
+        at_sections = up(at_names + len(names), 8)
+        target = address + len(table)
+        place = (target, at_reference, len(reference))
+        sections = [
+            *self._sections((start, length), at_names, len(names)),
+            Row(len(self.names), _PROGBITS, _ALLOCATED, *place, 0, 0, 1, 0),
+        ]
+        if len(segments) >= _PHNUM or len(sections) >= _SHNUM:
+            raise SplitError("it has more segments or sections than an ELF header counts")
+        tail = (bytes(at - cut_size) + table + reference + names).ljust(at_sections - cut_size, b"\0")
+        tail += b"".join(SECTION.pack(*one) for one in sections)
+        header = list(self.header)
+        header[5], header[6], header[10], header[12] = at, at_sections, len(segments), len(sections)
+        # the section may begin and end within pages that other sections share
+        rest = ((fat.start, start), (start + length, fat.start + fat.size))
+        edits = [(0, HEADER.pack(*header)), *((one, bytes(end - one)) for one, end in rest if end > one)]
+        pointer = _U64.pack(target)
+        for wrapper in fat.wrappers:
+            index = _U64.pack(indexes[wrapper.bundle])
+            edits += [(wrapper.at, SPLIT_MAGIC), (wrapper.at + POINTER, pointer + index)]
+            if wrapper.relocation is not None:
+                edits.append((wrapper.relocation + 8, _U64.pack(_RELATIVE[self.machine]) + pointer))
+        return Cut(start=start, length=length, edits=tuple(edits), tail=tail)
+
+    def _sections(self, hole: tuple[int, int], at_names: int, names: int) -> list[Row]:
+        start, length = hole
+        found = [
+            row._replace(offset=row.offset - length) if row.offset >= start + length else row
+            for _, row in self.rows
+        ]
+        for index, section in enumerate(self.sections):
+            if section.name == self.FATBIN and length:
+                found[index] = self.rows[index][1]._replace(kind=_NOBITS)
+        found[self.header[13]] = found[self.header[13]]._replace(offset=at_names, size=names)
+        return found
+
+
+def _segments(old: list[Segment], hole: tuple[int, int], new: tuple[int, int, int, int]) -> list[Segment]:
+    """Make the program headers: the segment of the device code in two, and one more in the end."""
+    (start, length), (at, address, extra, page) = hole, new
+    found: list[Segment] = []
+    for one in old:
+        end = one.offset + one.size
+        if length and one.offset >= start + length:
+            found.append(one._replace(offset=one.offset - length))
+        elif length and one.kind == LOAD and one.offset <= start and start + length <= end:
+            before = start - one.offset
+            after = one.size - before - length
+            middle = one.address + before + length
+            memory = before + length if after else one.memory
+            found.append(one._replace(physical=one.address, size=before, memory=memory))
+            if after:
+                rest = one._replace(offset=start, address=middle, physical=middle)
+                found.append(rest._replace(size=after, memory=one.memory - memory))
+        else:
+            found.append(one)
+    total = SEGMENT.size * (len(found) + 1)
+    last = max(index for index, one in enumerate(found) if one.kind == LOAD)
+    found.insert(last + 1, Segment(LOAD, _READABLE, at, address, address, total + extra, total + extra, page))
+    place = {"offset": at, "address": address, "physical": address, "size": total, "memory": total}
+    return [one._replace(**place) if one.kind == PHDR else one for one in found]
+
+
+_COFF = struct.Struct("<HHIIIHH")
+_PE_SECTION = struct.Struct("<8sIIIIIIHHI")
+_U16, _U32 = struct.Struct("<H"), struct.Struct("<I")
+_AT_PE, _PE32_PLUS = 0x3C, 0x20B
+# Offsets in a PE32+ optional header.
+_IMAGE_BASE, _ALIGNMENTS, _IMAGE_SIZE, _CHECKSUM, _DIRECTORIES = 24, 32, 56, 64, 112
+_CERTIFICATES, _BASE_RELOCATIONS, _DEBUG = 4, 5, 6
+_INITIALIZED_READABLE = 0x40000040
+_DIR64 = 10
+_DEBUG_ENTRY, _AT_DEBUG_POINTER = 28, 24
+
+
+class PeLibrary(Library):
+    """A DLL of Windows."""
+
+    FATBIN, WRAPPERS, REFERENCE = ".hip_fat", ".hipFatB", ".kpackrf"
+
+    def __init__(self, data: Data) -> None:
+        try:
+            self.coff = _U32.unpack_from(data, _AT_PE)[0] + 4
+            _, count, _, _, _, size, _ = _COFF.unpack_from(data, self.coff)
+            self.optional = self.coff + _COFF.size
+            if _U16.unpack_from(data, self.optional)[0] != _PE32_PLUS:
+                raise SplitError("its device code is in a 32-bit file")
+            table = self.optional + size
+            sections = tuple(
+                _pe_section(data, at)
+                for at in range(table, table + count * _PE_SECTION.size, _PE_SECTION.size)
+            )
+            base = _U64.unpack_from(data, self.optional + _IMAGE_BASE)[0]
+            alignments = struct.unpack_from("<II", data, self.optional + _ALIGNMENTS)
+        except struct.error as problem:
+            raise SplitError(f"it is a damaged PE file ({problem})") from problem
+        super().__init__(data, sections, base)
+        self.alignment, self.file_alignment = alignments
+
+    def _u32(self, at: int) -> int:
+        value: int = _U32.unpack_from(self.data, at)[0]
+        return value
+
+    def _directory(self, which: int) -> tuple[int, int]:
+        if which >= self._u32(self.optional + _DIRECTORIES - 4):
+            return 0, 0
+        at = self.optional + _DIRECTORIES + 8 * which
+        return self._u32(at), self._u32(at + 4)
+
+    def _offset(self, address: int) -> int:
+        for one in self.sections:
+            if one.address <= address < one.address + one.filled:
+                return one.offset + address - one.address
+        raise SplitError(f"an address outside of its sections ({address:#x})")
+
+    def _relocations(self, wrappers: Section, fatbin: Section) -> Mapping[int, tuple[int | None, int]]:
+        pointers = {at + POINTER for at, _, _ in self._wrappers(wrappers)}
+        address, size = self._directory(_BASE_RELOCATIONS)
+        position, end = (self._offset(address), self._offset(address) + size) if address else (0, 0)
+        low = self.base + fatbin.address
+        while position < end:
+            page, length = self._u32(position), self._u32(position + 4)
+            if not length:
+                raise SplitError("its base relocations are damaged")
+            for (entry,) in _U16.iter_unpack(self.data[position + 8 : position + length]):
+                if entry >> 12 != _DIR64:
+                    continue
+                place = self._offset(page + (entry & 0xFFF))
+                value = _U64.unpack_from(self.data, place)[0]
+                if place not in pointers and low <= value < low + fatbin.size:
+                    raise SplitError(f"something besides its wrappers points into {self.FATBIN} ({place:#x})")
+            position += length
+        return {}
+
+    def without_code(self, fat: FatFile, indexes: Mapping[int, int], reference: bytes) -> Cut:
+        """Return the DLL without its device code; `indexes` are those of bundles by offset."""
+        fatbin = next(one for one in self.sections if one.offset == fat.start and one.filled)
+        length = fatbin.filled
+        table_end = self.sections[-1].at + _PE_SECTION.size
+        if table_end + _PE_SECTION.size > min(one.offset for one in self.sections if one.filled):
+            raise SplitError("its headers have no room for another section")
+        cut_size = len(self.data) - length
+        at = up(cut_size, self.file_alignment)
+        address = up(max(one.address + max(one.size, one.filled) for one in self.sections), self.alignment)
+        room = up(len(reference), self.file_alignment)
+        row = (self.REFERENCE.encode(), len(reference), address, room, at, 0, 0, 0, 0, _INITIALIZED_READABLE)
+        edits = [
+            (table_end, _PE_SECTION.pack(*row)),
+            (self.coff + 2, _U16.pack(len(self.sections) + 1)),
+            (self.optional + _IMAGE_SIZE, _U32.pack(up(address + len(reference), self.alignment))),
+            (self.optional + _CHECKSUM, bytes(4)),
+            (fatbin.at + 16, bytes(8)),
+            *self._moved_pointers(fatbin.offset, length),
+        ]
+        for wrapper in fat.wrappers:
+            pointer = _U64.pack(self.base + address) + _U64.pack(indexes[wrapper.bundle])
+            edits += [(wrapper.at, SPLIT_MAGIC), (wrapper.at + POINTER, pointer)]
+        tail = bytes(at - cut_size) + reference.ljust(room, b"\0")
+        return Cut(start=fatbin.offset, length=length, edits=tuple(edits), tail=tail)
+
+    def _moved_pointers(self, start: int, length: int) -> list[tuple[int, bytes]]:
+        """Correct what holds offsets in the file: sections, symbols, debug data; a signature goes."""
+        address, size = self._directory(_DEBUG)
+        debug = self._offset(address) + _AT_DEBUG_POINTER if address else 0
+        entries = range(debug, debug + size, _DEBUG_ENTRY) if address else ()
+        places = [one.at + 20 for one in self.sections if one.filled]
+        values = [(place, self._u32(place)) for place in (*places, self.coff + 8, *entries)]
+        edits = [(place, _U32.pack(value - length)) for place, value in values if value > start]
+        if any(self._directory(_CERTIFICATES)):
+            edits.append((self.optional + _DIRECTORIES + 8 * _CERTIFICATES, bytes(8)))
+        return edits
+
+
+def _pe_section(data: Data, at: int) -> Section:
+    name, size, address, filled, offset, *_ = _PE_SECTION.unpack_from(data, at)
+    text = name.rstrip(b"\0").decode("latin-1")
+    return Section(name=text, at=at, address=address, size=size, offset=offset, filled=filled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from pathlib import Path
@@ -12,25 +13,21 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from core.archive import Made, Member, zip_reader
-from core.archive.zip_reader import is_executable
+from core.archive import Made, Member, zips
+from core.archive.zips import is_executable
 from core.data import Model, data_file
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
-from core.wheel import read_metadata, read_wheel_info
+from core.wheel import WheelMetadata, read_metadata, read_wheel_info
 from core.wheel.editor import Additions, assemble_wheel, edit_wheel
 from core.wheel.record import require_listing
 from core.wheel.writer import WheelSpec, file_stem
 from pytorch_build.check.device_code import processor
-from pytorch_build.split.kernels import require_whole, take_apart
+from pytorch_build.split.kernels import Code, Contents, require_whole, take_apart
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from core.wheel import WheelMetadata
-    from pytorch_build.split.kernels import Code, Contents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +75,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
             f"{fat_wheel.name} does not say which ROCm it was built against.",
             hint="Set --rocm-version V.",
         )
-    with zip_reader.opened(fat_wheel) as archive:
+    with zips.opened(fat_wheel) as archive:
         listing = require_listing(fat_wheel, archive)
     infos = {info.filename: info for info, _ in listing.files}
     contents = take_apart(fat_wheel, scratch)

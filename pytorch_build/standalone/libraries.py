@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,20 +12,16 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from packaging.utils import canonicalize_name
 
-from core.archive import zip_reader
-from core.archive.zip_reader import MemberStream
+from core.archive import Edited, zips
+from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
-from core.wheel import parse_wheel_name
-from core.wheel.record import require_listing
+from core.wheel import WheelName, parse_wheel_name
+from core.wheel.record import Listing, require_listing
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from core.archive import Edited
-    from core.wheel import WheelName
-    from core.wheel.record import Listing
 
 Platform = Literal["linux", "windows"]
 # Of a tree nothing else can be needed at run time: headers, sources and documents are thousands.
@@ -86,7 +83,7 @@ class Rocm:
 
 def listing_of(wheel: Path) -> Listing:
     """Read which files a wheel's RECORD lists."""
-    with zip_reader.opened(wheel) as archive:
+    with zips.opened(wheel) as archive:
         return require_listing(wheel, archive)
 
 

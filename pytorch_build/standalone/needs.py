@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,8 +24,6 @@ from pytorch_build.check.device_code import is_asked_for
 from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
 
 TABLE = Path(__file__).with_name("bundle.toml")

@@ -12,28 +12,25 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
 from core import files, process
-from core.archive import Member, zip_reader
-from core.archive.zip_reader import MemberStream, is_executable
+from core.archive import Member, zips
+from core.archive.zips import MemberStream, is_executable
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
-from pytorch_build.check import dlls
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check import Policy, libraries, load_policy
 from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
 from pytorch_build.standalone.needs import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from core.wheel.writer import WrittenFile
-    from pytorch_build.check.policy import Policy
 
 _CHUNK = 1 << 20
 _SHOWN = 3
@@ -199,7 +196,7 @@ def plan(
 def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
     """Make the changed files."""
     members = []
-    with zip_reader.opened(wheel) as archive:
+    with zips.opened(wheel) as archive:
         for number, patch in enumerate(patches):
             target, executable = scratch / f"{number}.so", True
             if patch.source is not None:
@@ -248,7 +245,7 @@ def analyse_dlls(wheel: Path) -> dict[Origin, Dlls]:
     def origin_of(name: str) -> Origin:
         if name in own:
             return "inside"
-        if dlls.origin(name, policy.windows) in {"system", "redistributable", "python"}:
+        if libraries.origin(name, policy.windows) in {"system", "redistributable", "python"}:
             return "promised"
         return "others" if matches(name, _of_others(policy)) else "missing"
 

@@ -13,23 +13,20 @@ import re
 import shlex
 import shutil
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, process
 from core.errors import DataError, MissingInputError
-from core.junit import OUTCOMES, Case, clean, cut, first_line
+from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from core.process import Ended, Limits
 from pytorch_build.test import plugin
-from pytorch_build.test.plugin import Plan, PlannedRule
+from pytorch_build.test.plugin import Line, Plan, PlannedRule, Session
 from pytorch_build.test.results import last_attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from core.junit import Outcome
-    from pytorch_build.test.plugin import Line, Session
     from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 

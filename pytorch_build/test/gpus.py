@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -26,8 +27,6 @@ from core.errors import CheckError, UsageError
 from core.families import KFD_NODES, kernel_nodes, target_of_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from pytorch_build.context import Context
 
 Vendor = Literal["amd", "nvidia"]

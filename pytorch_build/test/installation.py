@@ -7,21 +7,22 @@ code may lie in packages of its own: those of the tested gfx targets are install
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, env, files
-from core.env import installer
+from core.env import Interpreter, installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
-from core.packages import offer_of
+from core.packages import Offer, offer_of
 from core.packages.resolution import choose, others_question, pinned_call, required_by_files, resolve_others
 from core.parallel import each
 from core.run import records
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from pytorch_build.sdk import packages_of
+from pytorch_build.sdk import RocmOptions, packages_of
 from rocm_packaging.origin import (
     for_tests,
     named_source,
@@ -43,15 +44,10 @@ from rocm_packaging.packages.layouts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from core.env import Interpreter
     from core.env.installer import Install
-    from core.packages import Offer
     from core.packages.sources import PackageSource, SourceOptions
     from core.run.records import FileRecord, Record
     from pytorch_build.context import Context
-    from pytorch_build.sdk import RocmOptions
     from pytorch_build.test.gpus import Assignment
 
 # distributions whose device code may lie in packages of its own, and the names of these

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from core import files
 from core.data import Model, read_text
 from core.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TARGET = Path(__file__).with_name("target")
 PLUGIN = "wheel_test_plugin"

@@ -14,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
@@ -23,8 +25,9 @@ from core import console, files, junit, parallel
 from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError, UsageError
 from core.junit import Document
-from core.run import records
+from core.run import RunOutputs, records
 from core.run.records import Record
+from core.stores import Store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.test.results import (
     DEFAULT_CONFIG,
@@ -43,13 +46,8 @@ from pytorch_build.test.shards import Shard
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from core.cli.options import Common
-    from core.run import RunOutputs
     from core.run.stage import Stage
-    from core.stores import Store
 
 # property of a report, and detail of a record, that was made of those of all shards
 MERGED = "merged_shards"

@@ -8,18 +8,13 @@ differently, a test that ran in two of them or in none, no test at all, or none 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
 
 from core.errors import UsageError
-from core.junit import NO_TEST, Document, counts
+from core.junit import NO_TEST, Case, Document, Suite, counts
 from core.run.records import Cell, record_name
 from pytorch_build.test.shards import Shard, parse_shard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from core.junit import Case, Suite
 
 DEFAULT_CONFIG = "default"
 # property of a test file: how many tests it has before anything chooses among them

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
@@ -23,14 +25,11 @@ from pydantic import Field
 from core import console, files
 from core.data import Model, parse_json, read_text
 from core.errors import ConflictError, MissingInputError, UsageError
+from core.run import RunOutputs
+from core.stores import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from core.junit import Document
-    from core.run import RunOutputs
-    from core.stores import Store
 
 # how much longer than their mean the longest shard may take
 BALANCE = 1.1

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.data import parse_toml
@@ -19,9 +21,6 @@ from core.errors import DataError, UsageError
 from pytorch_build.test.ids import Pattern, TestId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from pytorch_build.test.plugin import Session
     from pytorch_build.test.skip_rules import Decision, Rule
 

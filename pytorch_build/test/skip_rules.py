@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import datetime as dt  # noqa: TC003 - pydantic reads it
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
@@ -21,9 +22,6 @@ from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
 from pytorch_build.test.ids import Pattern, exact
 from pytorch_build.test.plugin import Action, PlannedRule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from core import console
 from core.data import Model
-from core.junit import FAILING, OUTCOMES, clean, counts
+from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from core.junit import Case
-    from pytorch_build.test.results import Tested
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested
 
 MOST_FAILURES = 300
 MOST_LISTED = 50

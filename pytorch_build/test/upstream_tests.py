@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -15,16 +15,15 @@ from pydantic import Field, model_validator
 from core import console, process
 from core.data import Model, data_file, read_text
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
-from pytorch_build.lock import pins
+from pytorch_build.lock import versions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import tree_path
 from pytorch_build.sources.edits import UPSTREAM_TAG
 from pytorch_build.sources.git import Repository, is_commit
 from pytorch_build.sources.trees import checkout_options
+from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
@@ -59,13 +58,14 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Tests:
-    """A source tree with tests."""
+    """A source tree with tests; `head` is what one that `checkout` made has checked out."""
 
     __test__ = False
 
     tree: Path
     version: str
     commit: str
+    head: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +89,21 @@ def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) 
 
 
 def own_tree(tree: Path) -> Tests:
-    """Take the user's own tree, as it is; a managed one of a build counts by its upstream commit."""
+    """Take the user's own tree, as it is; one that `checkout` made counts by its upstream commit, too."""
     path = tree.expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
-    commit = ""
+    commit = head = ""
     if (path / ".git").exists():
         git = Repository(path=path, managed=False)
-        commit = git.commit_of(UPSTREAM_TAG) or git.commit_of("HEAD")
-    return Tests(tree=path, version=_version(path), commit=commit)
+        head = git.commit_of("HEAD")
+        commit = git.commit_of(UPSTREAM_TAG) or head
+    return Tests(tree=path, version=_version(path), commit=commit, head=head)
 
 
 def _version(tree: Path) -> str:
-    path = tree / pins.VERSION_FILE
-    return pins.parse_version(read_text(path), str(path)) if path.is_file() else ""
+    path = tree / versions.VERSION_FILE
+    return versions.parse_version(read_text(path), str(path)) if path.is_file() else ""
 
 
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
@@ -142,11 +143,11 @@ def mismatch(torch: Torch, tests: Tests) -> str:
         return (
             f"torch {torch.version} was built from {torch.commit[:12]}, and {tests.tree} is at "
             f"{tests.commit[:12]} ({tests.version or 'no version.txt'})."
-            if torch.commit != tests.commit
+            if torch.commit not in {tests.commit, tests.head}
             else ""
         )
     if not tests.version:
-        return f"{tests.tree} has no {pins.VERSION_FILE}, so it is unknown which torch its tests are for."
+        return f"{tests.tree} has no {versions.VERSION_FILE}, so it is unknown which torch its tests are for."
     if Version(torch.version).release[:3] == Version(tests.version).release[:3]:
         return ""
     return f"torch is {torch.version}, and the tests in {tests.tree} are for {tests.version}."
@@ -314,7 +315,4 @@ def _named(name: str, known: Sequence[str], option: str) -> Sequence[str]:
 
 
 def _matching(pattern: str, known: Sequence[str]) -> Sequence[str]:
-    written = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
-    parts = re.split(r"(\*\*/|\*)", pattern)
-    expression = re.compile("".join(written.get(part, re.escape(part)) for part in parts))
-    return [name for name in known if expression.fullmatch(name)]
+    return [name for name in known if path_pattern(pattern).fullmatch(name)]

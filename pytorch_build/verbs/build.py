@@ -6,28 +6,21 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, process
-from core.cli.options import add_platform, common_from, environment
-from core.env import engines, require
+from core.cli.options import Common, add_platform, common_from, environment
+from core.env import Interpreter, engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run import this_platform
 from core.run.job_files import job_files
 from core.run.records import Record
 from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
-from pytorch_build.context import add_source_options, context, mirrors_from
+from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES, PROJECTS
 from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.sources.trees import base_version_of, developers_tree, managed_tree
-
-if TYPE_CHECKING:
-    from core.cli.options import Common
-    from core.env import Interpreter
-    from pytorch_build.context import Context
-    from pytorch_build.sources.trees import Tree
+from pytorch_build.sources.trees import Tree, base_version_of, developers_tree, managed_tree
 
 # options that are choices as they are
 _AS_GIVEN = (

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.run import group_name, records
-from core.wheel import distributions, parse_wheel_name
-from pytorch_build.check import Expectation, findings_json, findings_table, require_no_errors
+from core.wheel import parse_wheel_name
+from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
 from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
-from pytorch_build.context import context
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
-    from pytorch_build.check import Finding
-    from pytorch_build.context import Context
+from pytorch_build.context import Context, context
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,11 +81,13 @@ def _of_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectatio
 def run_wheels(chosen: Context) -> Sequence[Path]:
     """Find the run's wheels of PyTorch projects."""
     store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
-    expected = expectations(chosen)
+    expected = {name: one.version for name, one in expectations(chosen).items()}
+    every = records.read_all(store, outputs, chosen.artifact_group)
+    made = {one.key: one for record in every if record.status == "ok" for one in record.files}
     found = [
-        store.fetch(one.key, chosen.common.cache / "fetched")
-        for one in distributions.in_run(store, outputs, chosen.artifact_group)
-        if one.is_wheel and one.name in expected and str(one.version) == expected[one.name].version
+        store.fetch(key, chosen.common.cache / "fetched")
+        for key, one in made.items()
+        if one.name.endswith(".whl") and expected.get(one.distribution) == one.version
     ]
     if not found:
         raise MissingInputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,22 +11,17 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import common_from
 from core.errors import UsageError
-from pytorch_build.context import add_source_options, mirrors_from
+from pytorch_build.context import Context, add_source_options, mirrors_from
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.stored import origins, source_lock, with_components
 from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
-from pytorch_build.sources.checkout import checkout, tree_path
+from pytorch_build.sources.checkout import SourceTree, checkout, tree_path
 from pytorch_build.sources.trees import checkout_options
 from pytorch_build.verbs.resolve import any_context
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.sources.checkout import SourceTree
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, files
-from core.cli.options import common_from, environment, source_date_epoch
+from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
-from core.packages.sources import add_package_source, source_options
+from core.packages.sources import SourceOptions, add_package_source, source_options
 from core.run import records
 from core.wheel import parse_wheel_name
-from pytorch_build.context import chosen_family, chosen_ref, context
+from pytorch_build.context import Context, chosen_family, chosen_ref, context
 from pytorch_build.sdk import RocmOptions, find_version, packages_of
-from pytorch_build.standalone.fat import Request, make
+from pytorch_build.standalone.fat import Request, Result, make
 from rocm_packaging.origin import for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from core.cli.options import Common
-    from core.packages.sources import SourceOptions
-    from pytorch_build.context import Context
-    from pytorch_build.standalone.fat import Result
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from core import console
 from core.cli.options import common_from, environment
 from core.env import installer, require
-from core.env.locks import locked_call
+from core.env.installer import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
 from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

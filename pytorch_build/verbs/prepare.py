@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import add_platform, common_from
 from core.env import installer, require
-from core.env.locks import locked_call
+from core.env.installer import locked_call
 from core.errors import UsageError
 from core.run import this_platform
 from pytorch_build.build.toolchain import plan, provide
 from pytorch_build.context import add_source_options, mirrors_from
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import common_from, environment, source_date_epoch
@@ -12,9 +12,6 @@ from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, analyse_dlls, repair, require_dlls
 from pytorch_build.verbs.check_wheels import run_wheels
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import common_from, environment
+from core.cli.options import Common, common_from, environment
 from core.errors import UsageError
 from core.families import CPU, gpu_targets
+from core.run import Platform
 from core.run.job_files import job_files
 from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
-from pytorch_build.lock.plan import complete, outputs
-from pytorch_build.lock.stored import source_lock
+from pytorch_build.lock.stored import complete, outputs, source_lock
 from pytorch_build.refs.torch_refs import PROJECTS
-from pytorch_build.sdk import add_rocm_options, rocm_options_from
+from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from datetime import date
-
-    from core.cli.options import Common
-    from core.run import Platform
     from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.sdk import RocmOptions
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import platform
 import re
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,20 +22,15 @@ from core.errors import CheckError, MissingInputError, SourceError, UsageError
 from core.families import CPU
 from core.process import Limits
 from core.run import this_platform
-from pytorch_build.context import context
+from pytorch_build.context import Context, context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests
-from pytorch_build.test.skip_rules import UnderTest, decide
+from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.test.upstream_tests import TESTS, Torch
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-
-    from pytorch_build.context import Context
     from pytorch_build.test.plugin import PlannedRule, Session
     from pytorch_build.test.skip_review import Review
-    from pytorch_build.test.skip_rules import Decision
 
 # test ids may stand after options, which argparse does not see by itself
 PASSES_REST = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import common_from
@@ -13,9 +13,6 @@ from core.errors import UsageError
 from core.wheel import parse_wheel_name
 from pytorch_build.check.run import find_wheels
 from pytorch_build.split.parts import plan, split
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.cli.options import add_platform, common_from
+from core.cli.options import Common, add_platform, common_from
 from core.errors import CheckError
 from core.run import records
 from pytorch_build.test import reports, results, shards, summary
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from core.cli.options import Common
     from pytorch_build.test.results import Tested
 
 _SHOWN = 20

@@ -16,7 +16,7 @@ from core import console, files, process
 from core.cli.options import add_group, common_from, environment
 from core.data import read_toml
 from core.env import installed_version, require
-from core.env.locks import locked_call
+from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
 from core.packages.sources import SourceOptions, source_options

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,29 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
-from core.env import engines, require
-from core.env.locks import TORCH_TESTS, locked_call
+from core.env import Interpreter, engines, require
+from core.env.installer import TORCH_TESTS, locked_call
 from core.errors import MissingInputError, UsageError
 from core.packages.sources import source_options
 from pytorch_build.build import container
-from pytorch_build.context import add_source_options, context, mirrors_from
+from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.sdk import add_tested_sources, rocm_options_from
+from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, upstream_tests
-from pytorch_build.test.gpus import HIDING, assignments
+from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.torch_run import Bench, TorchTests, perform_tests
 from rocm_packaging.origin import named_source
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from core.env import Interpreter
     from core.env.engines import Engine
-    from pytorch_build.context import Context
-    from pytorch_build.sdk import RocmOptions
-    from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
     from pytorch_build.test.upstream_tests import Tests
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -19,16 +20,13 @@ from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
 from core.families import FAMILIES_FILE
 from core.files import digest_of, sha256
-from rocm_packaging.artifacts import entries, scan
+from rocm_packaging.artifacts import Entry, entries, scan
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES
 from rocm_packaging.packages.plan import BuildRequest, Plan, RuntimePlan, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from core.wheel.writer import WrittenFile
-    from rocm_packaging.artifacts import Entry
     from rocm_packaging.packages.payload import PayloadFile
 
 __all__ = ["BuildRequest", "BuiltPackages", "build", "inputs_digest", "plan_json", "planned_files"]

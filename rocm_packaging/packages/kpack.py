@@ -8,14 +8,12 @@ Source: shared/kpack of ROCm/rocm-systems (docs/multi_arch_packaging_with_kpack.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgpack
 import zstandard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAGIC = b"KPAK"
 FOLDER = ".kpack"

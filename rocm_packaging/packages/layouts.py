@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from packaging.licenses import canonicalize_license_expression
 from packaging.utils import canonicalize_name
@@ -21,9 +22,6 @@ from pydantic import AfterValidator, Field
 from core.data import Model, data_file
 from core.errors import BuildError, RocmError, UsageError
 from core.families import gpu_targets, parents
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 Layout = Literal["split", "unsplit"]
 

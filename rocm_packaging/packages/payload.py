@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from core.binaries import rpath
-from rocm_packaging.artifacts import GENERIC, merged, resolve_link
+from rocm_packaging.artifacts import GENERIC, Artifact, Entry, merged, resolve_link
 from rocm_packaging.packages.layouts import packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from core.binaries.elf import ElfFacts
-    from rocm_packaging.artifacts import Artifact, Entry
 
 _MAX_LINKS = 40  # what Linux follows before it gives up
 _LICENSE = re.compile(
@@ -99,7 +97,7 @@ def path_pattern(glob: str) -> re.Pattern[str]:
     """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts))
+    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> PayloadFile:

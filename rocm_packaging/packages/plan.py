@@ -9,27 +9,21 @@ device package a gfx target, which lies over it. Which artifacts make which pack
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, family, gpu_targets
+from core.run import Platform
 from rocm_packaging import artifacts
-from rocm_packaging.artifacts import GENERIC, Entry, families_of, merged, targets_of
+from rocm_packaging.artifacts import GENERIC, Artifact, Entry, families_of, merged, targets_of
 from rocm_packaging.packages import payload, versions
-from rocm_packaging.packages.layouts import libraries_in, packages, payload_folder
-from rocm_packaging.packages.payload import licenses_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from core.run import Platform
-    from rocm_packaging.artifacts import Artifact
-    from rocm_packaging.packages.layouts import RuntimePackage
-    from rocm_packaging.packages.payload import Licenses, Payload
+from rocm_packaging.packages.layouts import RuntimePackage, libraries_in, packages, payload_folder
+from rocm_packaging.packages.payload import Licenses, Payload, licenses_of
 
 Kind = Literal["core", "libraries", "device", "profiler"]
 _Targets = dict[str, tuple[str, ...]]  # GPU family, or gfx target of a split build -> its gfx targets

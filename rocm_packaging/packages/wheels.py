@@ -5,21 +5,25 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.archive import Member
 from core.archive.compression import LEVEL, Workers
 from core.cli.options import ROOT
-from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_tar, write_wheel
-from rocm_packaging.packages.layouts import DIST_INFO, TEMPLATES, identifier, packages, payload_folder
+from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_tar, write_wheel
+from rocm_packaging.packages.layouts import (
+    DIST_INFO,
+    TEMPLATES,
+    Program,
+    identifier,
+    packages,
+    payload_folder,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from core.wheel.writer import WrittenFile
-    from rocm_packaging.packages.layouts import Program
     from rocm_packaging.packages.payload import Licenses
     from rocm_packaging.packages.plan import BuildRequest, DevelPlan, Distribution, RuntimePlan
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from core import console
-from core.cli.options import common_from, environment, source_date_epoch
+from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
@@ -28,13 +29,7 @@ from rocm_packaging.packages.build import (
     table_rows,
 )
 from rocm_packaging.packages.layouts import Layout
-from rocm_packaging.packages.plan import make_plan
-
-if TYPE_CHECKING:
-    import argparse
-
-    from core.cli.options import Common
-    from rocm_packaging.packages.plan import Plan
+from rocm_packaging.packages.plan import Plan, make_plan
 
 SAMPLE = "sample"
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import add_group, common_from
+from core.cli.options import Common, add_group, common_from
 from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.packages.sources import add_package_source, source_options
 from core.run import group_name
-from rocm_packaging.origin import for_tests, has_package, has_rocm, named_source, newest, own_run
+from rocm_packaging.origin import RocmSource, for_tests, has_package, has_rocm, named_source, newest, own_run
 from rocm_packaging.packages.layouts import tested_targets
 from rocm_packaging.selftest import TestRequest, run_tests
-
-if TYPE_CHECKING:
-    import argparse
-
-    from core.cli.options import Common
-    from rocm_packaging.origin import RocmSource
 
 SAMPLE = "sample"
 _EXTRAS = ("libraries", "devel", "profiler")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import devices
+from ci import install as user_install
 from core import process
 from core.cli import Verb, main
 from core.cli.options import Common
@@ -161,7 +161,7 @@ def test_a_persons_environment_gets_device_code(
     packages: str,
     wanted: set[str],
 ) -> None:
-    monkeypatch.setattr(devices, "detect", lambda: here)
+    monkeypatch.setattr(user_install, "detect", lambda: here)
     group, outputs = "gfx94X-dcgpu-gfx950-dcgpu", RunOutputs(run_id="local", platform="linux")
     indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
     words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]

@@ -21,7 +21,7 @@ from core import process
 from core.cli import Verb, main
 from core.errors import CheckError, ProcessError
 from core.wheel.editor import Additions, edit_sdist, edit_wheel
-from pytorch_build.build.rpaths import search_paths
+from pytorch_build.build.stage import search_paths
 from pytorch_build.standalone.libraries import read_members
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
 
@@ -405,3 +405,25 @@ def test_a_failing_build_is_recorded_with_the_front_doors_code(built: Clone, own
     assert (failed["status"], failed["exit_code"]) == ("failed", ProcessError.exit_code)
     built.passes("nox", "-s", "build_audio", "--", *CPU)
     assert not built.manifest(f"build_audio-sample-{TAG}.failed", "cpu").exists()
+
+
+def test_three_commands_of_the_docs_take_a_changed_tree_to_a_tested_wheel_or_to_its_error(
+    built: Clone, tmp_path: Path
+) -> None:
+    page = (built.path / "docs" / "try.md").read_text(encoding="utf-8").partition("## Your first change")[2]
+    block = page.partition("```bash\n")[2].partition("```")[0].replace("~/", f"{tmp_path}/")
+    made, tree, build = (line.split() for line in block.splitlines())
+    assert made[-4:] == ["invoke", "ci", *SAMPLE]  # which has made what `built` is
+    built.passes(*tree)
+    source = tmp_path / "sample-torch" / "torch"
+    (source / "__init__.py").open("a", encoding="utf-8").write("MINE = 1\n")
+    ended = built.passes(*build)
+    assert "edited tree, 1 file differs" in ended
+    assert re.search(r"torch-\S+\.dirty\.\w+-", ended)
+    assert "1 cell (1 passed), " in ended
+    stub = source / "csrc" / "stub.cpp"
+    stub.write_text(stub.read_text(encoding="utf-8") + "\nint wrong = missing_name;\n", encoding="utf-8")
+    failed = said(built.run(*build)).splitlines()[-20:]
+    line = len(stub.read_text(encoding="utf-8").splitlines())
+    assert [one for one in failed if re.search(rf"torch/csrc/stub\.cpp:{line}.*missing_name", one)]
+    assert [one for one in failed if one.startswith("again: ")]

@@ -12,7 +12,7 @@ import pytest
 from core import process
 from core.env import installer
 from core.wheel.record import verify_record
-from pytorch_build.build.rpaths import set_search_paths
+from pytorch_build.build.stage import set_search_paths
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import read_members
 from tests.upstream.test_audio import TORCH

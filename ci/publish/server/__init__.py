@@ -13,19 +13,16 @@ import json
 import logging
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
 from ci.publish.index import YANKED, Carried, is_page, write_index
 from ci.publish.index.pages import FILES, SIDECAR
 from core import parallel
 from core.cli.options import environment
+from core.stores import Store
 from core.stores.s3 import open_bucket
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from core.stores import Store
 
 # what a run's wheels lie in; pages of a release index are part of its promotion, and not the server's
 RUN_FOLDERS = r"(?:[^/]+/)?[^/]+-(?:linux|windows)/python/[^/]+"

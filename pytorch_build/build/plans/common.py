@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,9 +16,6 @@ from pytorch_build.build.cache import launcher_env
 from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import PurePath
-
     from pytorch_build.build.build import Build
     from pytorch_build.build.site import Site
     from pytorch_build.sdk import RocmSdk

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from core.errors import MissingInputError, SourceError
 from pytorch_build.build.plans import torch
 from pytorch_build.build.plans.common import (
+    BuildPlan,
     Overlay,
     build_command,
     build_requires,
@@ -24,7 +25,6 @@ from pytorch_build.build.plans.common import (
 
 if TYPE_CHECKING:
     from pytorch_build.build.build import Build
-    from pytorch_build.build.plans.common import BuildPlan
     from pytorch_build.build.site import Site
 
 _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"

@@ -7,6 +7,7 @@ anything that looks a library up by an unversioned name, find them.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.build.machine import load_needs
 from pytorch_build.build.plans.common import (
+    BuildPlan,
     Overlay,
     build_command,
     build_requires,
@@ -25,10 +27,7 @@ from pytorch_build.build.plans.common import (
 from pytorch_build.build.toolchain import load_toolchain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from pytorch_build.build.build import Build
-    from pytorch_build.build.plans.common import BuildPlan
     from pytorch_build.build.site import Site
     from pytorch_build.platforms import Platform
 

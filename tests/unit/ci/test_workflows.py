@@ -19,7 +19,7 @@ from core import process
 from core.cli import verb_parser
 from core.cli.options import ROOT
 from docs.command_tables import all_sessions
-from pytorch_build.lock.plan import outputs as resolved
+from pytorch_build.lock.stored import outputs as resolved
 from tests.unit.ci.workflow_reading import (
     FOLDER,
     called,

@@ -7,7 +7,7 @@ import pytest
 
 from core.cli.options import ROOT
 from core.errors import CheckError, ConflictError, DataError, StoreError
-from docs import command_tables, generate
+from docs import command_tables, generate, messages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +21,11 @@ def test_every_verb_has_a_section_and_every_option_stands_once_in_it() -> None:
     text = command_tables.verb_tables()
     for package in command_tables.PACKAGES:
         for verb in command_tables.verbs(package):
-            assert f"### {package} {verb.name}\n" in text
-    build = text.partition("### pytorch_build build\n")[2].partition("\n### ")[0]
+            assert (
+                f"`python -m {package} {verb.name}`" in text
+                or f"### python -m {package} {verb.name}\n" in text
+            )
+    build = text.partition("### build_triton, build_torch, ")[2].partition("\n### ")[0]
     assert build.count("`--pytorch-audio-dir DIR`") == 1
     assert "--torch-ref" not in build
     assert "[Where ROCm comes from](#where-rocm-comes-from)" in build
@@ -96,3 +99,11 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
     )
     assert named or page == "README.md"
     assert [one for one in sorted(named) if not (ROOT / one).exists()] == []
+
+
+def test_messages_stand_with_what_to_do_under_their_exit_code() -> None:
+    text = messages.message_tables()
+    usage = text.partition("### Exit code 2\n")[2].partition("\n### ")[0]
+    assert "| Family cpu has no ROCm to package. | Choose a GPU family with --gpu-family. |" in usage
+    assert text.count("\n| ") > 300
+    assert "| … | … |" not in text

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install import devices, parse_requirements
-from ci.install.devices import Devices, devices_for, known_offers
+from ci import install
+from ci.install import Devices, devices_for, known_offers, parse_requirements
 from core.errors import MissingInputError, RocmError
 from core.packages import Offer
 from core.packages.sources import PackageSource
@@ -58,13 +58,13 @@ def test_targets_are_those_named_those_here_or_the_familys(
     targets: Sequence[str],
     exact: Any,
 ) -> None:
-    monkeypatch.setattr(devices, "detect", lambda: here)
+    monkeypatch.setattr(install, "detect", lambda: here)
     found = devices_for(parse_requirements([packages]), family)
     assert (found.targets, found.exact) == (targets, exact)
 
 
 def test_what_is_fetched_is_for_any_machine_of_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "detect", lambda: ("gfx1101",))
+    monkeypatch.setattr(install, "detect", lambda: ("gfx1101",))
     assert devices_for((), FAMILY, here=False) == Devices(family=FAMILY, targets=ALL)
 
 

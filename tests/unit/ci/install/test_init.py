@@ -9,9 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from ci import install
-from ci.install import MARKER, Chosen, Wanted, choose, install_chosen, others_index
+from ci.install import MARKER, Chosen, Devices, Wanted, choose, install_chosen, others_index
 from ci.install.dependencies import mirror
-from ci.install.devices import Devices
 from core import process
 from core.env import Installed, installer
 from core.env.installer import Sources

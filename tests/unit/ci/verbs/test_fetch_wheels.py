@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.install.devices import Devices
+from ci.install import Devices
 from ci.verbs import fetch_wheels
 from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
 from core.cli import Verb, main

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci import install
-from ci.install import Chosen, devices
+from ci.install import Chosen
 from ci.verbs import setup_venv
 from core.cli import Verb, main
 from core.env.installer import Sources
@@ -52,7 +52,7 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(setup_venv, "planned", lambda *_, **__: Target())
     monkeypatch.setattr(setup_venv, "install_chosen", install_chosen)
     monkeypatch.setattr(setup_venv, "choose", choose)
-    monkeypatch.setattr(devices, "detect", lambda: ())
+    monkeypatch.setattr(install, "detect", lambda: ())
     for module in (sources, install):
         monkeypatch.setattr(module, "configured", Sources)
     for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.archive import Edited, Made, Member, compression
 from core.archive.compression import Workers
-from core.archive.zip_writer import HashingStream, ZipWriter
+from core.archive.zips import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
 
 if TYPE_CHECKING:

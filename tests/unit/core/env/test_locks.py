@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.cli.options import ROOT, Common
-from core.env.locks import TORCH_TESTS, kept, locked_call, parse_lock, subset, target_lock, without
+from core.env.installer import TORCH_TESTS, kept, locked_call, parse_lock, subset, target_lock, without
 from core.errors import DataError
 from tests.unit.target_samples import target_in
 

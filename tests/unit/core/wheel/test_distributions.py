@@ -67,25 +67,6 @@ def test_only_the_local_run_takes_other_bytes(
     assert store.digest(one.key.replace("local", "17")) == files.sha256(first)
 
 
-def test_a_group_is_listed_by_name_and_version_and_nothing_else(
-    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
-) -> None:
-    for version in ("2.10.0", "2.9.0", "2.10.0a0"):
-        distributions.publish(store, CI, "g", make_wheel(tmp_path, "torch", version))
-    distributions.publish(store, CI, "g", make_wheel(tmp_path, "apex", "1.0"))
-    distributions.publish(store, CI, "other", make_wheel(tmp_path, "triton", "1.0"))
-    store.put_bytes(f"{CI.python_prefix('g')}/index.html", b"")
-    store.put_bytes(f"{CI.python_prefix('g')}/simple/torch/torch-9.9-py3-none-any.whl", b"")
-    listed = distributions.in_run(store, CI, "g")
-    assert [(one.name, str(one.version)) for one in listed] == [
-        ("apex", "1.0"),
-        ("torch", "2.9.0"),
-        ("torch", "2.10.0a0"),
-        ("torch", "2.10.0"),
-    ]
-    assert all(one.is_wheel for one in listed)
-
-
 def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(
     store: DirectoryStore, tmp_path: Path
 ) -> None:

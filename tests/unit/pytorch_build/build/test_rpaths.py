@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from core import process
 from core.wheel import parse_wheel_name
 from core.wheel.record import verify_record
-from pytorch_build.build.rpaths import planned, rocm_folders, search_paths, set_search_paths
-from pytorch_build.check.policy import load_policy, matches
+from pytorch_build.build.stage import planned, rocm_folders, search_paths, set_search_paths
+from pytorch_build.check import load_policy, matches
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import Binary, read_members
 from tests.unit.pytorch_build.check.conftest import write_wheel

@@ -7,8 +7,15 @@ import pytest
 
 from core.data import load_toml
 from core.errors import CheckError, DataError
-from pytorch_build.check import Finding, collapsed, findings_json, findings_table, ordered, require_no_errors
-from pytorch_build.check.policy import Policy
+from pytorch_build.check import (
+    Finding,
+    Policy,
+    collapsed,
+    findings_json,
+    findings_table,
+    ordered,
+    require_no_errors,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

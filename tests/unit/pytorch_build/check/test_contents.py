@@ -9,10 +9,9 @@ from packaging.version import Version
 
 from core.binaries.elf import ElfFacts
 from core.errors import DataError
-from pytorch_build.check import Expectation, contents
+from pytorch_build.check import Expectation, Policy, SizeLimit, contents, load_policy
 from pytorch_build.check import contents as checks
 from pytorch_build.check.contents import expectations, fits
-from pytorch_build.check.policy import Policy, SizeLimit, load_policy
 from tests.unit.pytorch_build.check.conftest import make_view
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.check import DeviceFacts, Expectation, device_code
+from pytorch_build.check import DeviceFacts, Expectation, Policy, device_code, load_policy
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.device_code import PORTABLE, file_facts, is_asked_for, is_covered
-from pytorch_build.check.policy import Policy, load_policy
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, make_view, plain_bundle
 
 if TYPE_CHECKING:

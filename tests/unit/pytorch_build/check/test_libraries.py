@@ -7,8 +7,7 @@ import pytest
 
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
-from pytorch_build.check import libraries
-from pytorch_build.check.policy import Policy, Provider, load_policy
+from pytorch_build.check import Policy, Provider, libraries, load_policy
 from tests.unit.pytorch_build.check.conftest import elf_file, make_view
 
 if TYPE_CHECKING:

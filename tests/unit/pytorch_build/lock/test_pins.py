@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
-from pytorch_build.lock import pins
+from pytorch_build.lock import versions
 from pytorch_build.sources.git import is_commit
 
 SHA = "267d3973d0774ada55eaf1092a82c0d2a9bba78d"
@@ -24,9 +24,9 @@ commits = st.text("0123456789abcdef", min_size=40, max_size=40)
 
 
 def test_reads_the_rows_of_the_field() -> None:
-    rows = pins.parse_related_commits(FIELD, "related_commits")
+    rows = versions.parse_related_commits(FIELD, "related_commits")
     assert list(rows) == ["apex", "torchvision"]
-    assert pins.parse_related_commits(f"centos|p|apex|b|{SHA}|sample:apex\n", "f") == {}
+    assert versions.parse_related_commits(f"centos|p|apex|b|{SHA}|sample:apex\n", "f") == {}
     assert rows["torchvision"][2:] == ("torchvision", "main", OTHER, "https://github.com/pytorch/vision")
 
 
@@ -44,27 +44,27 @@ def test_reads_the_rows_of_the_field() -> None:
 )
 def test_malformed_lines_are_refused_by_number(line: str, said: str) -> None:
     with pytest.raises(SourceError, match=rf"related_commits of x, line 6: .*{said}"):
-        pins.parse_related_commits(FIELD + line, "related_commits of x")
+        versions.parse_related_commits(FIELD + line, "related_commits of x")
 
 
 @pytest.mark.parametrize("system", ["ubuntu", "centos"])
 def test_rows_that_conflict_are_refused(system: str) -> None:
     text = FIELD + f"{system}|pytorch|apex|master|{OTHER}|https://github.com/ROCm/apex\n"
     with pytest.raises(SourceError, match="lines 1 and 6 name different commits of apex"):
-        pins.parse_related_commits(text, "f")
+        versions.parse_related_commits(text, "f")
 
 
 @given(st.dictionaries(words, st.tuples(words, commits, words), min_size=1))
 def test_rows_come_back_as_written(rows: dict[str, tuple[str, str, str]]) -> None:
     text = "\n".join(f"ubuntu|pytorch| {p} |{b}|{c}|{o}" for p, (b, c, o) in rows.items())
-    read = pins.parse_related_commits(text, "f")
+    read = versions.parse_related_commits(text, "f")
     assert {p: (row.branch, row.commit, row.origin) for p, row in read.items()} == rows
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused_by_our_own_error(text: str) -> None:
     try:
-        rows = pins.parse_related_commits(text, "f")
+        rows = versions.parse_related_commits(text, "f")
     except SourceError:
         return
     assert all(is_commit(row.commit) for row in rows.values())
@@ -72,19 +72,19 @@ def test_any_text_is_read_or_refused_by_our_own_error(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "main\n", SHA[:39], f"{SHA}\n{SHA}\n", SHA.upper()])
 def test_commit_pin_is_one_commit(text: str) -> None:
-    assert pins.parse_commit_pin(f"{SHA}\n", "triton.txt") == SHA
+    assert versions.parse_commit_pin(f"{SHA}\n", "triton.txt") == SHA
     with pytest.raises(SourceError, match=r"^triton\.txt: expected one commit"):
-        pins.parse_commit_pin(text, "triton.txt")
+        versions.parse_commit_pin(text, "triton.txt")
 
 
 @pytest.mark.parametrize(
     ("text", "version"), [("2.6.0a0\n", "2.6.0a0"), (" 3.6.0 ", "3.6.0"), ("2.10.0.a0", "2.10.0a0")]
 )
 def test_versions_are_normalised(text: str, version: str) -> None:
-    assert pins.parse_version(text, "version.txt") == version
+    assert versions.parse_version(text, "version.txt") == version
 
 
 @pytest.mark.parametrize("text", ["", "two", "2.6.0a0+git1234", "2.6\n2.7\n"])
 def test_other_version_files_are_refused(text: str) -> None:
     with pytest.raises(SourceError, match=r"^version\.txt: "):
-        pins.parse_version(text, "version.txt")
+        versions.parse_version(text, "version.txt")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
-from pytorch_build.lock.plan import complete, outputs, refuse_collisions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from pytorch_build.lock.stored import complete, outputs, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
 from tests import plans
 from tests.plans import plan

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from core.errors import WheelError
 from pytorch_build.build.plans.torch import rocm_init_text
-from pytorch_build.standalone.texts import (
+from pytorch_build.standalone.fat import (
     Licenses,
     Loader,
     patched_torch_init,

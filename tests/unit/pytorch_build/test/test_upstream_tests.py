@@ -106,10 +106,17 @@ def test_a_repository_is_known_by_its_commit_and_a_hipified_one_by_upstreams(tmp
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "upstream")
     upstream = git("rev-parse", "HEAD")
-    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="2.9.1", commit=upstream)
+    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="2.9.1", commit=upstream, head=upstream)
     git("tag", "THEROCK_UPSTREAM_DIFFBASE")
     git("commit", "-q", "--allow-empty", "-m", "DO NOT SUBMIT: HIPIFY")
-    assert own_tree(tmp_path).commit == upstream
+    hipified = own_tree(tmp_path)
+    assert hipified.commit == upstream
+    for built_from in (
+        upstream,
+        git("rev-parse", "HEAD"),
+    ):  # by checkout's builds, and as a tree of one's own
+        assert not mismatch(torch(built_from), hipified)
+    assert mismatch(torch(TWO), hipified)
 
 
 @pytest.fixture

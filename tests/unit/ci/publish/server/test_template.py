@@ -262,7 +262,7 @@ def test_no_alias_of_yaml_is_in_it_as_cloudformation_reads_none() -> None:
 
 
 def test_the_documented_days_are_the_data() -> None:
-    text = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     table = text.partition("## Retention")[2].partition("What goes or stays")[0]
     said = {"30 days": 30, "120 days": 120, "52 weeks": 364, "2 years": 730, "for ever": None}
     for line in re.findall(r"^\| (`.*) \|$", table, re.MULTILINE):

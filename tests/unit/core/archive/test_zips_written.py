@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.archive import Member, zip_writer
-from core.archive.zip_reader import span_of
-from core.archive.zip_writer import HashingStream, ZipWriter
+from core.archive import Member, zips
+from core.archive.zips import HashingStream, ZipWriter, span_of
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ def test_an_archive_that_is_cut_off_meanwhile_is_named(tmp_path: Path) -> None:
 
 def test_archives_beyond_four_gigabytes_are_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The limits shrink instead of the file growing: readers go by the markers, not by the sizes.
-    monkeypatch.setattr(zip_writer, "_U16", 1)
+    monkeypatch.setattr(zips, "_U16", 1)
     content = [Member(name=f"m{number}", source=b"x" * number) for number in range(5)]
     path = tmp_path / "z.zip"
     with path.open("wb") as raw:
-        stream = zip_writer.HashingStream(raw)
-        archive = zip_writer.ZipWriter(stream)
+        stream = zips.HashingStream(raw)
+        archive = zips.ZipWriter(stream)
         archive.add(content)
         archive.finish()
     data = path.read_bytes()

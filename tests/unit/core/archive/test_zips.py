@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.archive import zip_reader
-from core.archive.zip_reader import MemberError, MemberStream, Span, chunks, span_of, unsafe_kind, unsafe_path
+from core.archive import zips
+from core.archive.zips import MemberError, MemberStream, Span, chunks, span_of, unsafe_kind, unsafe_path
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_members_larger_than_a_chunk() -> None:
     data = bytes(range(256)) * 20_000
     pieces = list(chunks(*member(data, deflated(data))))
     assert b"".join(pieces) == data
-    assert max(map(len, pieces)) <= zip_reader.CHUNK
+    assert max(map(len, pieces)) <= zips.CHUNK
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_kinds(mode: int, flags: int, why: str) -> None:
 
 
 def test_folders_are_no_archives(tmp_path: Path) -> None:
-    with pytest.raises(WheelError, match="could not be read"), zip_reader.opened(tmp_path):
+    with pytest.raises(WheelError, match="could not be read"), zips.opened(tmp_path):
         pass
 
 
@@ -149,7 +149,7 @@ def test_reads_at_any_places_give_what_a_file_gives(
     reads: Sequence[tuple[int, int]], kept: int, method: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zip_reader, "KEPT", kept)
+        patch.setattr(zips, "KEPT", kept)
         plain = io.BytesIO(DATA)
         with MemberStream(*archive(Path(folder), method)) as stream:
             for offset, size in reads:

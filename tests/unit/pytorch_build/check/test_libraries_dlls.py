@@ -7,8 +7,7 @@ import pytest
 from packaging.tags import parse_tag
 
 from core.errors import MissingInputError
-from pytorch_build.check import Expectation, dlls
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check import Expectation, libraries, load_policy
 from pytorch_build.check.run import check_wheel
 from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
@@ -169,11 +168,11 @@ def test_device_code_of_a_dll_counts(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_machine_gets_a_dll_from(name: str, origin: str) -> None:
-    assert dlls.origin(name, load_policy().windows) == origin
+    assert libraries.origin(name, load_policy().windows) == origin
 
 
 def test_windows_on_arm_has_dlls_of_its_own() -> None:
-    amd, arm = dlls.system_dlls("amd64")[0], dlls.system_dlls("arm64")[0]
+    amd, arm = libraries.system_dlls("amd64")[0], libraries.system_dlls("arm64")[0]
     assert "kernel32.dll" in amd & arm
     assert amd != arm
 
@@ -188,12 +187,12 @@ def test_windows_on_arm_has_dlls_of_its_own() -> None:
     ],
 )
 def test_a_wheels_tags_say_which_python_it_may_be_linked_to(tags: str, names: set[str]) -> None:
-    assert dlls.python_dlls(parse_tag(tags)) == names
+    assert libraries.python_dlls(parse_tag(tags)) == names
 
 
 def test_a_tool_without_its_lock_says_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "delvewheel", None)
-    dlls.system_dlls.cache_clear()
+    libraries.system_dlls.cache_clear()
     with pytest.raises(MissingInputError, match="delvewheel"):
-        dlls.system_dlls("amd64")
-    dlls.system_dlls.cache_clear()
+        libraries.system_dlls("amd64")
+    libraries.system_dlls.cache_clear()

@@ -7,8 +7,7 @@ import pytest
 
 from core.binaries.pe import read_needs
 from pytorch_build.check.bundles import read_bundles
-from pytorch_build.split.formats import PeLibrary
-from pytorch_build.split.library import AlreadySplitError, SplitError
+from pytorch_build.split.library import AlreadySplitError, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
 from tests.unit.pytorch_build.check.conftest import plain_bundle
 
