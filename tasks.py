@@ -52,6 +52,7 @@ _TREE_HELP = {
         name.replace("_", "-"): "with a changed tree: where ROCm comes from, as for a build" for name in _ROCM
     },
 }
+_TARGET = ("run_id", "store", "refs_file", "force", "rocm_layout")
 _EVENT_HELP = {
     "event": "plan as for this event and run every job of the plan: pull_request, push, schedule",
     "label": "a label of the pull request; repeatable",
@@ -150,9 +151,7 @@ def ci(
             names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "refs-file": refs_file}
             names["input"] = f"pytorch_python_versions={python}" if python else ""
             words += [f"--{name}={value}" for name, value in names.items() if value]
-            target = flow.jobs.Target(
-                run_id=run_id, store=store, refs_file=refs_file, force=force, rocm_layout=rocm_layout
-            )
+            target = flow.jobs.Target(**{one: given[one] for one in _TARGET})
             flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
 
 

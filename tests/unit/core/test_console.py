@@ -152,7 +152,7 @@ def test_what_people_copy_from_a_table_stands_whole_at_any_width(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("A_TOKEN", "swordfish")
-    digest, command = "2d77974c28b0" * 5, "pip install --find-links /work/out/index.html torch"
+    digest, command = "2d77974c28b0" * 5, "pip install --find-links /out/index.html torch"
     rows = [(WHEEL, "29.1 KiB", "", digest, command), ("b.whl", "2 B", "3.1", "00", "swordfish [b]")]
     console.table(("file", "size", "seconds", "sha256", "again"), rows, title="made")
     lines = capsys.readouterr().err.splitlines()
