@@ -51,7 +51,7 @@ class Transfer(console.Step):
 
     def finish(self, name: str, length: int) -> None:
         """Report a file that is done."""
-        self.hear(name)
+        self._heard = name
         if console.echoes():
             console.detail(f"{name}  {console.size(length)}")
 

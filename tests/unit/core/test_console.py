@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,10 +40,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "mode", lambda: "terminal")
 
 
-@pytest.fixture
-def took_65_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((0.0, 65.0))
-    monkeypatch.setattr(time, "monotonic", lambda: next(times, 65.0))
+@pytest.fixture(name="clock")
+def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, which passes as a test says."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
 
 
 def test_output_is_read_by_github_on_a_terminal_or_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,18 +104,19 @@ def test_lines_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("f\n", "a\nb\nc\nwarning: d\nerror: e\n")
 
 
-@pytest.mark.usefixtures("took_65_seconds")
-def test_a_group_ends_with_its_duration_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.group("checkout"):
-        console.say("inside")
-    assert capsys.readouterr().err == "inside\n── checkout: 1 min 05 s\n"
-
-
-@pytest.mark.usefixtures("github", "took_65_seconds")
-def test_a_group_folds_in_github_also_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="broken"), console.group("checkout"):
-        raise ValueError("broken")
-    assert capsys.readouterr().err == "::group::checkout\n::endgroup::\ncheckout: failed after 1 min 05 s\n"
+@pytest.mark.parametrize("mode", ["plain", "github"])
+def test_a_group_ends_with_its_duration_and_a_fold_has_no_folds_inside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, mode: Mode
+) -> None:
+    monkeypatch.setattr(console, "mode", lambda: mode)
+    with suppress(ValueError), console.group("outer"):
+        with console.group("inner"):
+            console.say("said")
+            clock.now += 65
+        raise ValueError("x")
+    plain = "said\n── inner: 1 min 05 s\n── outer: failed after 1 min 05 s\n"
+    fold = f"::group::outer\n── inner\n{plain}".replace("── outer", "::endgroup::\nouter")
+    assert capsys.readouterr().err == (fold if mode == "github" else plain)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +136,10 @@ def test_sizes(count: int, said: str) -> None:
 
 
 def test_a_table_in_a_log_is_aligned_and_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    console.table(("file",), [], title="no rows, no table")
     console.table(("file", "size"), [("a" * 150, "1 B"), ("b", "2 B")], title="made")
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["made", "file" + " " * 148 + "size", "a" * 150 + "  1 B", "b" + " " * 151 + "2 B"]
-
-
-def test_a_table_without_rows_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    console.table(("file",), [], title="made")
-    assert capsys.readouterr().err == ""
 
 
 WHEEL = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp311-cp311-linux_x86_64.whl"
@@ -211,7 +212,7 @@ def test_elsewhere_an_annotation_is_a_line_with_its_place(capsys: pytest.Capture
     assert capsys.readouterr().err == "warning: a.py:3: Build: slow\nnotice: new\n"
 
 
-@pytest.mark.usefixtures("github", "took_65_seconds")
+@pytest.mark.usefixtures("github")
 def test_what_is_printed_commands_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     console.say("name\n  ::add-path::/evil\nx ##[error]y")
     with console.group("a\n::error::b"):
@@ -244,19 +245,6 @@ def test_a_summary_stays_below_what_github_shows(tmp_path: Path, monkeypatch: py
     assert set(text.splitlines()) == {"| ä row |", "", "… cut here: GitHub shows no summary beyond 1 MiB."}
 
 
-class Clock:
-    """The time, which passes as a test says."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-
-
-@pytest.fixture(name="clock")
-def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("line", "reached"),
     [
@@ -274,7 +262,9 @@ def test_how_far_a_tool_is_comes_from_what_it_prints(line: str, reached: str) ->
     assert step.reached == reached
 
 
-def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(clock: Clock) -> None:
+def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(clock: SimpleNamespace) -> None:
+    with console.as_last_time(600, [95]):
+        known = console.Step("as last time")
     step = console.Step("build torch")
     step.hear("[1/100] a")
     clock.now += 8
@@ -284,19 +274,14 @@ def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(cloc
     assert step.words == "build torch  8.0 s  [5/100]  about 2 min 32 s left"
     step.hear("[1/10] another graph")
     assert step.left == 0
-    with console.as_last_time(600, [95]):
-        clock.now += 60
-        step = console.Step("build torch")
-        assert step.left == 540
-        step.hear("[4/100] as many commands")
-        assert step.left == 540
-        clock.now += 8
-        step.hear("[4/12] few of them")  # an edit
-        assert step.left == 16
-        clock.now += 600
-        step.hear("[6/100] slower than last time")
-        assert step.left > 0
-    assert console.Step("other").left == 0
+    known.hear("[4/100] as many commands")
+    assert known.left == 592
+    clock.now += 8
+    known.hear("[4/12] few of them")  # an edit
+    assert known.left == 16
+    clock.now += 600
+    known.hear("[6/100] slower than last time")
+    assert 0 < known.left < 10_000
 
 
 @pytest.mark.usefixtures("terminal")
@@ -309,7 +294,7 @@ def test_a_live_line_has_no_secret_no_control_and_the_width(monkeypatch: pytest.
 
 @pytest.mark.parametrize("mode", ["plain", "github"])
 def test_a_log_gets_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: Clock, mode: Mode
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, mode: Mode
 ) -> None:
     monkeypatch.setattr(console, "mode", lambda: mode)
     monkeypatch.setattr(console, "_TICK", 60)  # the thread's turn never comes
@@ -324,13 +309,3 @@ def test_a_log_gets_a_line_now_and_then(
     beats = [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
     assert len(beats) == (25 if mode == "plain" else 0)
     assert not beats or beats[0] == "… build torch  1 min 00 s  [9/10]  about 6.7 s left"
-
-
-@pytest.mark.usefixtures("github")
-def test_a_fold_has_no_folds_inside_and_a_failed_group_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="x"), console.group("outer"), console.group("inner"):
-        raise ValueError("x")
-    lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if line.startswith("::")] == ["::group::outer", "::endgroup::"]
-    assert lines[1] == "── inner"
-    assert "failed after" in lines[-1]

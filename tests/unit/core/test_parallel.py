@@ -54,25 +54,18 @@ def test_no_more_than_asked_run_at_once() -> None:
     assert 1 < most <= 3
 
 
-@pytest.mark.parametrize("mode", ["terminal", "plain", "github"])
+@pytest.mark.parametrize(("mode", "lines"), [("terminal", 1), ("plain", 1), ("github", 7)])
 def test_any_thread_may_report_of_a_transfer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: console.Mode
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: console.Mode, lines: int
 ) -> None:
     monkeypatch.setattr(console, "mode", lambda: mode)
-    monkeypatch.setenv("COLUMNS", "80")
     with transfer("Fetching [all]", size=400) as shown:
 
-        def report() -> None:
+        def report(name: str) -> None:
             shown.advance(150)
             shown.advance(-50)
-            shown.finish("part", 100)
+            shown.finish(name, 100)
 
-        threads = [threading.Thread(target=report) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        each(report, ["[9/9] odd name", "b", "c", "d"])
         assert shown.words.startswith("Fetching [all]  0.0 s  400 B of 400 B")
-    said = capsys.readouterr().err
-    assert said.count("\n") == {"terminal": 1, "plain": 1, "github": 7}[mode]
-    assert ("part  100 B" in said) is (mode == "github")
+    assert capsys.readouterr().err.count("\n") == lines
