@@ -304,7 +304,7 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
 
     def called(call: Call, title: str, env: Mapping[str, str]) -> bool:
         quiet = bool(failed) and call.sessions == jobs.JOBS["summary"]
-        with console.group(title):
+        with console.group(title, fold=together or quiet):  # nox's stages have folds of their own
             if not (together or quiet):
                 with suppress(ProcessError):
                     process.run(command(call), cwd=root, env=env, quiet=True)

@@ -273,7 +273,8 @@ class _Screen:
     def _draw(self, lines: list[str]) -> None:
         if lines != self._drawn:
             up = "\033[A" * (len(self._drawn) - 1)
-            sys.stderr.write((f"\r{up}\033[J" if self._drawn else "") + "\n".join(lines))
+            # to the line's begin, where the ^C of a user breaks no line
+            sys.stderr.write((f"\r{up}\033[J" if self._drawn else "") + "\n".join(lines) + "\r" * bool(lines))
             sys.stderr.flush()
             self._drawn = lines
 
@@ -317,10 +318,10 @@ def covered() -> Iterator[None]:
 
 
 @contextmanager
-def group(title: str, step: Step | None = None) -> Iterator[Step]:
-    """Show a step, and print how long it took; fold what is printed inside in GitHub Actions."""
+def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterator[Step]:
+    """Show a step, and print how long it took; `fold` what is printed inside in GitHub Actions."""
     step = step or Step(title)
-    folds = mode() == "github" and not SCREEN.folded  # GitHub knows no folds in folds
+    folds = fold and mode() == "github" and not SCREEN.folded  # GitHub knows no folds in folds
     if folds:
         SCREEN.folded = True
         _write_raw(_command("group", mask(title)))

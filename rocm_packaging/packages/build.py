@@ -88,7 +88,7 @@ def build(request: BuildRequest) -> BuiltPackages:
 
 def _runtime_wheel(output: wheels.Output, runtime: RuntimePlan, work: Path, template: bytes) -> WrittenFile:
     folder = work / f"{runtime.kind}-{runtime.family}"
-    with console.group(f"pack {runtime.folder} of {runtime.family}"):
+    with console.group(f"pack {runtime.folder} {runtime.family}".rstrip()):
         members = [_member(file, folder, template) for file in runtime.payload.files.values()]
         return wheels.runtime_wheel(output, runtime, members)
 

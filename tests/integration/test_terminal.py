@@ -59,7 +59,7 @@ def on_a_terminal(tree: Path, *words: str, stop: str = "", **changes: str) -> st
 
 def frames(said: str) -> list[tuple[list[str], list[str]]]:
     """Return what was printed and what was live each time, up to where the live lines were erased."""
-    text, *rest = re.split(r"\r((?:\x1b\[A)*)\x1b\[J", said)
+    text, *rest = re.split(r"\r\r((?:\x1b\[A)*)\x1b\[J", said)
     found = []
     for up, following in zip(rest[::2], rest[1::2], strict=True):
         lines, live = text.split("\r\n"), 1 + up.count("A")
@@ -100,7 +100,7 @@ def test_an_interrupt_leaves_a_clean_terminal(tree: Path) -> None:
     ended = re.search(r"── build one: failed after [\d.]+ s\r\n", said)
     assert ended is not None
     assert "\x1b" not in said[ended.end() :]
-    assert "\x1b[?25l" not in said
+    assert "\r^C\r\x1b[J" in said  # where it breaks no line
 
 
 @pytest.mark.parametrize(
