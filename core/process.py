@@ -104,7 +104,11 @@ def run(
     said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()
     start = log.stat().st_size if log and log.is_file() else 0
-    with _announced(said, _name([Path(words[0]).name, *words[1:]]), quiet=quiet) as step:
+    title, at_work = _name([Path(words[0]).name, *words[1:]]), console.STEP.get()
+    with nullcontext(at_work) if at_work else console.group(title, fold=log is not None) as step:
+        step.hear(said)
+        if console.echoes() or (console.mode() == "plain" and not quiet):
+            console.detail(said)
         if log:
             log.parent.mkdir(parents=True, exist_ok=True)
             process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -120,17 +124,6 @@ def run(
 
             problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
         raise problem
-
-
-@contextmanager
-def _announced(said: str, title: str, *, quiet: bool) -> Iterator[Step]:
-    """Print a command where its output is to follow or none does; yield the step that hears what it says."""
-    at_work = console.STEP.get()
-    with nullcontext(at_work) if at_work else console.group(title) as step:
-        step.hear(said)
-        if console.echoes() or (console.mode() == "plain" and not quiet):
-            console.detail(said)
-        yield step
 
 
 def capture(
