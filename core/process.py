@@ -116,14 +116,14 @@ def run(
         else:
             with console.covered():
                 returncode, tail = _wait(_start(words, cwd, env)), ""
-    if returncode != 0:
-        ended = f"{_name(words)} ended with {status(returncode)}."
-        problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
-        if log:
-            from core.causes import in_log  # no part of the server
+        if returncode != 0:
+            ended = f"{_name(words)} ended with {status(returncode)}."
+            problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
+            if log:
+                from core.causes import in_log  # no part of the server
 
-            problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
-        raise problem
+                problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
+            raise problem
 
 
 def capture(

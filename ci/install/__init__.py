@@ -244,8 +244,9 @@ def install_chosen(
     if chosen.ours:
         family = wanted.devices.sdk_family(wanted.offers)
         calls.append(pinned_call(wanted.locks, chosen.ours, ours, family=family))
-    for call in calls:
-        installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
+    with console.group(f"environment {target.prefix.name}"):
+        for call in calls:
+            installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     planned = {one.distribution: one.version for one in chosen.ours}
     if strangers := installer.require_planned(target, planned, more=True):
         console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
