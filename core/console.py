@@ -396,11 +396,15 @@ def _stacked(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator
     """Write a row below its first cell, as many cells a line as fit; a long one stands on one of its own."""
     yield row[0]
     line = ""
-    for said in (f"{name} {cell}".strip() for name, cell in zip(columns[1:], row[1:], strict=True) if cell):
+    for name, cell in (one for one in zip(columns[1:], row[1:], strict=True) if one[1]):
+        said = f"{name} {cell}".strip()
         if line and len(line) + len(said) + 2 > width:
             yield line
             line = ""
-        line = f"{line}  {said}"
+        if len(said) + 2 > width:  # the terminal breaks it, and what is copied has no name before it
+            yield from (f"  {name}", cell)
+        else:
+            line = f"{line}  {said}"
     if line:
         yield line
 

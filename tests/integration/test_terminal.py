@@ -87,7 +87,7 @@ def test_steps_side_by_side_have_a_line_each_and_leave_whole_ones(tree: Path, wi
     assert any(re.search(rf"  \[\d+/{COUNT}\]  about ", line) for line in live)
     printed = [line for lines, _ in seen for line in lines if line]
     assert sorted(line.partition(":")[0] for line in printed[:2]) == ["── build one", "── build two"]
-    assert printed[2:] == [WHEEL, f"  sha256 {'0' * 64}"]
+    assert printed[2:] == [WHEEL, *(["  sha256", "0" * 64] if width < 70 else [f"  sha256 {'0' * 64}"])]
     assert "\x1b[?25l" not in said  # the cursor is there
     for name in ("one", "two"):
         log = (tree / f"{name}.log").read_text()
