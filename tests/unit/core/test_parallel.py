@@ -32,6 +32,7 @@ def test_the_first_error_stops_what_has_not_begun() -> None:
         begun.append(item)
         if item == 0:
             raise ValueError("the first")
+        threading.Event().wait(0.002)  # so that a busy machine sees the error before the last item
 
     with pytest.raises(ValueError, match="the first"):
         each(action, range(1000), jobs=1)
