@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import logging
 import os
 import subprocess
 import sys
-import tempfile
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,22 @@ def cells_of(matrix: str) -> dict[str, Any]:
     return sys.exit(answer.returncode) if answer.returncode else dict(json.loads(answer.stdout))
 
 
+VERBOSE = bool(os.environ.get("VERBOSE_OUTPUT") or {"-v", "--verbose"} & {*sys.argv})
+
+
+def tells(record: logging.LogRecord) -> bool:
+    """Leave out of nox's lines those that say what the next or the last one says, too."""
+    said = record.getMessage()
+    # a flow's table has the result of its job
+    again = (": success", "was successful") if "FAILURE_FILE" in os.environ else (": success",)
+    passed = said.startswith(("* ", "Session ")) and any(one in said for one in again)
+    told = ("Creating ", "Reusing ", "Ran ", f"Command {sys.executable} -m")
+    return not passed and not said.startswith(told)
+
+
+if not VERBOSE:
+    logging.getLogger("nox").addFilter(tells)
+
 SESSIONS = Path(__file__).with_name("sessions.toml")
 PARAMETERS = ("torch_ref", "gpu_family", "config", "shard")
 MATRIX = os.environ.get("MATRIX", "")
@@ -62,16 +78,12 @@ def stage(name: str, row: dict[str, Any]) -> None:
         own = session.virtualenv.venv_backend != "none"
         python = [f"--python={Path(session.bin, 'python')}"] if own else []
         words = (sys.executable, "-m", *row["call"].split(), *options, *python, *session.posargs)
-        with tempfile.TemporaryDirectory() as folder:
-            failure = Path(os.environ.get("FAILURE_FILE") or Path(folder, "failure.txt"))
-            failure.unlink(missing_ok=True)
-            try:
-                env = {"FAILURE_FILE": str(failure)}
-                session.run(*words, env=env, external=True, interrupt_timeout=30, terminate_timeout=10)
-            except CommandFailed:
-                if failure.is_file():  # so that the last line is of use
-                    session.error(failure.read_text(encoding="utf-8"))
-                raise
+        env = {"VERBOSE_OUTPUT": "1"} if VERBOSE else {}
+        waits: dict[str, Any] = {"interrupt_timeout": 30, "terminate_timeout": 10}
+        try:
+            session.run(*words, env=env, external=True, log=VERBOSE, **waits)
+        except CommandFailed as problem:  # it has said why, so its words are not repeated
+            session.error(f"{name} ended with status {problem.return_code}")
 
     function.__doc__ = row["about"]
     cells = row.get("cells", False)

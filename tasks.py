@@ -31,6 +31,7 @@ _HELP = {
     "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
     "force": "do the work although nothing has changed",
     "dry-run": "say what would be done",
+    "verbose": "print all that tools say, not only into logs",
 }
 # a changed tree's option is that of its build, and leads to a run of its own
 _TREES = {
@@ -73,15 +74,17 @@ _RELEASE_HELP = {
     "rocm-layout": _HELP["rocm-layout"],
     "input": _INPUT,
     "dry-run": "print the plan, and the chain of nox calls",
+    "verbose": _HELP["verbose"],
     **_GRAPH_HELP,
 }
 
 
 @contextmanager
-def _flow() -> Iterator[ModuleType]:
+def _flow(*, verbose: bool = False) -> Iterator[ModuleType]:
     """Load the flows; print an error as the front doors do, and end with its code."""
     from ci import flow
 
+    console.SCREEN.verbose = verbose
     try:
         yield flow
     except FatalError as problem:
@@ -102,6 +105,7 @@ def ci(
     rocm_layout: str = "",
     force: bool = False,
     dry_run: bool = False,
+    verbose: bool = False,
     event: str = "",
     label: list[str] | None = None,
     changed: list[str] | None = None,
@@ -123,7 +127,7 @@ def ci(
     given = dict(locals())
     trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
     rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
-    with _flow() as flow:
+    with _flow(verbose=verbose) as flow:
         common = Common(
             config_file=(own := use_config_file(Path(config_file) if config_file else None)),
             torch_ref=torch_ref,
@@ -167,9 +171,10 @@ def release(
     jobs: int = 1,
     keep_going: bool = False,
     dry_run: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Build, test and promote the release matrix of this platform, as the release workflows do."""
-    with _flow() as flow:
+    with _flow(verbose=verbose) as flow:
         target = flow.jobs.Target(
             run_id=run_id, store=store, distribution_store=distribution_store, rocm_layout=rocm_layout
         )

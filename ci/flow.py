@@ -324,10 +324,10 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
 
     def called(call: Call, title: str, env: Mapping[str, str]) -> bool:
         quiet = bool(failed) and call.sessions == jobs.JOBS["summary"]
-        with console.group(title):
+        with console.group(title, fold=together or quiet):  # nox's stages have folds of their own
             if not (together or quiet):
                 with suppress(ProcessError):
-                    process.run(command(call), cwd=root, env=env)
+                    process.run(command(call), cwd=root, env=env, quiet=True)
                     return True
                 return False
             done = process.capture(command(call), cwd=root, env=env, check=False)
@@ -341,9 +341,11 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
-            env = process.inherited(MATRIX=None, **{FAILURE_FILE: str(note)})
+            verbose = {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
+            env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note)})
             for call in job.calls:
-                if not called(call, f"{job.name}: {' '.join(call.sessions)}", env):
+                more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
+                if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):
                     failed.append(job.name)
                     raise ProcessError(_why(call, note), returncode=1)
 
@@ -368,7 +370,7 @@ def command(call: Call) -> list[str]:
 def show(outcomes: Sequence[Outcome]) -> None:
     """Print the table that a flow ends with, and fail if a job did."""
     rows = [
-        (one.name, one.result, console.duration(one.seconds), one.why.splitlines()[0] if one.why else "")
+        (one.name, one.result, console.duration(one.seconds), one.why if one.result == "left out" else "")
         for one in outcomes
     ]
     console.table(("job", "result", "time", "why"), rows, title="Jobs")

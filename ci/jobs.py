@@ -332,7 +332,7 @@ def ref_jobs(
         Call(sessions=tuple(sessions), python=python, posargs=(*posargs, *words))
         for words, sessions in groupby(chain, key=lambda one: more.get(one, ()))
     )
-    page = Call(sessions=(report,), python=python, posargs=tuple(posargs))
+    page = Call(sessions=(report,), python=python, posargs=(*posargs, "--brief"))
     return (
         Job(name=name, stage="build_pytorch", calls=calls),
         Job(name=report, stage="summary", calls=(page,), needs=(name,), tolerant=True),

@@ -7,7 +7,7 @@ further than needed: up to the first line whose row has rank 1.
 from __future__ import annotations
 
 import os
-import re
+import re  # noqa: TC003 - pydantic reads it
 import textwrap
 from collections import deque
 from itertools import takewhile
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _ROOT = Path(__file__).parents[1]
-# colours, titles and links of terminals; other controls
-_TERMINAL = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]"
-)
 _ABOVE, _BELOW = 2, 3
 _NEAR, _FAR = 8, 40  # how far above and below a line its file or message may stand
 _LONGEST, _SENTENCE, _WIDE = 400, 280, 160
@@ -117,11 +113,11 @@ def first(lines: Iterable[str]) -> Cause | None:
     data, best, before = _rows(), None, deque[str](maxlen=_NEAR)
     following = False
     for raw in lines:
-        line = _TERMINAL.sub("", raw).rstrip()
+        line = console.CONTROLS.sub("", raw).rstrip()
         following = following and best is not None and best.follow(line)
         if best is not None and best.row.rank == 1 and not following:
             break
-        if data.worth.search(line):
+        if data.worth.search(line) and not line.startswith("+ "):  # a command
             for row in data.rows if best is None else (one for one in data.rows if one.rank < best.row.rank):
                 if (match := row.pattern.search(line)) and (not row.above or _last(row.above, before)):
                     best, following = _Found(row, match, list(before)), True

@@ -1,7 +1,8 @@
-"""The one printer: rich on a terminal, folds in GitHub Actions, plain lines elsewhere.
+"""The one printer: live lines on a terminal, folds in GitHub Actions, plain lines elsewhere.
 
 Stages print through this module only, so that secrets are masked in one place and a
-CI log and a terminal tell the same story.
+CI log and a terminal tell the same story. What tools say goes into logs; here it is shown as a step's
+progress, unless all of it is echoed (``--verbose``, and GitHub's folds).
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from rich.progress import Progress, TaskID
 
 
 Mode = Literal["terminal", "github", "plain"]
@@ -35,6 +36,16 @@ SUMMARY_LIMIT = 1 << 20
 _CUT = "\n\n… cut here: GitHub shows no summary beyond 1 MiB.\n\n"
 
 _MASKED: list[str] = []
+# colours, titles and links of terminals; other controls
+CONTROLS = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]"
+)
+# ninja's done and total; the percentage of make, CMake and pytest
+_PROGRESS = re.compile(r"^\[ *(\d{1,9})/(\d{1,9})\] |^\[ *(\d{1,3})%\] |\[ *(\d{1,3})%\]$")
+_ENOUGH = 3  # commands that ended, to estimate from
+_FIRST_BEAT, _BEAT, _LONGEST_BEAT = 30.0, 60.0, 300.0  # seconds
+_TICK = 0.25
+_WIDTH, _MOST_LINES = 80, 8  # of a terminal that names no width; of those at work
 
 
 def mode() -> Mode:
@@ -73,32 +84,47 @@ def add_mask(value: str) -> None:
     _MASKED.append(value)
 
 
-def _write(text: str) -> None:
+def say(text: str) -> None:
+    """Print lines about what is going on."""
     # a space breaks what a text from elsewhere (a file name, a message) would command
     _write_raw(_COMMANDS.sub(r"\g<0> ", text) if mode() == "github" else text)
 
 
 def _write_raw(text: str) -> None:
-    print(mask(text), file=sys.stderr, flush=True)
+    SCREEN.write(mask(text))
 
 
 def _style(text: str, code: str) -> str:
-    return f"\033[{code}m{text}\033[0m" if mode() == "terminal" and "NO_COLOR" not in os.environ else text
+    # https://no-color.org and https://force-color.org
+    wanted = os.environ.get("FORCE_COLOR") or ("1" if mode() == "terminal" else "0")
+    return text if os.environ.get("NO_COLOR") or wanted == "0" else f"\033[{code}m{text}\033[0m"
+
+
+def echoes() -> bool:
+    """Whether what goes into a log is printed, too."""
+    return SCREEN.verbose or mode() == "github"
 
 
 def result(text: str) -> None:
     """Print the result of a command on standard output, for people and pipes."""
-    print(mask(text), flush=True)
+    SCREEN.write(mask(text), sys.stdout)
 
 
-def say(text: str) -> None:
-    """Print one line about what is going on."""
-    _write(text)
+def _styled(code: str, text: str) -> None:
+    say(_style(text, code))
 
 
-def detail(text: str) -> None:
-    """Print a line that most readers skip: an echoed command, a file touched."""
-    _write(_style(text, "2"))
+# a line that most readers skip: an echoed command, a file touched; and what a stage ended with
+detail = partial(_styled, "2")
+done = partial(_styled, "32")
+
+
+def echo(text: str) -> None:
+    """Print a line where all is echoed; elsewhere others tell enough, and the step at work hears it."""
+    if echoes():
+        detail(text)
+    elif step := STEP.get():
+        step.hear(text)
 
 
 def _marked(kind: str, style: str, text: str, *, title: str = "", file: str = "", line: int = 0) -> None:
@@ -108,7 +134,7 @@ def _marked(kind: str, style: str, text: str, *, title: str = "", file: str = ""
         return
     place = ":".join(part for part in (file, str(line or "")) if part)
     before = "".join(f"{part}: " for part in (place, title) if part and not text.startswith(part))
-    _write(f"{_style(f'{kind}:', style)} {before}{text}")
+    say(f"{_style(f'{kind}:', style)} {before}{text}")
 
 
 # Lines that are marked for the reader, and annotations to GitHub.
@@ -134,28 +160,188 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def done(text: str) -> None:
-    """Print what a stage ended with."""
-    _write(_style(text, "32"))
+# what this thread is at
+STEP: ContextVar[Step | None] = ContextVar("step", default=None)
+# of the same work last time: when it would have begun now, its seconds, and how many commands ninja ran
+_LAST: ContextVar[tuple[float, float, Sequence[int]]] = ContextVar("last")
 
 
 @contextmanager
-def group(title: str) -> Iterator[None]:
-    """Fold what is printed inside under `title` (GitHub Actions) and print how long it took."""
-    started = time.monotonic()
-    if mode() == "github":
-        _write_raw(_command("group", mask(title)))
-    else:
-        _write(_style(f"── {title}", "1;36"))
+def as_last_time(seconds: float, commands: Sequence[int] = ()) -> Iterator[None]:
+    """Estimate by what the same work took last time, unless ninja has another number of commands to run."""
+    token = _LAST.set((time.monotonic(), seconds, commands))
     try:
         yield
     finally:
-        elapsed = duration(time.monotonic() - started)
-        if mode() == "github":
+        _LAST.reset(token)
+
+
+class Step:
+    """What is at work: a live line on a terminal, now and then a line in a log."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.started = time.monotonic()
+        self.beats = self.started + _FIRST_BEAT
+        self.covered = 0  # by steps inside, and by programs that print for themselves
+        self._last, self._heard = _LAST.get((0.0, 0.0, ())), ""
+        self._begun = self._done = self._total = 0.0
+        self._percent = False
+
+    def hear(self, line: str) -> None:
+        """Take a line of a tool's output."""
+        self._heard = CONTROLS.sub("", line).strip() or self._heard
+        if found := _PROGRESS.search(self._heard):
+            self._heard = _PROGRESS.sub("", self._heard)
+            done, total, *percent = found.groups()
+            self._percent = not total
+            self.reach(*map(int, (done, total) if total else (percent[0] or percent[1], 100)))
+
+    def reach(self, done: float, total: float) -> None:
+        """Take how much is done; less than before is the beginning of something else."""
+        if not self._begun or done < self._done:
+            self._begun = time.monotonic()
+        self._done, self._total = done, total
+
+    @property
+    def left(self) -> float:
+        """Seconds left: as last time, else by what is done; 0 where nothing tells."""
+        now, (began, seconds, commands) = time.monotonic(), self._last
+        alike = self._percent or not (self._total and commands)
+        alike = alike or any(abs(self._total - one) <= one / 10 for one in commands)
+        if alike and began + seconds > now:
+            return began + seconds - now
+        enough = _ENOUGH <= self._done < self._total
+        return (now - self._begun) / self._done * (self._total - self._done) if enough else 0
+
+    @property
+    def reached(self) -> str:
+        """How much is done; "" where nothing tells."""
+        done, total = f"{self._done:.0f}", f"{self._total:.0f}"
+        return f"{done}%" if self._percent else f"[{done}/{total}]" if self._total else ""
+
+    @property
+    def words(self) -> str:
+        """Its title, how long it takes, how much is done, and what is left."""
+        took, left = duration(time.monotonic() - self.started), self.left
+        said = (self.title, took, self.reached, f"about {duration(left)} left" if left else "")
+        return "  ".join(filter(None, said))
+
+    def line(self, width: int) -> str:
+        """Write it as a line of a terminal, with the last of what its tool said."""
+        # other letters may be two columns wide
+        heard = self._heard.encode("ascii", "replace").decode()
+        return mask(f"{self.words}  {heard}")[:width]
+
+
+class _Screen:
+    """Where lines go: any thread writes whole ones, on a terminal above the live lines of what is at work.
+
+    The cursor stays as it is, so that nothing has to be set right when the process is stopped.
+    """
+
+    def __init__(self) -> None:
+        self.verbose = self.folded = False  # whether all is echoed; whether it stands in a fold
+        self._lock = threading.RLock()
+        self._steps: list[Step] = []
+        self._drawn: list[str] = []
+        self._ended = threading.Event()
+
+    def write(self, text: str, stream: TextIO | None = None) -> None:
+        """Write lines, to standard error unless a stream is given."""
+        with self._lock:
+            self._draw([])
+            print(text, file=stream or sys.stderr, flush=True)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Draw what is at work."""
+        with self._lock:
+            if self._steps and mode() == "terminal":
+                width = _width() - 1
+                shown = [one for one in self._steps if not one.covered][-_MOST_LINES:]
+                self._draw([one.line(width) for one in shown])
+
+    def beat(self) -> None:
+        """Write how far a long step is, ever more rarely."""
+        now = time.monotonic()
+        for one in tuple(self._steps):
+            if not one.covered and now >= one.beats:
+                one.beats = now + min(max(_BEAT, (now - one.started) / 10), _LONGEST_BEAT)
+                say(f"… {one.words}")
+
+    def _draw(self, lines: list[str]) -> None:
+        if lines != self._drawn:
+            up = "\033[A" * (len(self._drawn) - 1)
+            # to the line's begin, where the ^C of a user breaks no line
+            sys.stderr.write((f"\r{up}\033[J" if self._drawn else "") + "\n".join(lines) + "\r" * bool(lines))
+            sys.stderr.flush()
+            self._drawn = lines
+
+    @contextmanager
+    def showing(self, step: Step) -> Iterator[None]:
+        """Show a step while the block runs."""
+        with self._lock:
+            self._steps.append(step)
+            if len(self._steps) == 1:
+                self._ended = threading.Event()
+                threading.Thread(target=self._tick, args=(self._ended,), name="screen", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._steps.remove(step)
+                self.refresh()
+                if not self._steps:
+                    self._ended.set()
+                    self._draw([])
+
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(_TICK):
+            self.refresh() if mode() == "terminal" else self.beat()
+
+
+SCREEN = _Screen()
+
+
+@contextmanager
+def covered() -> Iterator[None]:
+    """Leave the terminal to what prints for itself."""
+    if step := STEP.get():
+        step.covered += 1
+        SCREEN.refresh()
+    try:
+        yield
+    finally:
+        if step:
+            step.covered -= 1
+
+
+@contextmanager
+def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterator[Step]:
+    """Show a step, and print how long it took; `fold` what is printed inside in GitHub Actions."""
+    step = step or Step(title)
+    folds = fold and mode() == "github" and not SCREEN.folded  # GitHub knows no folds in folds
+    if folds:
+        SCREEN.folded = True
+        _write_raw(_command("group", mask(title)))
+    elif echoes():
+        say(_style(f"── {title}", "1;36"))
+    ended = "failed after "
+    try:
+        with covered(), nullcontext() if echoes() else SCREEN.showing(step):
+            token = STEP.set(step)
+            try:
+                yield step
+            finally:
+                STEP.reset(token)
+        ended = ""
+    finally:
+        said = f"{title}: {ended}{duration(time.monotonic() - step.started)}"
+        if folds:
             _write_raw("::endgroup::")
-            _write(f"{title}: {elapsed}")
-        else:
-            _write(_style(f"── {title}: {elapsed}", "2"))
+            SCREEN.folded = False
+        say(said if folds else _style(f"── {said}", "2"))
 
 
 def duration(seconds: float) -> str:
@@ -167,7 +353,7 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE:02d} s"
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Write a number of bytes for people: ``812 B``, ``1.4 MiB``."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
@@ -183,32 +369,44 @@ def counted(count: int, what: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
-    """Print a table: fitted to a terminal's width, unwrapped in logs."""
+    """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken."""
     if not rows:
         return
-    if mode() == "terminal":
-        _rich_table(columns, rows, title)
-        return
-    every = [[str(cell) for cell in row] for row in (columns, *rows)]
+    every = [[mask(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in every]
+    width = _width() if mode() == "terminal" else 0
+    if width and max(map(len, lines)) > width:
+        lines = [line for row in every[1:] for line in _stacked(every[0], row, width)]
+    elif width:
+        lines[0] = _style(lines[0], "1")
     # written at once: every write looks for every secret
-    _write("\n".join([title, *lines] if title else lines))
+    say("\n".join([title, *lines] if title else lines))
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+def _width() -> int:
+    """Return the columns of the terminal, wherever standard output goes."""
+    said = os.environ.get("COLUMNS", "")
+    with suppress(OSError):
+        return int(said) if said.isdigit() else os.get_terminal_size(2).columns or _WIDTH
+    return _WIDTH
 
-    drawn = Table(
-        title=escape(mask(title)) or None, title_justify="left", header_style="bold", pad_edge=False, box=None
-    )
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(escape(mask(str(cell))) for cell in row))
-    Console(stderr=True).print(drawn)
+
+def _stacked(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
+    """Write a row below its first cell, as many cells a line as fit; a long one stands on one of its own."""
+    yield row[0]
+    line = ""
+    for name, cell in (one for one in zip(columns[1:], row[1:], strict=True) if one[1]):
+        said = f"{name} {cell}".strip()
+        if line and len(line) + len(said) + 2 > width:
+            yield line
+            line = ""
+        if len(said) + 2 > width:  # the terminal breaks it, and what is copied has no name before it
+            yield from (f"  {name}", cell)
+        else:
+            line = f"{line}  {said}"
+    if line:
+        yield line
 
 
 def summary(markdown: str) -> None:
@@ -224,49 +422,3 @@ def summary(markdown: str) -> None:
         elif room >= 0:
             whole_lines = data[:room].rpartition(b"\n")[0]
             stream.write(whole_lines + _CUT.encode())
-
-
-class Transfer:
-    """A transfer in progress, a line a file as logs want it; any thread may report to it."""
-
-    def __init__(self, files: int) -> None:
-        self._files = files
-        self._done = 0
-
-    def advance(self, count: int) -> None:
-        """Report bytes that came; negative ones are to come again."""
-
-    def finish(self, name: str, length: int, seconds: float) -> None:
-        """Report a file that is done."""
-        self._done += 1
-        say(f"[{self._done}/{self._files}] {name}  {size(length)}  {duration(seconds)}")
-
-
-class _Bar(Transfer):
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        super().__init__(0)
-        self._progress = progress
-        self._task = task
-
-    def advance(self, count: int) -> None:
-        self._progress.advance(self._task, count)
-
-    def finish(self, name: str, length: int, seconds: float) -> None:  # noqa: ARG002 - the table will tell
-        self._progress.update(self._task, file=name)
-
-
-@contextmanager
-def transfer(title: str, *, files: int, size: int) -> Iterator[Transfer]:
-    """Show a transfer while it goes on."""
-    if mode() != "terminal":
-        with group(title):
-            yield Transfer(files)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.progress import TransferSpeedColumn as Speed
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), Speed())
-    last = TextColumn("{task.fields[file]}", markup=False, style="dim")
-    with Progress(*columns, TimeRemainingColumn(), last, console=Console(stderr=True)) as shown:
-        yield _Bar(shown, shown.add_task(title, total=size, file=""))

@@ -23,8 +23,8 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from core import console, files
-from core.console import transfer
 from core.errors import FatalError, ServiceError
+from core.parallel import transfer
 from core.stores import Stored, headers_for
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def download(url: str, path: Path, *, sha256: str) -> None:
     with reachable(url, hint=_MIRROR):
         answer = open_url(url)
     size, found = int(answer.headers.get("Content-Length") or 0), hashlib.sha256()
-    with answer, files.atomic(path) as out, transfer("fetch", files=1, size=size) as shown:
+    with answer, files.atomic(path) as out, transfer("fetch", size=size) as shown:
         # apart from errors of the disk
         while chunk := _chunk(answer, url):
             out.write(chunk)

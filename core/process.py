@@ -16,7 +16,7 @@ import subprocess
 import time
 import uuid
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,8 @@ from core.errors import FatalError, InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from core.console import Step
 
 _TAIL_LINES = 40
 _GRACE_SECONDS, _ABORT_SECONDS = 10.0, 5.0
@@ -71,7 +73,10 @@ def which(program: str, *, path: str | None = None) -> Path | None:
 
 @contextmanager
 def logged(log: Path) -> Iterator[None]:
-    """Write what processes say inside into a log of its own, too: those that `run` runs in this thread."""
+    """Write what `run`'s processes of this thread say inside into a log; the outermost one counts."""
+    if _LOG.get():
+        yield
+        return
     log.unlink(missing_ok=True)
     before = _LOG.set(log)
     try:
@@ -87,25 +92,38 @@ def run(
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
     hint: str = "",
+    quiet: bool = False,
 ) -> None:
-    """Run a process whose output people follow, echoing the command first.
+    """Run a process whose output people follow, announcing the command unless it is `quiet`.
 
-    Its environment is `handed_on` by default; its output, both streams together, is also written to `log`
-    (default: the stage's). `hint` is the next action if it fails; the log's first error goes with it.
+    Its environment is `handed_on` by default; its output, both streams together, is written to `log`
+    (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
+    the log's first error goes with it.
     """
     words = [str(word) for word in argv]
-    console.detail(f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else ""))
+    said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()
     start = log.stat().st_size if log and log.is_file() else 0
-    returncode, tail = _tee(words, cwd, env, log) if log else (_wait(_start(words, cwd, env)), "")
-    if returncode != 0:
-        ended = f"{_name(words)} ended with {status(returncode)}."
-        problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
+    title, at_work = _name([Path(words[0]).name, *words[1:]]), console.STEP.get()
+    with nullcontext(at_work) if at_work else console.group(title, fold=log is not None) as step:
+        step.hear(said)
+        if console.echoes() or (console.mode() == "plain" and not quiet):
+            console.detail(said)
         if log:
-            from core.causes import in_log  # no part of the server
+            log.parent.mkdir(parents=True, exist_ok=True)
+            process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            returncode, tail = _tee(process, log, step, said)
+        else:
+            with console.covered():
+                returncode, tail = _wait(_start(words, cwd, env)), ""
+        if returncode != 0:
+            ended = f"{_name(words)} ended with {status(returncode)}."
+            problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
+            if log:
+                from core.causes import in_log  # no part of the server
 
-            problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
-        raise problem
+                problem.log, problem.cause = log, in_log(log, start=start, folder=cwd or Path(), end=ended)
+            raise problem
 
 
 def capture(
@@ -236,16 +254,17 @@ def _wait(process: subprocess.Popen[str]) -> int:
         raise InterruptedStageError(_INTERRUPTED) from None
 
 
-def _tee(words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None, log: Path) -> tuple[int, str]:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    process = _start(words, cwd, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tuple[int, str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
         with cast("IO[str]", process.stdout) as lines, log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{console.mask(said)}\n")
             for line in lines:
                 stream.write(line)
                 tail.append(line.rstrip("\n"))
-                console.say(tail[-1])
+                step.hear(tail[-1])
+                if console.echoes():
+                    console.say(tail[-1])
     except KeyboardInterrupt:
         _stop(process)
         raise InterruptedStageError(_INTERRUPTED) from None

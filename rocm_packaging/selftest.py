@@ -162,7 +162,8 @@ def _report(
         failure = problem
     if not report.is_file():
         raise CheckError(
-            "rocm-sdk test ended without a report, so the result is unknown.", hint="Read its output above."
+            "rocm-sdk test ended without a report, so the result is unknown.",
+            hint="Read its output in the log.",
         ) from failure
     return report.read_bytes(), failure
 

@@ -23,7 +23,7 @@ from ci.promote import documents
 from ci.promote.promotion import unfinished
 from ci.publish.index.pages import FILES as DISTRIBUTIONS
 from ci.publish.index.pages import SIDECAR
-from core import console, parallel
+from core import parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
 from core.stores import Store, Stored
@@ -257,7 +257,7 @@ def carry_out(store: Store, plan: Plan) -> int:
     for unit in (one.unit for one in plan.goes if one.unit.folder):
         folders[unit.folder] |= {one.key for one in unit.objects}
     _require_unused(store, keys)
-    with console.transfer(f"deletion in {store.url}", files=len(keys), size=plan.size) as shown:
+    with parallel.transfer(f"deletion in {store.url}", size=plan.size) as shown:
 
         def delete(key: str) -> None:
             store.delete(key)

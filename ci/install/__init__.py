@@ -244,8 +244,9 @@ def install_chosen(
     if chosen.ours:
         family = wanted.devices.sdk_family(wanted.offers)
         calls.append(pinned_call(wanted.locks, chosen.ours, ours, family=family))
-    for call in calls:
-        installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
+    with console.group(f"environment {target.prefix.name}"):
+        for call in calls:
+            installer.install(target, call, backend=wanted.backend, cache_dir=wanted.cache_dir)
     planned = {one.distribution: one.version for one in chosen.ours}
     if strangers := installer.require_planned(target, planned, more=True):
         console.warn(f"{target.prefix} also has {', '.join(strangers)}, which are not of this source.")
@@ -268,14 +269,15 @@ def _forget_others(target: Interpreter, chosen: Chosen) -> None:
     marker.unlink(missing_ok=True)
     if other:
         argv = [installer.uv_program(), "pip", "uninstall", "--no-config", "--quiet"]
-        process.run([*argv, "--python", target.executable, *other])
+        process.run([*argv, "--python", target.executable, *other], quiet=True)
 
 
 @contextmanager
 def environment(folder: Path, *, python: str = "", clean: bool = False) -> Iterator[Interpreter]:
     """Yield the environment of a folder, made first where it has to be, and hold its lock."""
     folder = folder.absolute()
-    with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
+    beside = folder.parent / f".{folder.name}"
+    with files.locked(Path(f"{beside}.lock"), what=str(folder)), process.logged(Path(f"{beside}.log")):
         if target := _existing(folder, python, clean=clean):
             console.detail(f"environment {folder}: there already, Python {target.version}")
             yield target
@@ -283,7 +285,7 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
         # with the pip that virtualenv brings along, for the user
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
         try:
-            process.run([*argv, "--python", str(base_python(python)), str(folder)])
+            process.run([*argv, "--python", str(base_python(python)), str(folder)], quiet=True)
         except ProcessError as problem:
             raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
         yield _inspected(folder)

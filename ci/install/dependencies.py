@@ -187,11 +187,11 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
     # no variable of the environment names a source
     argv += [*installer.source_arguments(configured()), "--dest", str(folder), "-r", str(lock)]
     try:
-        process.run(argv, env=installer.environment_for(exact=False))
+        process.run(argv, env=installer.environment_for(exact=False), quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"Could not fetch {len(batch)} files for {cell}.",
-            hint="See pip's output above. What was fetched is kept, so run it again.",
+            hint="What was fetched is kept, so run it again.",
         ) from problem
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ci.publish.buckets import buckets
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
-from core.console import Transfer, transfer
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.parallel import Transfer, transfer
 from core.run import LOCAL_RUN, this_platform
 from core.run.locations import location
 from core.stores import Store
@@ -250,7 +250,7 @@ def _fetch_all(
     stopped = threading.Event()
     total = sum(one.size for one in artifacts)
     title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
-    with transfer(title, files=len(artifacts), size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
+    with transfer(title, size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
         fetcher = _Fetcher(store=store, folder=folder, force=force, shown=shown, stopped=stopped)
         largest_first = sorted(artifacts, key=lambda one: -one.size)
         futures = {pool.submit(fetcher.fetch, one): one.name.filename for one in largest_first}
@@ -285,7 +285,7 @@ class _Fetcher:
         else:
             self.shown.advance(one.size)
         seconds = time.monotonic() - started
-        self.shown.finish(one.name.stem, one.size, seconds)
+        self.shown.finish(one.name.stem, one.size)
         return Fetched(artifact=one, seconds=seconds, fresh=fresh)
 
     def _fetch_with_retries(self, one: Artifact) -> None:

@@ -22,7 +22,6 @@ from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, files, parallel
-from core.console import transfer
 from core.data import Model
 from core.errors import (
     DataError,
@@ -34,6 +33,7 @@ from core.errors import (
     UsageError,
 )
 from core.http import open_url, reachable
+from core.parallel import transfer
 from core.run import is_record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -143,7 +143,7 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
         if answer is None:
             raise MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
         size, came = int(answer.headers.get("Content-Length") or 0), 0
-        with transfer("fetch", files=1, size=size) as shown, files.atomic(path) as out:
+        with transfer("fetch", size=size) as shown, files.atomic(path) as out:
             while chunk := answer.read(files.CHUNK):
                 out.write(chunk)
                 came += len(chunk)

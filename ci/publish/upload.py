@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -16,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ci.publish.folders import Digests, Item, items_of, pack, walked
 from core import console, files
-from core.console import transfer
 from core.errors import ArtifactError, DataError, MissingInputError, StoreError, UsageError
-from core.parallel import JOBS, each
+from core.parallel import JOBS, each, transfer
 from core.run import BUILD_MANIFEST
 from core.stores import Store, Stored, refuse_other_bytes
 from core.stores.directory import DirectoryStore
@@ -95,16 +93,15 @@ def _send(store: Store, items: Sequence[Item], listed: Mapping[str, Stored], *, 
         return
     total = sum(one.size for one in items)
     shown_title = f"Uploading {title}: {len(items)} files, {console.size(total)}, to {store.url}"
-    with transfer(shown_title, files=len(items), size=total) as shown:
+    with transfer(shown_title, size=total) as shown:
 
         def send(item: Item) -> None:
-            started = time.monotonic()
             with _source(store, item) as path:
                 store.put_file(
                     item.key, path, sha256=item.sha256, replace=item.replace, absent=item.key not in listed
                 )
             shown.advance(item.size)
-            shown.finish(PurePosixPath(item.key).name, item.size, time.monotonic() - started)
+            shown.finish(PurePosixPath(item.key).name, item.size)
 
         each(send, sorted(items, key=lambda one: (-one.size, one.key)), jobs=_jobs(store))
 

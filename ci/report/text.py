@@ -38,11 +38,10 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def tables(page: Page) -> tuple[Table, ...]:
-    """Return what the page says, in tables that a terminal has room for."""
-    return readable(
-        _cells(page), *_wheels(page), _builds(page), *_tests(page), _changed(page), _sources(page)
-    )
+def tables(page: Page, *, brief: bool = False) -> tuple[Table, ...]:
+    """Return what the page says in tables; `brief` are the cells, and wheels of edited trees."""
+    more = () if brief else (_builds(page), *_tests(page), _changed(page), _sources(page))
+    return readable(_cells(page), *_wheels(page, every=not brief), *more)
 
 
 def readable(*found: Table) -> tuple[Table, ...]:
@@ -89,13 +88,13 @@ def _cells(page: Page) -> Table:
     return Table("cells", ("cell", "state", "wheels", "time", "critical path", "why"), rows)
 
 
-def _wheels(page: Page) -> Sequence[Table]:
+def _wheels(page: Page, *, every: bool = True) -> Sequence[Table]:
     runs = [(cell.name, run) for cell in page.cells for run in cell.stages]
     runs += [(CellName(group=group.name), run) for group in page.groups for run in group.stages]
     seconds = {(name, run.stage): run.seconds for name, run in runs}
     columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
     rows: dict[str, list[tuple[str, ...]]] = {group.name: [] for group in page.groups}
-    for one in page.wheels:
+    for one in (one for one in page.wheels if every or one.edited):
         took = f"{seconds.get((one.cell, one.stage), 0):.1f}"
         commit = ", ".join(filter(None, (one.commit[:12], one.edited)))
         row = (one.name, one.version, console.size(one.size), took, commit, one.sha256[:12])

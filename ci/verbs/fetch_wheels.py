@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,11 @@ from ci.install.dependencies import mirror
 from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
-from core.console import transfer
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
 from core.packages import find_group, fits, offer_of, offered, offers_named, required_by
 from core.packages.resolution import others_of, parsed_requirement
-from core.parallel import each
+from core.parallel import each, transfer
 from core.run import records
 from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.install import Devices
-    from core.console import Transfer
     from core.packages import Offer, RunGroup
+    from core.parallel import Transfer
 
 _LOCK = ".fetch.lock"
 _BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with
@@ -155,7 +153,7 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
     with (
         files.locked(folder / _LOCK, what=str(folder)),
-        transfer(title, files=len(wanted), size=total) as shown,
+        transfer(title, size=total) as shown,
     ):
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda one: -one.size)
@@ -165,7 +163,7 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
 
 def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> bool:
     """Fetch a file; return whether it was not there. A store reads on where a connection broke."""
-    started, digest = time.monotonic(), hashlib.sha256()
+    digest = hashlib.sha256()
     if path.is_file() and path.stat().st_size == one.size and files.sha256(path) == one.sha256:
         shown.advance(one.size)
         return False
@@ -180,7 +178,7 @@ def _fetch(group: RunGroup, one: Offer, path: Path, shown: Transfer) -> bool:
                 f"is {digest.hexdigest()}, recorded is {one.sha256}.",
                 hint="It was replaced; find out by whom, and do not install it.",
             )
-    shown.finish(one.name, one.size, time.monotonic() - started)
+    shown.finish(one.name, one.size)
     return True
 
 

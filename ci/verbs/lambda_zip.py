@@ -2,7 +2,7 @@
 
 It holds our modules that the function imports, their data, and `packaging` as it is installed. Imports
 are read and not run, and only those that run when the function starts count: what a function imports when it
-is called is for tools on users' machines (`filelock`, `rich`). The same sources give the same bytes: nothing
+is called is for tools on users' machines (`filelock`). The same sources give the same bytes: nothing
 is compiled, and every member has one date.
 """
 

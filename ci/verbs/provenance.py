@@ -30,12 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(store: Store, written: Written) -> None:
-    """Print what was written: a line a file, and where it lies."""
-    rows = [
-        (one.file.name, ", ".join(commit[:12] for commit in one.commits), outcome)
-        for one, outcome in written.made
-    ]
-    console.table(("file", "commit", "statement"), rows)
+    """Print what was written, and where it lies."""
     for one in written.without:
         console.say(f"{one.file.name}: no statement, as no build's record names it ({one.by.record.stage})")
     for key in written.removed:

@@ -30,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--text", action="store_true", help="only print the summary, write no page")
     form.add_argument("--json", action="store_true", help="only print what the page says, as JSON")
+    parser.add_argument("--brief", action="store_true", help="print less: lists are on the page")
     add_platform(parser)
     what = "another run of the store: which sources differ, which wheels grew; previous: the last one before "
     what += "this that built the same cells (default: for runs of CI); none"
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ci.report import text
 
     # first what there is to read: the store may refuse the page
-    tell(common, page)
+    tell(common, page, brief=arguments.brief and not console.echoes())
     if not arguments.text:
         from ci.report.html import render
 
@@ -109,11 +110,11 @@ def page_key(outputs: RunOutputs) -> str:
     return f"{outputs.prefix}/reports/{PAGE}"
 
 
-def tell(common: Common, page: Page) -> None:
-    """Print the summary, what went wrong, and where everything lies."""
+def tell(common: Common, page: Page, *, brief: bool = False) -> None:
+    """Print the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
     from ci.report import text
 
-    for one in text.tables(page):
+    for one in text.tables(page, brief=brief):
         console.table(one.columns, one.rows, title=one.title)
     for problem in page.problems:
         more = f" and {len(problem.also)} more" if problem.also else ""

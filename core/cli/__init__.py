@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from core import console
 from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
-from core.errors import FatalError, UsageError, fatal, nearest, origin
+from core.errors import FatalError, ProcessError, UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
 
+_LAST_WORDS = 15  # of a tool, where nothing that it says is known for an error
 # a session's own interpreter; nox names its folder by the Python that was chosen
 _OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
 _CALL: ContextVar[tuple[str, Sequence[str]]] = ContextVar("_CALL", default=("", ()))
@@ -80,26 +81,33 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
 
 
 def _tell(ended: FatalError) -> None:
-    """Print an error; that of a tool ends in its own words, the command that does the step again, its log."""
-    lines, said = [str(ended)], origin(ended)
-    if said is None:
-        console.error(lines[0])
-    else:
-        cause, around, command = said.cause, [], this_again()
+    """Print an error; that of a tool ends in its own words, the command that does the step again, its log.
+
+    Whoever asked for it in a file prints it, once.
+    """
+    lines, said, command = [str(ended)], origin(ended), ""
+    cause = said.cause if said else None
+    if said:
+        command = this_again()
         if cause:
-            console.say(lines[0])
-            lines, around = [cause.headline], [cause.excerpt]
-        console.error(lines[0], file=cause.file if cause else "", line=cause.line if cause else 0)
+            lines += [cause.headline, cause.excerpt]
+        elif isinstance(said, ProcessError) and not console.echoes():
+            lines += [f"  | {line}" for line in said.output.splitlines()[-_LAST_WORDS:]]
         lines.append(f"again: {command}")
         if said.log:
             lines.append(f"log:   {str(said.log).removeprefix(f'{Path.cwd()}/')}")
-        console.say("\n".join([*around, *lines[1:]]))
-        # indented, so that nothing in it is taken for Markdown
-        code = "\n".join([lines[0], *around, *lines[1:]]).replace("\n", "\n    ")
-        console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
     if file := environment().get(FAILURE_FILE):
         with suppress(OSError):  # the error itself is what counts
             Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
+            return
+    if cause:
+        console.say(lines.pop(0))
+    console.error(lines[0], file=cause.file if cause else "", line=cause.line if cause else 0)
+    if said:
+        console.say("\n".join(lines[1:]))
+        # indented, so that nothing in it is taken for Markdown
+        code = "\n".join(lines).replace("\n", "\n    ")
+        console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
 
 
 def exit_code(work: Callable[[], object]) -> int:
@@ -170,6 +178,7 @@ def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[s
         arguments.words = words[1:]
     else:
         arguments = parser.parse_args(words[1:])
+    console.SCREEN.verbose = arguments.verbose or bool(environment().get("VERBOSE_OUTPUT"))
     module.run(arguments)
 
 

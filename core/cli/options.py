@@ -32,7 +32,7 @@ GIT_MIRRORS = "GIT_MIRRORS"
 SOURCES_DIR = "SOURCES_DIR"
 CONFIG = "CI_CONFIG"
 OWN_FILE = "pytorch-build.toml"
-FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it
+FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it, which prints it
 # …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
 _BUCKET = "s3://"
@@ -196,6 +196,7 @@ def add_common(parser: ArgumentParser) -> None:
     add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
     add("--force", action="store_true", help="do the work although nothing has changed")
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
+    add("--verbose", action="store_true", help="print all that tools say, not only into logs")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 

@@ -141,13 +141,13 @@ def install(
         env.setdefault("SSL_CERT_FILE", sources.cert)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            process.run([*argv, *_refusals(target, call, Path(folder))], env=env)
+            process.run([*argv, *_refusals(target, call, Path(folder))], env=env, quiet=True)
     except ProcessError as problem:
         wanted = ", ".join((*call.requirements, *(path.name for path in call.files)))
         raise EnvironmentSetupError(
             f"{wanted} could not be installed into {target.prefix} (Python {target.version})."
             + unanswered(sources),
-            hint="Its own words stand above. See --find-links, --index-url and your pip configuration.",
+            hint="See --find-links, --index-url and your pip configuration.",
         ) from problem
 
 
@@ -313,13 +313,14 @@ def prepared(
             hint="Run the stage through nox, or give --python a virtual environment's interpreter.",
         )
     # beside the environment, because emptying it would take a lock inside with it
-    with files.locked(target.prefix.parent / f".{target.prefix.name}.lock", what=str(target.prefix)):
+    beside = target.prefix.parent / f".{target.prefix.name}"
+    with files.locked(Path(f"{beside}.lock"), what=str(target.prefix)):
         marker = target.prefix / MARKER
         known = json.loads(marker.read_text(encoding="utf-8"))["digest"] if marker.is_file() else ""
         if known == digest and not force:
             console.detail(f"environment {target.prefix}: unchanged")
         else:
-            with console.group(f"environment {target.prefix.name}"):
+            with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
                 marker.unlink(missing_ok=True)
                 _empty(target, backend)
                 for call in calls:
@@ -337,7 +338,7 @@ def _empty(target: Interpreter, backend: Backend) -> None:
     else:
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
     try:
-        process.run([*argv, "--python", target.base_executable, target.prefix])
+        process.run([*argv, "--python", target.base_executable, target.prefix], quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(f"The environment {target.prefix} could not be made anew.") from problem
 

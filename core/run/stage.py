@@ -70,12 +70,13 @@ def perform(
     work: Callable[[], Made],
     *,
     so_far: Mapping[str, Any] | None = None,
-) -> Record | None:
+) -> Record | Sequence[str]:
     """Do a stage's work, unless a record says that it was done from the same inputs.
 
     The record may be this cell's or another's of the same stage and group, and lie here or where CI
     left the run: another attempt of a job takes what the one before has uploaded. What ends the work early is
-    recorded first, with what `work` has put into `so_far`. None where a dry run leaves work undone.
+    recorded first, with what `work` has put into `so_far`. A dry run that leaves work undone returns why it
+    would do it.
     """
     store, name = stage.store, records.record_name(stage.name, stage.cell)
     before = records.read(store, stage.outputs, stage.artifact_group, name)
@@ -88,18 +89,20 @@ def perform(
         made = _taken(stage, digest)
     if made is None:
         if stage.common.dry_run:
-            for reason in changes(stage, inputs):
+            reasons = _changes(stage, inputs, before)
+            for reason in reasons:
                 console.say(f"{stage.name}: would do the work: {reason}")
-            return None
-        made = _worked(stage, {"inputs": dict(inputs), "input_digest": digest}, work, so_far)
+            return reasons
+        known = {"inputs": dict(inputs), "input_digest": digest}
+        ninja = before.details.get("ninja", ()) if before else ()
+        with console.as_last_time(before.seconds if before else 0, [one["edges"] for one in ninja]):
+            made = _worked(stage, known, work, so_far)
     _withdraw_old(stage, before, made.files)
     return _finished(stage, made)
 
 
-def changes(stage: Stage, inputs: Mapping[str, Any]) -> Sequence[str]:
-    """Say why a stage would do its work: what is not as in its record."""
-    name = records.record_name(stage.name, stage.cell)
-    before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
+def _changes(stage: Stage, inputs: Mapping[str, Any], before: Record | None) -> Sequence[str]:
+    """Say why a stage would do its work: what is not as in the record from before."""
     if before is None:
         return ("it was not done yet",)
     found = tuple(_differences("", before.inputs, json.loads(json.dumps(inputs, default=str))))

@@ -188,8 +188,8 @@ def stage_of(build: Build) -> Stage:
     )
 
 
-def perform(build: Build) -> Record | None:
-    """Build one wheel into the run's outputs, unless a record says that nothing has changed."""
+def perform(build: Build) -> Record | Sequence[str]:
+    """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics = stage_of(build), Metrics()
 
     def work() -> Made:

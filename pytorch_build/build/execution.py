@@ -75,7 +75,7 @@ def the_wheel(plan: BuildPlan) -> Path:
         what = ", ".join(path.name for path in found) or "none"
         raise BuildError(
             f"The build of {plan.project} must leave one {plan.wheel_glob} in {folder}, and left: {what}.",
-            hint="See the build's output above; --clean starts from an empty build folder.",
+            hint="See the build's log; --clean starts from an empty build folder.",
         )
     version = str(parse_wheel_name(found[0].name).version)
     if version != plan.version:
@@ -118,7 +118,7 @@ def check_import(
     installer.install(target, call, backend=backend, cache_dir=cache_dir)
     installer.require_planned(target, call.planned, more=True)
     _require_import(plan, wheel, target.executable, cwd=target.prefix)
-    console.say(f"{wheel.name} imports")
+    console.echo(f"{wheel.name} imports")
 
 
 def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, preloads: bool) -> None:
@@ -137,7 +137,7 @@ def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, prel
         python = bare / target.scripts.relative_to(prefix) / target.executable.name
         where = ", where ROCm's development tree is not installed and nothing was loaded before"
         _require_import(plan, wheel, python, cwd=bare, where=where)
-    console.say(f"{wheel.name} imports beside ROCm's run-time packages")
+    console.echo(f"{wheel.name} imports beside ROCm's run-time packages")
 
 
 def _link(source: str, target: str) -> str:

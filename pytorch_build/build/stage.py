@@ -78,9 +78,9 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
                 metrics.details["compiler_cache"] = details
     wheels: tuple[Path, ...] = (wheel,)
     if build.splits and build.rocm is not None:
-        with console.group(f"split {wheel.name}"):
+        with console.group(f"split {build.project}"):
             wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
-    with console.group(f"check {wheel.name}"):
+    with console.group(f"check {build.project}"):
         check_import(build.target, plan, wheels[0], **how)
         if sdk is not None and not build.platform.windows:
             check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
@@ -176,7 +176,8 @@ def _check(build: Build, wheel: Path) -> None:
     ).of_part(parse_wheel_name(wheel.name).distribution)
     paths = (str(build.context.common.root),)
     findings = check_wheel(wheel, promised, options=CheckOptions(build_paths=paths))
-    console.table(*findings_table(findings))
+    shown = [one for one in findings if one.severity != "note" or console.echoes()]
+    console.table(*findings_table(shown))
     require_no_errors(findings)
 
 
@@ -233,7 +234,7 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
     changes = planned(read_members(wheel, infos.values()), layout, family)
     if not changes:
         return wheel
-    console.say(f"{wheel.name}: the search paths of {len(changes)} files")
+    console.echo(f"{wheel.name}: the search paths of {len(changes)} files")
     with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
         members = tuple(
             _member(wheel, infos[name], search, Path(scratch)) for name, search in sorted(changes.items())

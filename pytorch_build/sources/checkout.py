@@ -217,7 +217,7 @@ class _Checkout:
         if git.commit_of(commit) and not (depth == 0 and shallow):
             return
         origin = self.locked.origin
-        console.say(f"Fetching {origin} at {commit[:12]}")
+        console.echo(f"Fetching {origin} at {commit[:12]}")
         how = [f"--depth={depth}"] if depth else ["--unshallow"] if shallow else []
         if self._fetched("--no-tags", *how, "origin", commit):
             return

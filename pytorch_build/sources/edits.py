@@ -156,7 +156,7 @@ def hipify(tree: Path, python: Path) -> None:
         PYTHONUTF8="1",
         PYTHONHASHSEED="0",
     )
-    console.say(f"Rewriting the CUDA sources of {tree} for HIP")
+    console.echo(f"Rewriting the CUDA sources of {tree} for HIP")
     try:
         process.capture([python, SCRIPT], cwd=tree, env=env)
     except ProcessError as problem:

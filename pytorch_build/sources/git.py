@@ -320,7 +320,7 @@ def update_submodules(git: Repository, *, depth: int, jobs: int) -> None:
     if not listed(git):
         return
     words = ("submodule", "update", "--init", "--recursive", "--force", f"--jobs={jobs}")
-    console.say(f"Fetching the submodules of {git.path}")
+    console.echo(f"Fetching the submodules of {git.path}")
     shallow = [f"--depth={depth}"] if depth else []
     try:
         _synced(git)

@@ -279,7 +279,7 @@ class _Running:
         self, argv: Sequence[str], env: Mapping[str, str], stalled: Callable[[], str] = str
     ) -> Ended:
         limits, folder = self.setting.limits, self.setting.tree / "test"
-        console.detail(f"+ {shlex.join(argv)}  (in {folder})")
+        console.echo(f"+ {shlex.join(argv)}  (in {folder})")
         seconds = max(self.until - time.monotonic(), 1.0)
         bounds = Limits(seconds=seconds, log_bytes=limits.log_megabytes << 20)
         return process.supervise(argv, cwd=folder, env=env, log=self.log, limits=bounds, stalled=stalled)

@@ -277,9 +277,10 @@ class _Run:
         applied = {one.name for group in self.applied for one in group}
         took = {rule for one in runs for rule, tests in one.matched.items() if tests}
         collected = {one.file.partition("@")[0] for one in runs if one.collected}
-        for rule in skip_review.silent([one for one in self.rules if one.name in applied], collected, took):
+        silent = skip_review.silent([one for one in self.rules if one.name in applied], collected, took)
+        if names := ", ".join(rule.name for rule in silent):
             console.warn(
-                f"Skip rule {rule.name} matches no test of the files that it names: nox -s skips -- check"
+                f"Skip rules that match no test of the files that they name (nox -s skips -- check): {names}"
             )
 
     def _put_logs(self, folder: Path) -> None:
@@ -304,10 +305,6 @@ class _Run:
 
 
 def _report(run: FileRun) -> None:
-    found = [f"{count} {name}" for name, count in counts(run.cases).items() if count]
-    console.say(
-        f"{run.file}: {', '.join(found) or 'no test of this shard'} in {console.duration(run.seconds)}"
-    )
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):

@@ -13,8 +13,8 @@ from core.env import Interpreter, engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run import this_platform
 from core.run.job_files import job_files
-from core.run.stage import changes
-from pytorch_build.build.build import Build, BuildChoices, dependencies, inputs, perform, stage_of
+from core.run.records import Record
+from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
@@ -150,7 +150,8 @@ def _forecast(
     if chosen.common.outputs.platform == this_platform():
         try:
             made = plan(chosen, choices, target=target, project=project)
-            data["rebuild"] = [] if perform(made) else list(changes(stage_of(made), inputs(made)))
+            found = perform(made)
+            data["rebuild"] = [] if isinstance(found, Record) else list(found)
         except MissingInputError as problem:
             data["rebuild"] = [f"build_{project} cannot be run yet: {problem.message}"]
             console.say(data["rebuild"][0])

@@ -47,8 +47,6 @@ def run(arguments: argparse.Namespace) -> None:
     console.table(*findings_table(findings))
     errors, warnings = (sum(one.severity == kind for one in findings) for kind in ("error", "warning"))
     console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
-    for path in checked:
-        console.detail(f"  {path.relative_to(common.root) if path.is_relative_to(common.root) else path}")
     require_no_errors(findings)
 
 

@@ -18,7 +18,7 @@ from core.data import read_toml
 from core.env import installed_version, require
 from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
-from core.junit import Document, Suite
+from core.junit import Document, Suite, counts
 from core.packages.sources import SourceOptions, source_options
 from core.process import Ended
 from core.run import stage
@@ -184,6 +184,8 @@ def _pytest(
     except CheckError:
         _copy_report(context, target, options)
         raise
+    found = ", ".join(f"{count} {outcome}" for outcome, count in counts(ours).items() if count)
+    console.done(f"test_smoke: {found}")
     return details
 
 
@@ -204,10 +206,10 @@ def _session(
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:
         ended = Ended(returncode=problem.returncode or 1)
+        if not journal.is_file():
+            raise CheckError("pytest ended before it began, so no test result is known.") from problem
     if not journal.is_file():
-        raise CheckError(
-            "pytest ended before it began, so no test result is known.", hint="Its words are above."
-        )
+        raise CheckError("pytest ended without a word, so no test result is known.")
     return plugin.read_journal(journal)[-1], ended
 
 

@@ -52,12 +52,6 @@ def build(request: BuildRequest) -> BuiltPackages:
     planned = make_plan(request)
     if planned.contradiction:
         raise ArtifactError(planned.contradiction, hint="Package one GPU family at a time.")
-    for runtime in planned.runtimes:
-        files = runtime.payload.files.values()
-        what = f"{runtime.folder} ({runtime.family})" if runtime.kind == "device" else runtime.folder
-        console.say(
-            f"{what}: {len(files)} files, {sum(f.rpath is not None for f in files)} with an RPATH to set"
-        )
     if planned.unused:
         console.say(f"In no package: {', '.join(planned.unused)}")
     for what in planned.lacking:
@@ -93,8 +87,9 @@ def build(request: BuildRequest) -> BuiltPackages:
 
 def _runtime_wheel(output: wheels.Output, runtime: RuntimePlan, work: Path, template: bytes) -> WrittenFile:
     folder = work / f"{runtime.kind}-{runtime.family}"
-    members = [_member(file, folder, template) for file in runtime.payload.files.values()]
-    return wheels.runtime_wheel(output, runtime, members)
+    with console.group(f"pack {runtime.folder} {runtime.family}".rstrip()):
+        members = [_member(file, folder, template) for file in runtime.payload.files.values()]
+        return wheels.runtime_wheel(output, runtime, members)
 
 
 def _member(file: PayloadFile, work: Path, template: bytes) -> Member:

@@ -178,7 +178,7 @@ def test_the_layout_of_rocm_is_for_build_rocm_alone() -> None:
     build, report = ref_jobs(chosen("sample", ""), ("--x",), "", "unsplit")
     assert [call.sessions for call in build.calls][:2] == [("resolve",), ("build_rocm",)]
     assert [call.posargs for call in build.calls] == [("--x",), ("--x", "--rocm-layout=unsplit"), ("--x",)]
-    assert report.calls[0].posargs == ("--x",)
+    assert report.calls[0].posargs == ("--x", "--brief")
     with pytest.raises(UsageError, match="--rocm-layout is for build_rocm, which is left out: family cpu"):
         ref_jobs(chosen("sample", "cpu"), (), "", "split")
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import console
-from core.console import transfer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ AROUND = st.text(" ./\n\"'=", max_size=10)
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "NO_COLOR"):
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -40,10 +40,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "mode", lambda: "terminal")
 
 
-@pytest.fixture
-def took_65_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((0.0, 65.0))
-    monkeypatch.setattr(time, "monotonic", lambda: next(times, 65.0))
+@pytest.fixture(name="clock")
+def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, which passes as a test says."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
 
 
 def test_output_is_read_by_github_on_a_terminal_or_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,18 +104,19 @@ def test_lines_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("f\n", "a\nb\nc\nwarning: d\nerror: e\n")
 
 
-@pytest.mark.usefixtures("took_65_seconds")
-def test_a_group_ends_with_its_duration_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.group("checkout"):
-        console.say("inside")
-    assert capsys.readouterr().err == "── checkout\ninside\n── checkout: 1 min 05 s\n"
-
-
-@pytest.mark.usefixtures("github", "took_65_seconds")
-def test_a_group_folds_in_github_also_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="broken"), console.group("checkout"):
-        raise ValueError("broken")
-    assert capsys.readouterr().err == "::group::checkout\n::endgroup::\ncheckout: 1 min 05 s\n"
+@pytest.mark.parametrize("mode", ["plain", "github"])
+def test_a_group_ends_with_its_duration_and_a_fold_has_no_folds_inside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, mode: Mode
+) -> None:
+    monkeypatch.setattr(console, "mode", lambda: mode)
+    with suppress(ValueError), console.group("outer"):
+        with console.group("inner"):
+            console.say("said")
+            clock.now += 65
+        raise ValueError("x")
+    plain = "said\n── inner: 1 min 05 s\n── outer: failed after 1 min 05 s\n"
+    fold = f"::group::outer\n── inner\n{plain}".replace("── outer", "::endgroup::\nouter")
+    assert capsys.readouterr().err == (fold if mode == "github" else plain)
 
 
 @pytest.mark.parametrize(
@@ -133,26 +136,34 @@ def test_sizes(count: int, said: str) -> None:
 
 
 def test_a_table_in_a_log_is_aligned_and_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    console.table(("file",), [], title="no rows, no table")
     console.table(("file", "size"), [("a" * 150, "1 B"), ("b", "2 B")], title="made")
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["made", "file" + " " * 148 + "size", "a" * 150 + "  1 B", "b" + " " * 151 + "2 B"]
 
 
-def test_a_table_without_rows_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    console.table(("file",), [], title="made")
-    assert capsys.readouterr().err == ""
+WHEEL = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp311-cp311-linux_x86_64.whl"
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_table_on_a_terminal_takes_brackets_as_text_and_masks(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_what_people_copy_from_a_table_stands_whole_at_any_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("A_TOKEN", "swordfish")
-    console.table(("file",), [("rocm[devel] swordfish",)], title="[bold] swordfish")
-    said = capsys.readouterr().err
-    assert "rocm[devel] ***" in said
-    assert "[bold] ***" in said
-    assert "swordfish" not in said
+    digest, command = "2d77974c28b0" * 5, "pip install --find-links /out/index.html torch"
+    rows = [(WHEEL, "29.1 KiB", "", digest, command), ("b.whl", "2 B", "3.1", "00", "swordfish [b]")]
+    console.table(("file", "size", "seconds", "sha256", "again"), rows, title="made")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["made", WHEEL]
+    assert all(any(line.endswith(one) for line in lines) for one in (digest, command))
+    assert (digest in lines, command in lines) == (columns < 80, columns < 60)
+    assert [line for line in lines if len(line) > columns and "  " in line.strip()] == []
+    assert "swordfish" not in "".join(lines)
+    console.table(("file", "size"), [(WHEEL[:20], "1 B")])
+    assert capsys.readouterr().err.splitlines() == ["file" + " " * 18 + "size", f"{WHEEL[:20]}  1 B"]
 
 
 @pytest.mark.usefixtures("terminal")
@@ -162,7 +173,13 @@ def test_colours_on_a_terminal_only_where_they_are_wanted(
     console.done("made")
     monkeypatch.setenv("NO_COLOR", "1")
     console.done("made")
-    assert capsys.readouterr().err == "\033[32mmade\033[0m\nmade\n"
+    monkeypatch.setenv("NO_COLOR", "")  # as if it were not set
+    monkeypatch.setattr(console, "mode", lambda: "plain")
+    for forced in ("", "0", "1"):
+        monkeypatch.setenv("FORCE_COLOR", forced)
+        console.done("made")
+    green = "\033[32mmade\033[0m\n"
+    assert capsys.readouterr().err == f"{green}made\nmade\nmade\n{green}"
 
 
 def test_a_summary_is_appended_for_github_and_goes_nowhere_else(
@@ -195,7 +212,7 @@ def test_elsewhere_an_annotation_is_a_line_with_its_place(capsys: pytest.Capture
     assert capsys.readouterr().err == "warning: a.py:3: Build: slow\nnotice: new\n"
 
 
-@pytest.mark.usefixtures("github", "took_65_seconds")
+@pytest.mark.usefixtures("github")
 def test_what_is_printed_commands_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     console.say("name\n  ::add-path::/evil\nx ##[error]y")
     with console.group("a\n::error::b"):
@@ -228,41 +245,67 @@ def test_a_summary_stays_below_what_github_shows(tmp_path: Path, monkeypatch: py
     assert set(text.splitlines()) == {"| ä row |", "", "… cut here: GitHub shows no summary beyond 1 MiB."}
 
 
-def test_a_log_gets_a_line_a_file_under_a_fold(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(console, "mode", lambda: "github")
-    with transfer("Fetching", files=2, size=3 << 20) as shown:
-        for name, size in (("one", 1 << 20), ("two", 2 << 20)):
-            shown.advance(size)
-            shown.finish(name, size, 0.5)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:4] == [
-        "::group::Fetching",
-        "[1/2] one  1.0 MiB  0.5 s",
-        "[2/2] two  2.0 MiB  0.5 s",
-        "::endgroup::",
-    ]
+@pytest.mark.parametrize(
+    ("line", "reached"),
+    [
+        ("[12/345] Building CXX object a.o", "[12/345]"),
+        ("\033[1m[ 7/9]\033[0m Linking", "[7/9]"),
+        ("[ 34%] Building CXX object a.o", "34%"),
+        ("test/test_nn.py ....sssss [ 46%]", "46%"),
+        ("In function [3/4] of", ""),
+        ("[x] 5%", ""),
+    ],
+)
+def test_how_far_a_tool_is_comes_from_what_it_prints(line: str, reached: str) -> None:
+    step = console.Step("build")
+    step.hear(line)
+    assert step.reached == reached
 
 
-@pytest.mark.parametrize("mode", ["terminal", "plain"])
-def test_any_thread_may_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: Mode
+def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(clock: SimpleNamespace) -> None:
+    with console.as_last_time(600, [95]):
+        known = console.Step("as last time")
+    step = console.Step("build torch")
+    step.hear("[1/100] a")
+    clock.now += 8
+    step.hear("[2/100] b")
+    assert step.words == "build torch  8.0 s  [2/100]"  # too little to tell
+    step.hear("[5/100] c")
+    assert step.words == "build torch  8.0 s  [5/100]  about 2 min 32 s left"
+    step.hear("[1/10] another graph")
+    assert step.left == 0
+    known.hear("[4/100] as many commands")
+    assert known.left == 592
+    clock.now += 8
+    known.hear("[4/12] few of them")  # an edit
+    assert known.left == 16
+    clock.now += 600
+    known.hear("[6/100] slower than last time")
+    assert 0 < known.left < 10_000
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_live_line_has_no_secret_no_control_and_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", "swordfish")
+    step = console.Step("pack https://me:pw@host")
+    step.hear("\033[31mswordfish\x07 \N{CJK UNIFIED IDEOGRAPH-4E2D} " + "x" * 100)
+    assert step.line(60) == f"pack https://***@host  0.0 s  *** ? {'x' * 24}"
+
+
+@pytest.mark.parametrize("mode", ["plain", "github"])
+def test_a_log_gets_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, mode: Mode
 ) -> None:
     monkeypatch.setattr(console, "mode", lambda: mode)
-    with transfer("Fetching [all]", files=4, size=400) as shown:
-
-        def report() -> None:
-            shown.advance(150)
-            shown.advance(-50)
-            shown.finish("part[0]", 100, 0.1)
-
-        threads = [threading.Thread(target=report) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    said = capsys.readouterr().err
-    assert "Fetching [all]" in said
-    assert "part[0]" in said
-    assert mode == "plain" or "400/400" in said
+    monkeypatch.setattr(console, "_TICK", 60)  # the thread's turn never comes
+    with console.group("build torch", step := console.Step("build torch")):
+        step.hear("[9/10] a")
+        for _ in range(60):
+            clock.now += 60
+            console.SCREEN.beat()
+        with console.covered():
+            clock.now += 6000
+            console.SCREEN.beat()
+    beats = [line for line in capsys.readouterr().err.splitlines() if line.startswith("…")]
+    assert len(beats) == (25 if mode == "plain" else 0)
+    assert not beats or beats[0] == "… build torch  1 min 00 s  [9/10]  about 6.7 s left"

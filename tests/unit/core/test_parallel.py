@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from core.parallel import each
+from core import console
+from core.parallel import each, transfer
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -31,6 +32,7 @@ def test_the_first_error_stops_what_has_not_begun() -> None:
         begun.append(item)
         if item == 0:
             raise ValueError("the first")
+        threading.Event().wait(0.002)  # so that a busy machine sees the error before the last item
 
     with pytest.raises(ValueError, match="the first"):
         each(action, range(1000), jobs=1)
@@ -51,3 +53,20 @@ def test_no_more_than_asked_run_at_once() -> None:
 
     each(action, range(30), jobs=3)
     assert 1 < most <= 3
+
+
+@pytest.mark.parametrize(("mode", "lines"), [("terminal", 1), ("plain", 1), ("github", 7)])
+def test_any_thread_may_report_of_a_transfer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: console.Mode, lines: int
+) -> None:
+    monkeypatch.setattr(console, "mode", lambda: mode)
+    with transfer("Fetching [all]", size=400) as shown:
+
+        def report(name: str) -> None:
+            shown.advance(150)
+            shown.advance(-50)
+            shown.finish(name, 100)
+
+        each(report, ["[9/9] odd name", "b", "c", "d"])
+        assert shown.words.startswith("Fetching [all]  0.0 s  400 B of 400 B")
+    assert capsys.readouterr().err.count("\n") == lines

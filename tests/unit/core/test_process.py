@@ -101,7 +101,7 @@ def test_a_command_is_echoed_and_runs_in_its_folder_and_environment(
     out, err = capfd.readouterr()
     assert out == f"{tmp_path} two words False\n"
     assert err.startswith(f"+ {sys.executable} -c 'import os;")
-    assert err.rstrip().endswith(f"(in {tmp_path})")
+    assert err.splitlines()[0].endswith(f"(in {tmp_path})")
 
 
 @processes
@@ -122,16 +122,20 @@ def test_a_signal_is_named_or_numbered_where_it_has_no_name(number: int, said: s
 
 @processes
 def test_a_log_holds_both_streams_after_what_was_there(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "logs" / "build.log"
     process.run(python("print('first')"), log=log)
     code = "import sys; print('out', flush=True); print('err', file=sys.stderr); sys.exit(3)"
     with pytest.raises(ProcessError, match="ended with status 3") as caught:
         process.run(python(code), log=log)
-    assert log.read_text() == "first\nout\nerr\n"
+    said = [line for line in log.read_text().splitlines() if not line.startswith("+ ")]
+    assert said == ["first", "out", "err"]
     assert (caught.value.output, caught.value.log) == ("out\nerr", log)
-    assert "out\nerr\n" in capfd.readouterr().err
+    assert "\nout\n" not in capfd.readouterr().err
+    monkeypatch.setattr(console.SCREEN, "verbose", True)
+    process.run(python("print('all')"), log=log)
+    assert "\nall\n" in capfd.readouterr().err
 
 
 @processes
@@ -222,14 +226,15 @@ def test_ctrl_c_lets_the_child_clean_up_and_ends_the_stage(
 def test_ctrl_c_while_a_log_is_written_ends_the_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(_text: str) -> None:
-        raise KeyboardInterrupt
+    def interrupt(_step: object, text: str) -> None:
+        if text == "started":
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(console, "say", interrupt)
+    monkeypatch.setattr(console.Step, "hear", interrupt)
     code = "import time; print('started', flush=True); time.sleep(60)"
     with pytest.raises(InterruptedStageError, match="run the same command again"):
         process.run(python(code), log=tmp_path / "log")
-    assert (tmp_path / "log").read_text() == "started\n"
+    assert (tmp_path / "log").read_text().endswith("\nstarted\n")
 
 
 # a child that starts another one and tells its id

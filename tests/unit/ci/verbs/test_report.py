@@ -63,7 +63,9 @@ def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
     assert f"page     {lab.store.url_of(report.page_key(lab.outputs))}\n" in said
     assert built.sha256 in page
     assert "Two wheels." in page
-    assert main("ci", "", VERBS, words) == 0
+    capsys.readouterr()
+    assert main("ci", "", VERBS, [*words, "--brief"]) == 0
+    assert built.sha256[:12] not in capsys.readouterr().err
     assert lab.store.read(report.page_key(lab.outputs)).decode() == page
 
 

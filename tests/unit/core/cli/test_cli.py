@@ -160,15 +160,24 @@ def test_a_failed_tool_ends_in_its_error_the_command_and_the_log(
     problem.cause = Cause(tool="compiler", file="a,b.cpp", line=3, message="error: 5% bad", around=("x", "y"))
     problem.log = Path("logs", "build.log")
     build.problem = problem
-    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
     main("pytorch_build", "", VERBS, ["build", "torch"])
     ending = "again: nox -s build_torch\nlog:   logs/build.log"
     said = capsys.readouterr().err
-    assert said.endswith(f"error: a,b.cpp:3: error: 5% bad\n  | x\n  | y\n{ending}\n")
-    assert (tmp_path / "failure.txt").read_text() == f"a,b.cpp:3: error: 5% bad\n{ending}"
+    block = f"a,b.cpp:3: error: 5% bad\n  | x\n  | y\n{ending}"
+    assert said == f"ninja ended with status 1.\nerror: {block}\n"
+    with monkeypatch.context() as patch:
+        # what called it prints it, so that it stands in a log once
+        patch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))
+        main("pytorch_build", "", VERBS, ["build", "torch"])
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "failure.txt").read_text() == f"ninja ended with status 1.\n{block}"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     main("pytorch_build", "", VERBS, ["build", "torch"])
     said = capsys.readouterr().err
     assert "::error file=a%2Cb.cpp,line=3::a,b.cpp:3: error: 5%25 bad\n" in said
     assert f"    {ending.splitlines()[0]}" in (tmp_path / "summary.md").read_text()
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    problem.cause, problem.output = None, "what it\nsaid"
+    main("pytorch_build", "", VERBS, ["build", "torch"])
+    assert capsys.readouterr().err.endswith(f"  | what it\n  | said\n{ending}\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core import files, process
-from core.env import Installed, installer
+from core.env import Installed, installer, interpreter
 from core.env.installer import (
     MARKER,
     Install,
@@ -21,7 +21,7 @@ from core.env.installer import (
     prepared,
     require_planned,
 )
-from core.errors import CheckError, EnvironmentSetupError, ProcessError
+from core.errors import CheckError, EnvironmentSetupError, ProcessError, origin
 from tests.unit.target_samples import target_in
 from tests.wheel_files import record_line
 
@@ -48,7 +48,7 @@ class Called:
         self.env: dict[str, str] = {}
         self.constraints: dict[str, list[str]] = {}
 
-    def __call__(self, argv: Sequence[str], *, env: dict[str, str]) -> None:
+    def __call__(self, argv: Sequence[str], *, env: dict[str, str], **_: object) -> None:
         self.argv, self.env = list(argv), env
         for option in ("--constraint", "--build-constraint"):
             self.constraints[option] = [
@@ -273,7 +273,7 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was run and installed, in order."""
     done: list[str] = []
 
-    def run(argv: Sequence[object]) -> None:
+    def run(argv: Sequence[object], **_: object) -> None:
         done.append(" ".join(str(word) for word in argv[1:]))
 
     def install(_target: Interpreter, call: Install, *, backend: str, cache_dir: Path | None) -> None:
@@ -333,7 +333,7 @@ def test_a_half_filled_environment_is_made_anew(
 def test_an_environment_that_cannot_be_emptied_is_named(
     target: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_argv: object) -> None:
+    def fail(_argv: object, **_: object) -> None:
         raise ProcessError("uv ended with status 1.")
 
     monkeypatch.setattr(process, "run", fail)
@@ -392,3 +392,19 @@ def test_a_digest_covers_all_that_an_environment_is_made_from(tmp_path: Path) ->
     lock.write_text("a==2")
     others.append(digest_of_calls(target, [call]))
     assert len({digest, *others}) == len(others) + 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("backend", ["uv", "pip"])
+def test_a_failed_installation_has_the_installers_first_error_and_a_log(tmp_path: Path, backend: Any) -> None:
+    process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
+    target = interpreter(tmp_path / "venv" / "bin" / "python")
+    call = Install(requirements=("absent==9",), sources=Sources(find_links=(str(tmp_path),), no_index=True))
+    failed = pytest.raises(EnvironmentSetupError, match="absent==9 could not be installed")
+    with failed as caught, prepared(target, [call], digest="d", backend=backend):
+        pass
+    said = origin(caught.value)
+    assert said is not None
+    assert said.cause is not None
+    assert (said.cause.tool, said.log) == (backend, tmp_path / ".venv.log")
+    assert "absent" in said.cause.message

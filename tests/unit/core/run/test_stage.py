@@ -13,7 +13,7 @@ from core.cli.options import Common
 from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
-from core.run.stage import Made, Stage, builder_from, changes, perform
+from core.run.stage import Made, Stage, builder_from, perform
 
 MakeWheel = Callable[..., Path]
 INPUTS = {"commit": "abc", "rocm": "7.1"}
@@ -69,7 +69,7 @@ def test_what_was_made_is_put_recorded_and_shown(
 ) -> None:
     one = stage(tmp_path)
     made = perform(one, INPUTS, Work(wheel))
-    assert made is not None
+    assert isinstance(made, Record)
     assert made == read(one)
     assert (made.status, made.exit_code, made.inputs, made.details) == ("ok", 0, INPUTS, {"hits": 3})
     assert keys(one) == [wheel.name, f"{wheel.name}.metadata"]
@@ -93,7 +93,7 @@ def test_a_job_of_github_is_recorded(tmp_path: Path, wheel: Path, monkeypatch: p
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
     made = perform(stage(tmp_path), INPUTS, Work(wheel))
-    assert made is not None
+    assert isinstance(made, Record)
     assert made.details == {
         "hits": 3,
         "builder": {
@@ -115,7 +115,7 @@ def test_only_other_inputs_force_and_lost_or_changed_files_are_worked_on_again(
 ) -> None:
     work, one, other = Work(wheel), stage(tmp_path), {**INPUTS, "commit": "def"}
     first = perform(one, INPUTS, work)
-    assert first is not None
+    assert isinstance(first, Record)
     assert perform(stage(tmp_path), dict(reversed(INPUTS.items())), work) == first
     assert work.done == 1
     assert "build_torch: unchanged, nothing to do" in capsys.readouterr().err
@@ -199,17 +199,21 @@ def test_a_dry_run_does_and_writes_nothing(
 ) -> None:
     work = Work(wheel)
     dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
-    assert perform(dry, INPUTS, work) is None
+    assert perform(dry, INPUTS, work) == ("it was not done yet",)
     assert "would do the work: it was not done yet" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
     first = perform(stage(tmp_path), INPUTS, work)
     assert perform(dry, INPUTS, work) == first
-    assert perform(dry, {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}, work) is None
-    said = capsys.readouterr().err
-    assert 'would do the work: flags was nothing and is {"CC":"gcc"}' in said
-    assert 'targets was nothing and is ["a"]' in said
-    assert tuple(changes(dry, INPUTS)) == ("what it made is not there as it was",)
-    assert tuple(changes(stage(tmp_path, force=True), INPUTS)) == ("--force asks for it",)
+    changed = {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}
+    assert perform(dry, changed, work) == (
+        'flags was nothing and is {"CC":"gcc"}',
+        'targets was nothing and is ["a"]',
+    )
+    assert 'would do the work: flags was nothing and is {"CC":"gcc"}' in capsys.readouterr().err
+    forced = stage(tmp_path, force=True, dry_run=True)
+    assert perform(forced, INPUTS, work) == ("--force asks for it",)
+    (tmp_path / "out" / dry.outputs.python_prefix("cpu") / wheel.name).unlink()
+    assert perform(dry, INPUTS, work) == ("what it made is not there as it was",)
     assert work.done == 1
     assert not (tmp_path / "mine").exists()
 
@@ -223,7 +227,7 @@ def uploaded(one: Stage, wheel: Path) -> Record:
     """Make a stage's record and files in the store that all machines read."""
     there = replace(one, common=replace(one.common, store=one.common.read_store, read_store=""))
     made = perform(there, INPUTS, Work(wheel))
-    assert made is not None
+    assert isinstance(made, Record)
     return made
 
 
@@ -249,7 +253,7 @@ def test_what_was_replaced_in_the_runs_store_is_not_taken_nor_anything_in_a_dry_
     tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = uploaded(in_ci(tmp_path / "a"), wheel)
-    assert perform(in_ci(tmp_path / "b", dry_run=True), INPUTS, Work(wheel)) is not None
+    assert perform(in_ci(tmp_path / "b", dry_run=True), INPUTS, Work(wheel)) == made
     assert "taken from" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
     replaced = tmp_path / "shared" / made.files[0].key
@@ -266,8 +270,8 @@ def test_one_wheel_of_two_refs_is_made_once_and_kept_while_one_names_it(
     one, work = stage(tmp_path), Work(make_wheel(tmp_path / "dist", "triton", "3.6.0"))
     other = replace(one, cell=one.cell.model_copy(update={"torch_ref": "release/2.13"}))
     first, second = perform(one, INPUTS, work), perform(other, INPUTS, work)
-    assert first is not None
-    assert second is not None
+    assert isinstance(first, Record)
+    assert isinstance(second, Record)
     assert (work.done, second.files, second.cell.torch_ref) == (1, first.files, "release/2.13")
     perform(other, {"commit": "new"}, Work(make_wheel(tmp_path / "dist", "triton", "3.7.0")))
     assert [key for key in keys(one) if key.endswith(".whl")] == [

@@ -357,11 +357,10 @@ def check(target: Interpreter, *, preloads: bool = False) -> None:
 
 @pytest.mark.processes
 def test_a_search_path_into_the_run_time_packages_is_enough(
-    target: Interpreter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    target: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link(target, "$ORIGIN/../../_rocm_sdk_core/lib")
     check(target)
-    assert "imports beside ROCm's run-time packages" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environment"]
     assert (target.purelib / "torch" / "_rocm_init.py").read_text() == PRELOADS
     assert (target.purelib / "_rocm_sdk_devel").is_dir()

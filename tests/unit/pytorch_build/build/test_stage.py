@@ -17,7 +17,7 @@ from core.packages import sources
 from core.packages.sources import PackageSource
 from core.process import Completed
 from core.run import records
-from core.run.records import Cell
+from core.run.records import Cell, Record
 from core.run.stage import Made
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
@@ -182,7 +182,7 @@ def test_a_build_is_recorded_and_not_repeated(
     build: Build, run: Any, made: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = perform(build)
-    assert record is not None
+    assert isinstance(record, Record)
     assert record.cell == Cell(python="cp312", torch_ref="sample", gpu_family="gfx94X-dcgpu")
     assert record.files[0].version == VERSION
     assert run.store.digest(record.files[0].key) == record.files[0].sha256
