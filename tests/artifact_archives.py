@@ -1,20 +1,15 @@
 """Artifacts packed as ROCm's builds upload them: the manifest first, and a digest beside."""
 
-from __future__ import annotations
-
 import io
 import lzma
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import zstandard
 
 from core import files
 from core.archive.tar import XZ, ZSTD
 from rocm_packaging.artifacts import scan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def pack(folder: Path, directory: Path, *, suffix: str = ZSTD) -> Path:

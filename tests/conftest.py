@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -12,13 +11,9 @@ from core.archive import Member
 from core.data import use_own
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    Git = Callable[..., str]
-    Write = Callable[[Path, Mapping[str, str]], None]
-    Commit = Callable[[Path, Mapping[str, str]], str]
+Git = Callable[..., str]
+Write = Callable[[Path, Mapping[str, str]], None]
+Commit = Callable[[Path, Mapping[str, str]], str]
 
 # a busy machine is no fault of the code
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,17 +1,12 @@
 """A folder over HTTP on this machine, as users read an index."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from core.http import answering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Quiet(BaseHTTPRequestHandler):

@@ -1,19 +1,15 @@
 """Runs that were never run, for tests of the page: any number of cells, every state, hostile names."""
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ci.report.facts import GroupFacts, RunFacts
 from core.causes import Cause
 from core.run.records import Cell, FileRecord, Record
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.test.summary import CaseEntry, GroupEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 BEGAN = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 BUILDS = {

@@ -1,7 +1,5 @@
 """Plans of a few jobs, for tests of what is made of plans."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from core.run.plan import Cell, Decision, Plan, PlanEvent

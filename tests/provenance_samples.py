@@ -1,7 +1,5 @@
 """Runs that were never run, for tests of provenance: ROCm's packages, torch on them, a developer's triton."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ci.promote.documents import Document, document

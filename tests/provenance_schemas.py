@@ -1,7 +1,5 @@
 """Whether statements and bills are what their schemas say, by the libraries of those who made the schemas."""
 
-from __future__ import annotations
-
 import json
 
 from cyclonedx.schema import SchemaVersion

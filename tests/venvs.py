@@ -1,14 +1,9 @@
 """Virtual environments that tests install into, on Linux."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from core import process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def installed(python: Path) -> dict[str, str]:

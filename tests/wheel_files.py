@@ -1,16 +1,11 @@
 """Wheels written member by member, so that any of it can be wrong."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import stat
 import zipfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path
 
 
 def sha(data: bytes) -> str:

@@ -4,13 +4,11 @@
 that part alone, `-- --rocm DIR` the packaging of a real ROCm, whose artifacts DIR holds.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console
 from core.archive import Member
@@ -20,9 +18,6 @@ from core.wheel.record import verify_record
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, split, uploads
 from tests.bench.measuring import Figure, paired, quiet, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 def main(words: list[str]) -> int:

@@ -1,15 +1,10 @@
 """Other people's tools, locked in an environment of their own: what figures are compared with."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from core import files, process
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOCK = ROOT / "requirements" / "baselines.txt"
 ENVIRONMENT = ROOT / ".cache" / "baselines"

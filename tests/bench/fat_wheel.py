@@ -1,14 +1,12 @@
 """What docs/performance.md says of stand-alone wheels, measured."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics
 import tempfile
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, process
 from core.archive import Member
@@ -16,9 +14,6 @@ from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.standalone.fat import Request, make
 from rocm_packaging.packages.layouts import library_globs
 from tests.bench.measuring import Figure, scratch, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ROCM, VERSION = "7.10.0", "2.10.0+rocm7.10.0"
 RUNS = 3

@@ -1,7 +1,5 @@
 """Indexes of ten thousand wheels, against `piprepo` and `dumb-pypi`; and of one wheel more."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -10,9 +8,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ci.publish.index import Records, write_index
 from core import files
@@ -20,9 +19,6 @@ from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WHEELS, PROJECTS, PER_RECORD = 10_000, 100, 10
 OUTPUTS = RunOutputs(run_id="9", platform="linux")

@@ -1,20 +1,15 @@
 """How figures are taken: two actions in turn, medians, their ratio."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import process
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 RUNS = 5
 

@@ -1,11 +1,9 @@
 """Promotion of 1,000 wheels from bucket to bucket, behind a proxy that makes each request wait."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import process
 from core.cli.options import ROOT
@@ -13,13 +11,8 @@ from core.errors import CheckError
 from core.stores.directory import DirectoryStore
 from tests.bench.measuring import Figure, seconds
 from tests.integration.s3_proxy import proxied
-from tests.integration.s3_servers import rclone_serving
+from tests.integration.s3_servers import S3Server, rclone_serving
 from tests.unit.ci.promote.conftest import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.integration.s3_servers import S3Server
 
 # a family has two packages of ROCm and two wheels a Python
 FAMILIES, PYTHONS = 10, 49

@@ -1,12 +1,10 @@
 """What docs/performance.md says of a release candidate that becomes a release, measured."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, process
 from core.archive import Member
@@ -14,9 +12,6 @@ from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, quiet, scratch, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 CANDIDATE, FINAL = "7.10.0rc2", "7.10.0"
 NAME = "rocm_sdk_libraries_gfx94x_dcgpu"

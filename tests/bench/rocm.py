@@ -1,13 +1,12 @@
 """What docs/performance.md says of ROCm's packages, measured on a real ROCm."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ci.plan import artifacts as run_artifacts
 from core import console, files, process
@@ -19,10 +18,6 @@ from core.stores.location import open_store
 from rocm_packaging.artifacts import families_of, scan
 from tests.artifact_archives import pack
 from tests.bench.measuring import Figure, paired, quiet, scratch, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 VERSION = "5.2.3"
 ARTIFACTS, ARTIFACT_BYTES = 100, 20 << 20

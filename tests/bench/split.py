@@ -1,13 +1,11 @@
 """What docs/performance.md says of split wheels, measured."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, process
 from core.archive import Member
@@ -17,9 +15,6 @@ from tests.bench.fat_wheel import zipped_again
 from tests.bench.measuring import Figure, scratch, seconds
 from tests.bench.rewriting import PEAK
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 VERSION = "2.10.0+rocm7.10.0"
 TARGETS = ("gfx942", "gfx950", "gfx1100", "gfx1201")

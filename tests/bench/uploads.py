@@ -1,28 +1,21 @@
 """Uploads to `rclone serve s3` on this machine, against `s5cmd sync` and `aws s3 sync`."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, process
 from core.cli.options import ROOT
 from tests.bench.baselines import program
 from tests.bench.measuring import Figure, seconds
-from tests.integration.s3_servers import rclone_serving
+from tests.integration.s3_servers import S3Server, rclone_serving
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tests.integration.s3_servers import S3Server
-
-    Upload = Callable[[Path, str], object]
+Upload = Callable[[Path, str], object]
 
 SMALL, SMALL_SIZE = 2_000, 4 << 10
 LARGE_SIZE = 1 << 30

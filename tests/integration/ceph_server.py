@@ -4,23 +4,19 @@ It holds to ``If-None-Match`` and refuses an ``If-Match`` that holds. Debian has
 ``ceph-mon``, ``ceph-mgr``, ``ceph-osd``); it takes 20 s to start, so tests on it need ``--ceph``.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess  # noqa: TID251 - servers run beside the test; core.process waits for what it starts
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core import process
 from tests.integration.s3_servers import S3Server, free_port, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PROGRAMS = (
     *("ceph", "ceph-authtool", "monmaptool", "ceph-mon", "ceph-mgr", "ceph-osd"),

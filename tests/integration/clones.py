@@ -1,19 +1,13 @@
 """Clones of this checkout, in which real nox and real front doors run."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from core import process
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from core.process import Completed
+from core.process import Completed
 
 ROOT = Path(__file__).parents[2]
 FAMILY = "gfx94X-dcgpu"

@@ -1,7 +1,5 @@
 """Servers that every integration test may ask for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

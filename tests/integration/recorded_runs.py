@@ -1,9 +1,8 @@
 """Runs of wheels that no stage built."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -11,17 +10,11 @@ from ci.verbs import index
 from core import process
 from core.archive import Member
 from core.files import made
-from core.run import records
+from core.run import RunOutputs, records
 from core.run.records import Record
+from core.stores import Store
 from core.wheel import distributions
 from core.wheel.writer import write_sdist
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from core.run import RunOutputs
-    from core.stores import Store
 
 
 def recorded(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:

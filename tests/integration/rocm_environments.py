@@ -1,21 +1,15 @@
 """Environments with ROCm packages that a test built."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
 import pytest
 
 from core import process
+from rocm_packaging.packages.build import BuiltPackages
 from tests.venvs import Venv
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from rocm_packaging.packages.build import BuiltPackages
 
 UV = Path(sys.executable).parent / "uv"
 

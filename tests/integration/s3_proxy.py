@@ -1,21 +1,17 @@
 """An HTTP/1.1 proxy in front of an S3 server: it counts, it is slow, and it fails as networks do."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # busy and failing: an answer before anything was done; reset: no answer before anything was done;
 # lost: no answer after everything was done; truncated: half an answer after everything was done

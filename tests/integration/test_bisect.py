@@ -1,16 +1,16 @@
 """The run that broke a command, among forty of a store: real wheels of real commits, installed by uv."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess  # noqa: TID251 - to be interrupted
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,18 +20,13 @@ from core.cli.options import ROOT
 from core.errors import CheckError, InterruptedStageError, ProcessError, UsageError
 from core.run import RunOutputs, records
 from core.run.records import Cell, Record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from core.stores import Store
-    from tests.integration.s3_servers import S3Server
+from tests.integration.s3_servers import S3Server
 
 RUNS, BROKEN = 40, 27
 PYTHON = f"cp3{sys.version_info.minor}"

@@ -1,7 +1,5 @@
 """A run's wheels as people get them: setup_venv, fetch_wheels, the two-index install; by uv and by pip."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time
@@ -9,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -20,14 +18,12 @@ from core.cli import Verb, main
 from core.env import installer
 from core.http import served_store
 from core.run import RunOutputs
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
+from tests.integration.s3_servers import S3Server
 from tests.venvs import installed
-
-if TYPE_CHECKING:
-    from core.stores import Store
-    from tests.integration.s3_servers import S3Server
 
 MakeWheel = Callable[..., Path]
 VERBS = tuple(

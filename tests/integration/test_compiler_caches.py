@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,7 @@ from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
 from pytorch_build.build.cache_use import in_use
 from tests.integration.clones import TAG, Clone
-from tests.integration.s3_servers import program, rclone_serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tests.integration.s3_servers import S3Server
+from tests.integration.s3_servers import S3Server, program, rclone_serving
 
 PREFIX = "compiler-cache/ci/sccache"
 SOURCES = 3

@@ -1,9 +1,9 @@
 """Split packages as installers see them: a torch with its device code, from pages and runs."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from ci import install as user_install
 from core import process
 from core.cli import Verb, main
 from core.cli.options import Common
-from core.env import installer, interpreter
+from core.env import Interpreter, installer, interpreter
 from core.env.installer import Install
 from core.errors import CheckError
 from core.packages.sources import SourceOptions
@@ -25,13 +25,7 @@ from pytorch_build.test.installation import require_device_code
 from tests.integration.recorded_runs import indexed, rocm_sdist
 from tests.venvs import installed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from core.env import Interpreter
-
-    MakeWheel = Callable[..., Path]
+MakeWheel = Callable[..., Path]
 
 VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"

@@ -1,10 +1,8 @@
 """Stand-alone wheels of real libraries: installed by name from an index, imported, used, taken out again."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.portable import analyse, repair
 from tests.folders import served
 from tests.unit.pytorch_build.check.conftest import write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 WHEEL = "torch-2.10.0+rocm7.1-py3-none-linux_x86_64.whl"

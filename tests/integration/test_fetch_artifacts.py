@@ -1,10 +1,8 @@
 """The sample's artifacts, packed into a store, fetched by the front door, killed on the way, packaged."""
 
-from __future__ import annotations
-
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,6 @@ from core.run import RunOutputs, this_platform
 from rocm_packaging.artifacts import INCOMPLETE, scan
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.artifact_archives import pack
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAMILY = "gfx94X-dcgpu"
 RUN = RunOutputs(run_id="17", platform=this_platform())

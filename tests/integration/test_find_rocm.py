@@ -1,12 +1,11 @@
 """Plans whose ROCm is found: GitHub's recorded answers, and artifacts in a bucket that refuses strangers."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -20,12 +19,7 @@ from rocm_packaging.artifacts import scan
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.folders import Quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.s3_servers import S3Server
+from tests.integration.s3_servers import S3Server
 
 RECORDED = ROOT / "tests/unit/ci/recorded/workflow_runs.json"
 RED, FORK, GREEN = "17123441190", "17123441170", "17123441166"

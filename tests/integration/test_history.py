@@ -1,8 +1,9 @@
 """The page over runs: of a bucket's, and in a real browser."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pytest
+from playwright.sync_api import Browser
 
 from ci.report import page_of
 from ci.report.compare import Run, history_of
@@ -11,15 +12,8 @@ from core.cli import Verb, main
 from core.cli.options import Common
 from core.run import records
 from tests import page_samples as samples
+from tests.integration.s3_servers import S3Server
 from tests.integration.test_page import browser_fixture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-    from playwright.sync_api import Browser
-
-    from tests.integration.s3_servers import S3Server
 
 __all__ = ["browser_fixture"]
 

@@ -4,16 +4,15 @@ Only with ``--images``: it takes some minutes, some gigabytes, root, and a mirro
 buildah isolates by chroot and keeps everything in a folder of the test's own, so no engine has to run.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -24,10 +23,6 @@ from core.env.installer import configured
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from tests.folders import served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FAMILY = "gfx94X-dcgpu"
 NAME = "pytorch-therock-rocm-ci-gfx94x-dcgpu"

@@ -1,17 +1,17 @@
 """What pip and uv make of pages: the flat one, and simple/ as HTML and as JSON; and what they ask for."""
 
-from __future__ import annotations
-
 import hashlib
+import io
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler
 from itertools import chain
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 from urllib.parse import unquote
 
 import boto3
@@ -34,11 +34,7 @@ from core.stores.location import open_store
 from core.wheel import read_metadata
 from tests.folders import Folder, Quiet
 
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Callable, Iterator, Mapping
-
-    MakeWheel = Callable[..., Path]
+MakeWheel = Callable[..., Path]
 
 TORCH, OLDER = "2.10.0+rocm7.1", "2.9.0+rocm7.1"
 FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}

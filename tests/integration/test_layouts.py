@@ -1,19 +1,14 @@
 """Split and fat wheels, on split and on unsplit ROCm, answer the same: three runs of the sample."""
 
-from __future__ import annotations
-
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import junit
 from pytorch_build.check.device_code import file_facts
 from tests.integration.clones import FAMILY, TAG, Clone
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BUILDS = ("build_triton", "build_torch", "build_vision")
 # run -> layout of its ROCm, and how torch and torchvision are built

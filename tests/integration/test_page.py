@@ -1,13 +1,15 @@
 """The page of a run in a real browser: what it says, what its keys do, whether everybody can use it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
+from playwright.sync_api import Page as Tab
 
 from ci.report import page_of
 from ci.report.html import render
@@ -19,13 +21,6 @@ from tests import page_samples as samples
 from tests.folders import served
 from tests.integration.recorded_runs import indexed
 from tests.venvs import Venv, installed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser
-    from playwright.sync_api import Page as Tab
 
 DESK = {"width": 1440, "height": 900}
 CELL = "cell-gfx900-nightly-cp311"

@@ -1,7 +1,5 @@
 """The whole pipeline on the sample, in a clone of this checkout: real nox, real builds, real installers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -12,8 +10,8 @@ import subprocess  # noqa: TID251 - a build is interrupted here, which the door 
 import sys
 import threading
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,12 +21,8 @@ from core.errors import CheckError, ProcessError
 from core.wheel.editor import Additions, edit_sdist, edit_wheel
 from pytorch_build.build.stage import search_paths
 from pytorch_build.standalone.libraries import read_members
+from rocm_packaging.packages.layouts import Layout
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from rocm_packaging.packages.layouts import Layout
 
 ROCM = "7.99.0.dev0+sample"
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")

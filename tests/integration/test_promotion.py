@@ -1,12 +1,10 @@
 """Staging and promotion on a real server that fails, and releases that pip installs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess  # noqa: TID251 - to be killed
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,17 +14,13 @@ from core import process
 from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.folders import served
 from tests.integration.s3_proxy import proxied
+from tests.integration.s3_servers import S3Server
 from tests.unit.ci.promote.conftest import Runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.stores import Store
-    from tests.integration.s3_servers import S3Server
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 

@@ -1,21 +1,15 @@
 """Provenance of a sample's run, from its builds to an S3 server and back: real builds, real nox."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from tests.folders import served
 from tests.integration.clones import FAMILY, Clone, said
+from tests.integration.s3_servers import S3Server
 from tests.provenance_schemas import problems_of_bill, validate_statement
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.s3_servers import S3Server
 
 RUN = "tried-1"
 WHERE = ("--torch-ref=sample", f"--gpu-family={FAMILY}", f"--run-id={RUN}")

@@ -4,12 +4,12 @@ The sample stands in for ROCm's artifacts, which lie packed in a bucket that ref
 Torch refs are a downstream's own, with names and settings of their own and nothing that brings ROCm along.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -19,13 +19,8 @@ from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.folders import served
 from tests.integration.clones import FAMILY, SERIES, TAG
+from tests.integration.s3_servers import S3Server
 from tests.integration.workflow_engine import ACT, Engine, Ran, others, pull_request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.integration.s3_servers import S3Server
 
 pytestmark = ACT
 

@@ -1,11 +1,9 @@
 """The rehearsal as its page tells it, command by command; and once more in a bucket."""
 
-from __future__ import annotations
-
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,11 +11,7 @@ from core import process
 from core.http import served_store
 from core.stores.location import open_store
 from tests.integration.clones import Clone, said
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.s3_servers import S3Server
+from tests.integration.s3_servers import S3Server
 
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TORCH, VISION = "torch-2.10.0a0+cpu.sample", "torchvision==0.25.0a0+cpu.sample"

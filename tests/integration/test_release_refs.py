@@ -5,11 +5,9 @@ Local repositories stand in for GitHub's (``GIT_MIRRORS``): what the refs data s
 wheels are compiled and then refused for their size, as only the ref `sample` may make small ones.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +17,8 @@ from pytorch_build.sample import ensure_repositories
 from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.integration.clones import SERIES
+from tests.integration.s3_servers import S3Server
 from tests.integration.workflow_engine import ACT, Engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.s3_servers import S3Server
 
 FAMILIES = ("gfx94X-dcgpu", "gfx110X-all")
 REFS = {"nightly": "2.14.0a0", "release/2.10": "2.10.0"}

@@ -1,12 +1,10 @@
 """A release candidate of the sample becomes a release, and real installers take it."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
@@ -24,9 +22,6 @@ from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.integration.clones import FAMILY, Clone
 from tests.wheel_files import contents
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UV = Path(sys.executable).parent / "uv"
 SAMPLE, CANDIDATE, FINAL = "7.99.0.dev0+sample", "7.99.0rc2", "7.99.0"

@@ -1,7 +1,5 @@
 """The sample's artifacts, packaged, installed, used, compiled with and removed again."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """The sample's split artifacts, packaged, installed beside each other and removed in any order."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

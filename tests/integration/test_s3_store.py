@@ -1,12 +1,12 @@
-from __future__ import annotations
-
 import os
 import subprocess  # noqa: TID251 - to be killed
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,22 +14,16 @@ from core import files, process
 from core.cli.options import ROOT
 from core.errors import FatalError, ServiceError, StoreError
 from core.parallel import each
-from core.stores import s3_transfer
+from core.stores import Store, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, connect
 from core.stores.s3_transfer import MIB
 from tests.integration.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
+from tests.integration.s3_servers import S3Server
 from tests.unit.core.stores import test_contract as contract
 from tests.unit.core.stores.test_contract import put_fixture  # noqa: F401 - a fixture
 from tests.wheel_files import sha
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from core.stores import Store
-    from tests.integration.s3_servers import S3Server
 
 
 @pytest.fixture(autouse=True)

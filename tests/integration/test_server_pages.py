@@ -1,15 +1,13 @@
 """The zip of the pages function, run as Lambda runs it, against a real S3 server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
 import pytest
@@ -21,11 +19,7 @@ from core.cli.options import ROOT
 from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import distributions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.s3_servers import S3Server
+from tests.integration.s3_servers import S3Server
 
 # filelock is for servers that ignore conditional writes, as rclone's does and S3 does not
 RUNTIME = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six", "filelock")

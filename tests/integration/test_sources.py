@@ -1,27 +1,21 @@
 """Checkouts of the sample's repositories, killed at many points, as people and machines kill them."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import process
 from pytorch_build.lock.resolve import resolve
+from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout
 from pytorch_build.sources.git import Origins
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytorch_build.lock.source_lock import SourceLock
-
-    Git = Callable[..., str]
+Git = Callable[..., str]
 
 ROOT = Path(__file__).resolve().parents[2]
 

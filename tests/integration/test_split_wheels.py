@@ -1,12 +1,11 @@
 """Fat wheels of real libraries, split: loaded by the real loader, installed and taken out by pip and uv."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +20,6 @@ from pytorch_build.split.kernels import require_whole
 from pytorch_build.split.parts import plan, split
 from rocm_packaging.packages import kpack
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 VERSION = "2.10.0+rocm7.1"

@@ -1,25 +1,19 @@
 """Wheels of a run, installed by uv and by pip from the index that was written for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import files, process
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Install, Sources
+from core.env.installer import Backend, Install, Sources
 from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from tests.folders import served
 from tests.integration.recorded_runs import indexed
 from tests.venvs import installed
-
-if TYPE_CHECKING:
-    from core.env.installer import Backend
 
 MakeWheel = Callable[..., Path]
 OUTPUTS = RunOutputs(run_id="17", platform="linux")

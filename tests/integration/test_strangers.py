@@ -1,29 +1,21 @@
 """Strangers' packages of our names, by every way that pip and uv would find them, and by every way in."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import process
 from core.cli import Verb, main
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Install, Sources
+from core.env.installer import Backend, Install, Sources
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
 from tests.folders import served
 from tests.integration.recorded_runs import rocm_sdist, sdist
 from tests.wheel_files import write_members
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from core.env.installer import Backend
 
 MakeWheel = Callable[..., Path]
 ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"

@@ -1,7 +1,5 @@
 """What real builds show on a terminal: CMake and ninja behind a pseudo-terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

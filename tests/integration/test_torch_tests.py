@@ -1,7 +1,5 @@
 """test_torch on the sample, in a clone of this checkout: real nox, real installers, real pytest."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -9,14 +7,11 @@ import subprocess  # noqa: TID251 - a run is interrupted here, which the door fo
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from core.process import Completed
 from tests.integration.clones import TAG, Clone, said
-
-if TYPE_CHECKING:
-    from core.process import Completed
 
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 

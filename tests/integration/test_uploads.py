@@ -1,10 +1,9 @@
 """Uploads as the user runs them, to a real S3 server, and over a network that fails."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +13,7 @@ from core.errors import MachineError, MissingInputError
 from core.stores.directory import DirectoryStore
 from core.stores.s3_client import PROBE
 from tests.integration.s3_proxy import proxied
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from tests.integration.s3_servers import S3Server
+from tests.integration.s3_servers import S3Server
 
 GROUP = "gfx90a-dcgpu"
 PREFIX = "123-linux"

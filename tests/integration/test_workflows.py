@@ -1,18 +1,14 @@
 """Runs of CI and releases by act: what each event builds, tests and refuses."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from tests.integration.clones import FAMILY, TAG
 from tests.integration.workflow_engine import ACT, PYTORCH, ROCM, TRITON, Engine, Ran, pull_request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 pytestmark = ACT
 

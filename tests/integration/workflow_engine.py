@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import process
 from tests.integration.clones import FAMILY, ROOT, SERIES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BIN = Path(sys.executable).parent
 RUNNERS = (

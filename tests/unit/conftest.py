@@ -1,20 +1,16 @@
 """What a unit test may not do: start a process (unless it is marked so), or leave this machine."""
 
-from __future__ import annotations
-
 import socket
 import subprocess  # noqa: TID251 - forbidden here, for everybody
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import process
 from core.stores import location
 from tests.unit.aws import aws, s3
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 __all__ = ["aws", "s3"]
 

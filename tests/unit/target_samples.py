@@ -1,7 +1,5 @@
 """Interpreters of target environments that are nowhere."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

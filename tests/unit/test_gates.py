@@ -1,7 +1,5 @@
 """The rules of this repository that a reader could break without noticing."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import fnmatch
@@ -10,7 +8,7 @@ import re
 from collections import Counter
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,6 @@ from core import errors, process
 from core.cli import Verb, verb_parser
 from core.cli.options import ROOT
 from docs.command_tables import all_sessions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 DOORS = ("rocm_packaging", "pytorch_build", "ci")

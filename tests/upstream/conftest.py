@@ -7,8 +7,6 @@ a work tree of TheRock, whose own builder makes packages. `--torch PYTHON` is th
 environment that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,17 +1,12 @@
 """A real torchaudio wheel from real sources, through the commands of the README."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core.env import installer
 from tests.integration.clones import Clone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TORCH = "torch-2.13.0+cpu-cp311"
 REFS = """

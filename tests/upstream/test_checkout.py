@@ -1,28 +1,21 @@
 """Checkouts of real upstream sources (--sources DIR)."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core.data import use_own
 from core.errors import DataError
 from pytorch_build.lock.resolve import resolve
+from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sources import edits
 from pytorch_build.sources.checkout import CheckoutOptions, checkout
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytorch_build.lock.source_lock import LockedProject
-
-    Git = Callable[..., str]
+Git = Callable[..., str]
 
 Sources = Mapping[str, Path]
 

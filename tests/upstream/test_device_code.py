@@ -3,8 +3,6 @@
 The wheel (133 MB) goes into the folder that RUN_UPSTREAM_CACHE names, else into a temporary one.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

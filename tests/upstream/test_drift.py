@@ -1,14 +1,9 @@
 """Our data and a real checkout of TheRock (--therock DIR)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ci.__main__ import VERBS
 from core.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_our_data_says_what_therock_says(therock_tree: Path) -> None:

@@ -1,11 +1,9 @@
 """Real ROCm, packaged, installed by pip and uv, compiled with, linked against, and removed again."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +14,6 @@ from pytorch_build.check.device_code import file_facts
 from rocm_packaging import selftest
 from tests.folders import served
 from tests.venvs import Venv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VERSION = "5.2.3"
 # what Debian packages of it is no whole set, and lies elsewhere in part

@@ -1,15 +1,14 @@
 """Real ROCm 7 in both layouts: packaged, installed, compared, and its programs run in a root of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import sys
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import pytest
 from packaging.metadata import Metadata
@@ -28,9 +27,6 @@ from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.packages.plan import make_plan
 from tests.upstream.test_split import HIP, NAMES, wheel_around
 from tests.venvs import Venv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Layout = Literal["unsplit", "split"]
 LAYOUTS = get_args(Layout)

@@ -1,19 +1,13 @@
 """The sample's projects read what upstream's read of what our builds set, and link as upstream's link."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.cli.options import ROOT
 from tests.unit.pytorch_build.build.plans import conftest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.pytorch_build.build.plans.conftest import Plan
+from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 plan = conftest.plan
 SAMPLE = ROOT / "pytorch_build" / "sample" / "templates"

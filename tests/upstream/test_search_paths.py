@@ -1,11 +1,9 @@
 """Search paths in a real torch: its largest libraries, and its programs."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +14,6 @@ from pytorch_build.build.stage import set_search_paths
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import read_members
 from tests.upstream.test_audio import TORCH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOADS = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).omp_get_max_threads() > 0)"
 

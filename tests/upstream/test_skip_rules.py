@@ -1,24 +1,17 @@
 """Skip rules on real upstream test files (--sources DIR --torch PYTHON)."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from pytorch_build.test import skip_review, skip_rules
 from pytorch_build.test.ids import Pattern, TestId, exact
-from pytorch_build.test.skip_rules import UnderTest, decide
+from pytorch_build.test.plugin import Session
+from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.verbs import skips
 from pytorch_build.verbs.skips import Trial
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pytorch_build.test.plugin import Session
-    from pytorch_build.test.skip_rules import Decision
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = """\

@@ -1,14 +1,12 @@
 """A split of real fat binaries: libraries of ROCm 7, and what a real hipcc compiles for several targets."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
 import shutil
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +18,6 @@ from pytorch_build.check.run import check_wheels
 from pytorch_build.split.kernels import library_of, reference_of
 from pytorch_build.split.parts import split
 from rocm_packaging.packages import kpack
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSION = "2.10.0+rocm7.2.4"
 METADATA = f"Metadata-Version: 2.1\nName: torch\nVersion: {VERSION}\nRequires-Dist: rocm[libraries]==7.2.4\n"

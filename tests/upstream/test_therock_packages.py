@@ -1,12 +1,11 @@
 """ROCm packages that TheRock's own builder makes of the sample's artifacts: built against, and tested."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -21,10 +20,6 @@ from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
 from tests.integration.clones import Clone
 from tests.venvs import Venv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FAMILY = FAMILIES[0]
 # What its builder imports and runs.

@@ -1,21 +1,16 @@
 """Real files of upstream's tests beside small ones that crash, hang, flicker and fail, on a real torch."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core import process
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.process import Completed
+from core.process import Completed
 
 REAL = ("test_type_info", "test_comparison_utils")
 NEEDED = ("conftest.py", "pytest_shard_custom.py")

@@ -1,21 +1,15 @@
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.cli.options import Common
-from core.run import records
+from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
+from core.stores import Store
 from core.wheel import distributions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from core.run import RunOutputs
-    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

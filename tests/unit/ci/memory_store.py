@@ -6,18 +6,16 @@ import hashlib
 import io
 import re
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote
 
 import pytest
 
 from core.errors import ConflictError, MissingInputError
 from core.stores import Outcome, Store, Stored, refuse_other_bytes, require_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})"([^>]*)')
 

@@ -1,7 +1,5 @@
 """What a mirror of dependencies may be told to hold."""
 
-from __future__ import annotations
-
 from ci.install.dependencies import Mirror
 
 DATA = Mirror.model_validate(

@@ -1,7 +1,5 @@
 """Which run is tested next, whatever is missing; what exit codes mean; what is said to differ."""
 
-from __future__ import annotations
-
 from math import ceil, log2
 from typing import Any
 

@@ -1,13 +1,12 @@
-from __future__ import annotations
-
 import copy
 import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from invoke.exceptions import Exit
@@ -25,9 +24,6 @@ from pytorch_build.build.build import built
 from pytorch_build.refs.torch_refs import OWN_TREES
 from tests.unit.ci.test_jobs import PULL_REQUEST, stages
 from tests.unit.pytorch_build.conftest import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def job(name: str, *needs: str, **facts: Any) -> Job:

@@ -1,12 +1,11 @@
 """GitHub's API, played by a server on this machine from recorded answers."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,9 +15,6 @@ from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import answering
 from tests.folders import Quiet
 from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 RECORDED = Path(__file__).with_name("recorded")
 QUERY = RunQuery(

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +8,7 @@ from ci.flow import command, planned, release_words, unresolved
 from ci.jobs import (
     BUILDS,
     Call,
+    Job,
     Target,
     left_out,
     plan_jobs,
@@ -22,12 +22,6 @@ from core.errors import UsageError
 from core.files import digest_of
 from core.run.plan import RocmOrigin
 from pytorch_build.context import Context, context
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from ci.jobs import Job
 
 PULL_REQUEST = (
     "--event=pull_request",

@@ -3,15 +3,14 @@
 A job with a token can assume every role whose trust policy accepts its claims, whatever its steps say.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from ci.publish.buckets import buckets
 from core.errors import UsageError
 from docs.roles import Role, Roles, main, names_of, permissions, roles, trust
 from tests.unit.ci.workflow_reading import Workflow, workflows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 OURS = "ROCm/TheRock"
 ISSUER = "token.actions.githubusercontent.com"

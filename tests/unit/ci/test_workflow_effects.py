@@ -1,18 +1,14 @@
 """Every input of a workflow changes what is done, every output is taken: each is followed to its end."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.cli.options import ROOT
 from tests.unit.ci.workflow_reading import Workflow, called, calls, references, steps, workflows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 # of a job or step, what decides where, when and for how long it runs; its name and its group do not

@@ -1,13 +1,12 @@
 """The workflows, read as data: what each job calls, and how inputs, outputs and permissions are wired."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,9 +25,6 @@ from tests.unit.ci.workflow_reading import (
     steps,
     workflows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @cache

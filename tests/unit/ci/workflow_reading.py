@@ -1,19 +1,15 @@
 """The workflows of `.github/workflows`, read as data."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 FOLDER = ROOT / ".github" / "workflows"
 EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)

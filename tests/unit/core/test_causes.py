@@ -1,17 +1,12 @@
-from __future__ import annotations
-
 import itertools
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import causes, console
 from core.causes import first, in_log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOGS = Path(__file__).with_name("logs")
 EXPECTED = tomllib.loads((LOGS / "expected.toml").read_text(encoding="utf-8"))

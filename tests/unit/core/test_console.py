@@ -1,22 +1,15 @@
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core import console
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.console import Mode
-
+from core.console import Mode
 
 SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=20)
 CREDENTIALS = st.text("abcXYZ019-._~!$&'()*+,;=%@:", min_size=1, max_size=20)

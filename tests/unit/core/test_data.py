@@ -1,15 +1,10 @@
-from __future__ import annotations
-
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.data import Dated, Model, load_toml, parse_json
 from core.errors import DataError, FatalError, MissingInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Project(Model):

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,10 +8,6 @@ from hypothesis import strategies as st
 from core import families, process
 from core.data import load_toml
 from core.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 TWICE = """
 targets = ["gfx942"]

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,6 @@ from hypothesis import strategies as st
 
 from core import files
 from core.errors import FatalError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def no_space(*_arguments: Any, **_options: Any) -> NoReturn:

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -17,10 +16,6 @@ from core.packages import Offer, sources
 from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
 from tests.folders import Quiet, served
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 TORCH = Offer(
     name="torch-2.10.0+rocm7.1.whl", distribution="torch", version="2.10.0+rocm7.1", sha256="a" * 64

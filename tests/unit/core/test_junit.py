@@ -1,11 +1,11 @@
-from __future__ import annotations
-
 import io
 import re
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,10 +26,6 @@ from core.junit import (
     read_file,
 )
 from pytorch_build.test.results import last_attempt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def case(outcome: Any = "passed", test: str = "test_a.py::test_x", **facts: Any) -> Case:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -7,7 +5,8 @@ import subprocess  # noqa: TID251 - stands in for a child
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +14,6 @@ from core import console, process
 from core.environment import allowed
 from core.errors import FatalError, InterruptedStageError, ProcessError
 from core.process import Limits, supervise, tail
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 processes = pytest.mark.processes
 

@@ -1,7 +1,5 @@
 """What a plain `docker build` of the Dockerfiles takes is what build_image passes."""
 
-from __future__ import annotations
-
 import re
 from fnmatch import fnmatch
 from pathlib import Path

@@ -1,20 +1,15 @@
 """install_conda.sh with an installer that leaves a conda which only makes folders."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core import process
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCRIPT = ROOT / "docker" / "common" / "install_conda.sh"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"

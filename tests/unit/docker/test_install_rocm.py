@@ -1,20 +1,15 @@
 """install_rocm.sh with programs that only write down how they were called."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections import ChainMap
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import process
 from core.cli.options import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SCRIPT = ROOT / "docker" / "common" / "install_rocm.sh"
 PROFILE = Path("etc", "profile.d", "rocm-sdk.sh")

@@ -1,16 +1,11 @@
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.cli.options import ROOT
 from core.errors import CheckError, ConflictError, DataError, StoreError
 from docs import command_tables, generate, messages
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_committed_pages_are_current() -> None:

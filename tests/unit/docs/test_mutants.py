@@ -1,6 +1,5 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,6 @@ from docs.mutants import (
     unexplained,
     unit_tests,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FILES = {
     "conftest.py": 'from hypothesis import settings\n\nsettings.register_profile("mutants")\n',

@@ -1,12 +1,11 @@
 """What the pages print: links lead somewhere, and every command is one that the tool takes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from invoke.collection import Collection
@@ -17,10 +16,6 @@ from core.cli import verb_parser
 from core.cli.options import ROOT
 from docs import command_tables
 from docs.command_tables import anchor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

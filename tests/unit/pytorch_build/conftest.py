@@ -1,32 +1,27 @@
 """A run in a folder: its options, its wheels and its records, as the stages would leave them."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.archive import Member
 from core.cli.options import Common
+from core.env import Interpreter
 from core.families import family, group_families
 from core.run import records
 from core.run.records import Cell, FileRecord, Record
+from core.stores import Store
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
 from tests.unit.target_samples import target_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from core.env import Interpreter
-    from core.stores import Store
 
 ROCM = "7.99.0.dev0+sample"
 SUFFIX = "devrocm7.99.0.dev0.sample"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import PureWindowsPath
 
 from pytorch_build.platforms import LINUX, WINDOWS

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,11 +25,7 @@ from pytorch_build.sdk import (
     rocm_options_from,
 )
 from rocm_packaging.origin import RocmSource, release_index_url
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocm_packaging.packages.layouts import Layout
+from rocm_packaging.packages.layouts import Layout
 
 ROCM = "7.99.0.dev0+sample"
 NONE = RocmOptions()

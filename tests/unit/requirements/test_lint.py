@@ -1,6 +1,5 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +7,7 @@ from core import process
 from core.errors import CheckError, MissingInputError, ProcessError
 from requirements import lint
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    Commands = list[list[str]]
+Commands = list[list[str]]
 
 
 def test_every_script_dockerfile_and_workflow_is_linted() -> None:

@@ -1,19 +1,15 @@
 """Artifact sets on disk, of text files only: nothing in them needs a process; and what was made of them."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocm_packaging.packages.build import BuildRequest
 from rocm_packaging.packages.layouts import packages
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 VERSION = "7.99.0.dev0+sample"
 # what torch loads first

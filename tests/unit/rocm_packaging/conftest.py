@@ -1,19 +1,14 @@
 """`rocm_sdk` installed from its templates."""
 
-from __future__ import annotations
-
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.plan import Distribution
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,12 +1,7 @@
 """A writer of what is read of PE files."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 _ADDRESS, _OFFSET = 0x1000, 0x400
 

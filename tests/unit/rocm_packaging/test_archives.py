@@ -1,14 +1,13 @@
-from __future__ import annotations
-
 import hashlib
 import io
 import lzma
 import os
 import stat
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 import zstandard
@@ -21,9 +20,6 @@ from rocm_packaging import archives
 from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar
 from rocm_packaging.artifacts import entries, scan
 from tests.artifact_archives import pack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAME = ArchiveName(name="blas", component="lib", target="generic")
 XZ_NAME = replace(NAME, suffix=".tar.xz")

@@ -1,16 +1,11 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.errors import ArtifactError, MissingInputError
 from rocm_packaging.artifacts import build_info, families_of, merged, scan
 from tests.unit.rocm_packaging.artifact_sets import write_base
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def artifact(root: Path, name: str, files: dict[str, str], stages: str = "a/stage\n") -> Path:

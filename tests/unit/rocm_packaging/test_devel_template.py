@@ -1,20 +1,16 @@
 """The part of the `rocm_sdk` runtime that writes into environments, run from its template."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.wheel.writer import write_tar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FAMILY = "gfx94X-dcgpu"
 CORE, DEVEL = "_rocm_sdk_core", "_rocm_sdk_devel"

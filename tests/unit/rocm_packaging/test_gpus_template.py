@@ -1,18 +1,14 @@
 """What `rocm_sdk` says of this machine's GPUs, from its templates on written installations."""
 
-from __future__ import annotations
-
 import importlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.families import target_of_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 KNOWN = ("gfx942", "gfx1100")
 

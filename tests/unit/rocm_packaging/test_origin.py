@@ -1,6 +1,6 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +22,6 @@ from rocm_packaging.origin import (
     with_layout,
 )
 from tests.unit.target_samples import target_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 FAMILY = "gfx94X-dcgpu"
 TARGETS = ("gfx942",)

@@ -1,22 +1,18 @@
 """The checks of `rocm-sdk test`, run from their template on written installations."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json
 import os
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from rocm_packaging import selftest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FAMILY = "gfx94X-dcgpu"
 

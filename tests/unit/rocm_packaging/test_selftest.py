@@ -1,34 +1,29 @@
-from __future__ import annotations
-
 import argparse
 import io
 import json
 import re
 import unittest
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import files, process
 from core.cli.options import Common, add_common
 from core.env import Installed, installer
+from core.env.installer import Install
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.packages import sources
 from core.packages.sources import PackageSource
 from rocm_packaging import selftest
 from rocm_packaging.origin import RocmSource
+from rocm_packaging.packages.layouts import Layout
 from rocm_packaging.selftest import TestRequest, parse_unittest, results, run_tests
 from rocm_packaging.verbs import test as verb
 from tests.unit.target_samples import target_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from core.env.installer import Install
-    from rocm_packaging.packages.layouts import Layout
 
 FAMILY = "gfx94X-dcgpu"
 REPORT = """<testsuites><testsuite><properties>

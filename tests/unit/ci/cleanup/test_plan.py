@@ -1,8 +1,8 @@
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -23,14 +23,8 @@ from ci.cleanup.plan import (
 from ci.publish.buckets import buckets
 from core.data import validated
 from core.errors import DataError, StoreError, UsageError
-from core.stores import Stored
+from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from core.stores import Store
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400

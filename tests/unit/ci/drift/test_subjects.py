@@ -1,28 +1,22 @@
 """What each subject reads of a small TheRock (`therock.toml`), and what the verb says of it."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.__main__ import VERBS
-from ci.drift.tree import Subject, Tree, tree
+from ci.drift.tree import Facts, Subject, Tree, tree
 from ci.verbs import drift
 from ci.verbs.drift import ACCEPTED, SUBJECTS, Accepted, AcceptedFile, Difference, differences, sorted_out
 from core import process
 from core.cli import main
 from core.data import load_toml, read_toml
 from core.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ci.drift.tree import Facts
 
 THEROCK = read_toml(Path(__file__).with_name("therock.toml"))
 # what upstream has and our data does not: never compared as equal

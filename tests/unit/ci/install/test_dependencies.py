@@ -1,7 +1,6 @@
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,16 +14,12 @@ from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
 from core.packages import RunGroup, offered
 from core.packages.resolution import Resolved, ResolvedFile, others_of
+from core.run import RunOutputs
+from core.run.records import FileRecord
+from core.stores import Store
 from core.wheel.distributions import is_ours
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from tests.unit.ci.mirror_samples import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from core.run import RunOutputs
-    from core.run.records import FileRecord
-    from core.stores import Store
 
 LINUX_312 = Cell(python="3.12", platform="linux")
 

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -9,9 +8,6 @@ from ci.install import Devices, devices_for, known_offers, parse_requirements
 from core.errors import MissingInputError, RocmError
 from core.packages import Offer
 from core.packages.sources import PackageSource
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FAMILY = "gfx110X-all"
 ALL = ("gfx1100", "gfx1101", "gfx1102", "gfx1103")

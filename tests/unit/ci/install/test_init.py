@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -19,15 +18,11 @@ from core.http import served_store
 from core.packages import Offer, RunGroup, resolution, sources
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import PackageSource
+from core.run import RunOutputs
+from core.run.records import FileRecord
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from tests.unit.target_samples import target_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from core.run import RunOutputs
-    from core.run.records import FileRecord
-    from core.stores import Store
 
 A, B = "a" * 64, "b" * 64
 TORCH = Offer(name="torch-2-py3-none-any.whl", distribution="torch", version="2", sha256=A)

@@ -1,13 +1,12 @@
 """Plans for made-up events, in one line each."""
 
-from __future__ import annotations
-
 import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ci.github import Run
+from ci.github import Run, RunQuery
 from ci.plan import data, events, inputs
 from ci.plan.data import Data
 from ci.plan.decisions import DISPATCHES, Question
@@ -15,15 +14,9 @@ from ci.plan.events import Changes
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core.errors import MissingInputError, ServiceError
+from core.run import Platform
 from core.run.plan import PLATFORMS, Plan
-from pytorch_build.refs.torch_refs import load_refs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ci.github import RunQuery
-    from core.run import Platform
-    from pytorch_build.refs.torch_refs import TorchRef
+from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 OURS = "ROCm/TheRock"
 DAY = date(2026, 8, 31)

@@ -1,28 +1,21 @@
-from __future__ import annotations
-
 import io
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
 from ci.plan import artifacts
-from ci.plan.artifacts import choose, fetch, is_current, list_artifacts, plan
+from ci.plan.artifacts import Fetched, FetchPlan, choose, fetch, is_current, list_artifacts, plan
 from core.errors import ArtifactError, InterruptedStageError, MissingInputError, StoreError
 from core.families import family
 from core.stores.directory import DirectoryStore
-from rocm_packaging.archives import parse_name
+from rocm_packaging.archives import ArchiveName, parse_name
 from rocm_packaging.artifacts import scan
 from tests.artifact_archives import pack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ci.plan.artifacts import Fetched, FetchPlan
-    from rocm_packaging.archives import ArchiveName
 
 PREFIX = "17-linux"
 FAMILY = family("gfx110X-all")

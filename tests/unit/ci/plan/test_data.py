@@ -1,7 +1,5 @@
 """The data that people edit, and a user's own over it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Any
 

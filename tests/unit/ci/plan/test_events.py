@@ -1,11 +1,11 @@
 """Payloads: GitHub's, malformed ones, and any at all."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,10 +18,6 @@ from ci.plan.plan import plan
 from core import process
 from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, ServiceError, UsageError
 from tests.unit.ci.plan.planning import OURS, asked, known, pull_request, push
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),

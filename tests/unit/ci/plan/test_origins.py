@@ -1,16 +1,16 @@
 """Where ROCm comes from, from runs that are made up and artifacts that lie in folders."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci.plan import origins
-from ci.plan.artifacts import find_place
+from ci.plan.artifacts import Place, find_place
 from ci.plan.data import RocmData
 from ci.plan.origins import Need, Search, completed, needs
 from core.cli.options import Common
@@ -20,12 +20,6 @@ from core.packages import sources
 from core.run.plan import Plan, RocmOrigin, RocmPackages
 from tests.folders import served
 from tests.unit.ci.plan.planning import OURS, RunsOfGitHub, dispatched, known, made_run, planned, pull_request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ci.plan.artifacts import Place
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 NEEDS = tuple(Need(platform="linux", artifact_group=one, gpu_family=one) for one in FAMILIES)

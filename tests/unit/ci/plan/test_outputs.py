@@ -1,13 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from ci.plan.events import Changes
 from ci.plan.outputs import show, summary, tables
 from tests.unit.ci.plan.planning import planned, pull_request, push
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_every_job_and_all_that_is_left_out_has_its_reason() -> None:

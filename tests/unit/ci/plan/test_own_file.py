@@ -1,11 +1,10 @@
 """One file of the user's over the project's data: found, merged, explained, and as the guide shows it."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +20,6 @@ from core.families import default_family, family
 from core.run.locations import run_buckets
 from core.run.plan import Plan
 from pytorch_build.refs.torch_refs import load_refs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GUIDE = (ROOT / "docs" / "fork_and_downstream.md").read_text(encoding="utf-8")
 VERBS = (Verb("configure", "ci.verbs.configure", "plan"),)

@@ -1,7 +1,5 @@
 """Every row of the trigger table, and what stands beside it."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from typing import Any

@@ -1,38 +1,31 @@
 """A run whose wheels are tiny but real, tested, and ready to be staged."""
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.plan.data import runners
 from ci.promote import documents, promotion
-from ci.promote.documents import Decision
+from ci.promote.documents import Decision, PromotedFile
+from ci.promote.facts import Facts
 from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import RocmChange
 from core.archive import Member
 from core.cli import Verb, main
 from core.errors import CheckError
 from core.families import parents
-from core.run import RunOutputs, records
+from core.run import Platform, RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.split.parts import Wheels
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ci.promote.documents import PromotedFile
-    from ci.promote.facts import Facts
-    from core.run import Platform
-    from core.stores import Store
 
 ROCM = "7.10.0a20251120"
 REF = "mine"

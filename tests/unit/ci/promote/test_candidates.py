@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import re
 import zipfile
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -16,15 +14,10 @@ from ci.promote.promotion import promoted_files
 from ci.promote.version_change import final_of
 from core.cli.options import Common
 from core.errors import CheckError, MissingInputError
+from core.stores import Store
 from core.wheel import read_metadata
 from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
-from tests.unit.ci.promote.conftest import DATE, decided, decision_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.stores import Store
-    from tests.unit.ci.promote.conftest import Desk, Runs
+from tests.unit.ci.promote.conftest import DATE, Desk, Runs, decided, decision_in
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 WORDS = ("--from-version", "7.10.0rc2", "--version", "7.10.0")

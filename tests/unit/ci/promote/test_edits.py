@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import runpy
 import string
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,9 +19,6 @@ from pytorch_build.split.parts import host_metadata
 from rocm_packaging.packages.plan import Distribution
 from rocm_packaging.packages.wheels import dist_info as rendered
 from tests.unit.ci.promote.conftest import keeping, split_wheels
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
 OLD, NEW = "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"

@@ -1,7 +1,7 @@
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,10 +18,6 @@ from pytorch_build.test import upstream_tests
 from pytorch_build.test.reports import stage_name
 from pytorch_build.test.results import Origin
 from tests.unit.ci.plan.planning import planned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 TESTED, BYPASSED, BLOCKED = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
 FAMILIES = (TESTED, BYPASSED, BLOCKED)

@@ -1,20 +1,14 @@
-from __future__ import annotations
-
 import json
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.promote import documents
 from core.run import key_name, records
 from core.run.records import Cell
-from tests.unit.ci.promote.conftest import counted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.ci.promote.conftest import Desk
+from tests.unit.ci.promote.conftest import Desk, counted
 
 GFX94, GFX1151, NO_RUNNER = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
 

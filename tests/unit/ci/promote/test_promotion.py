@@ -1,18 +1,16 @@
 """Promotion and staging, stopped at every write, and two at a time."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.facts import SetRequest, gather
-from ci.promote.promotion import promoted_files
+from ci.promote.promotion import Done, promoted_files
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
+from core.stores import Store
 from tests.unit.ci.memory_store import (
     KilledError,
     MemoryStore,
@@ -20,12 +18,7 @@ from tests.unit.ci.memory_store import (
     killed_at,
     stopped_everywhere,
 )
-from tests.unit.ci.promote.conftest import decided
-
-if TYPE_CHECKING:
-    from ci.promote.promotion import Done
-    from core.stores import Store
-    from tests.unit.ci.promote.conftest import Runs
+from tests.unit.ci.promote.conftest import Runs, decided
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
 NOW = "2026-11-21T13:00:00+00:00"

@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import io
 import json
 import tarfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +17,6 @@ from core.files import sha256
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.check import Expectation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 ROCM, FINAL = "7.10.0rc2", "7.10.0"
 TORCH, TORCH_FINAL = "2.10.0+rocm7.10.0rc2", "2.10.0+rocm7.10.0"

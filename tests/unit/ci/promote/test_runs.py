@@ -1,9 +1,6 @@
 """Staging and deciding as pure functions: what is merged, named, and told apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,11 +13,8 @@ from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import is_sample, merged, python_of, read_group
 from core.cli import main
 from core.errors import StoreError
-from tests.unit.ci.promote.conftest import VERBS
-
-if TYPE_CHECKING:
-    from core.stores import Store
-    from tests.unit.ci.promote.conftest import Desk, Runs
+from core.stores import Store
+from tests.unit.ci.promote.conftest import VERBS, Desk, Runs
 
 DIGESTS = st.sampled_from(["a" * 64, "b" * 64])
 NAMES = st.sampled_from([f"torch-2.{number}-cp312-cp312-linux_x86_64.whl" for number in range(5)])

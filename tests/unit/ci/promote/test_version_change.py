@@ -1,6 +1,4 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -20,9 +18,6 @@ from pytorch_build.lock.versions import version_suffix, wheel_version
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from tests.unit.ci.promote.conftest import keeping
 from tests.unit.ci.promote.test_policy import facts, wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
 LINUX = "py3-none-linux_x86_64.whl"

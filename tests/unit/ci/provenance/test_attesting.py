@@ -1,7 +1,5 @@
 """What the workflows attest: who may, where, and what."""
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 
 import yaml  # type: ignore[import-untyped]

@@ -1,18 +1,19 @@
 """Statements from elsewhere may hold anything: what is wrong is said, and nothing else happens."""
 
-from __future__ import annotations
-
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci.promote.runs import Recorded
 from ci.provenance.evidence import (
     RunPlace,
     ServedRun,
@@ -30,12 +31,6 @@ from core.http import answering
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
 from tests.folders import Quiet, served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ci.promote.runs import Recorded
 
 RUN = samples.run()
 MADE = next(one for one in made_files(RUN) if one.file == samples.TORCH)

@@ -1,10 +1,9 @@
 """Statements and bills of materials: read by the frameworks' own libraries and schemas, and written once."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,17 +14,12 @@ from ci.verbs.provenance import report
 from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
-from core.run.records import parse, serialize
+from core.run.records import Record, parse, serialize
+from core.stores import Outcome, Store
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
 from tests.page_samples import digest
 from tests.provenance_schemas import problems_of_bill, validate_statement
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.run.records import Record
-    from core.stores import Outcome, Store
 
 
 def of(run: Any, name: str) -> dict[str, Any]:

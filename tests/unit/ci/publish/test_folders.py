@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ci.publish import folders, upload, wheels
 from ci.publish.folders import Digests, pack
 from core import files
+from core.cli.options import Common
 from core.errors import ArtifactError, MissingInputError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from core.cli.options import Common
-    from core.stores import Store
+from core.stores import Store
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """An upload that dies at any of its writes is run again, and ends as if nothing had happened."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,15 +17,10 @@ from ci.verbs.upload import Folders
 from core.cli import options
 from core.cli.options import Common
 from core.run import records
+from core.run.records import Record
 from core.stores import location
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from core.run.records import Record
 
 GROUP = "gfx110X-all"
 

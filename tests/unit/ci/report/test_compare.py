@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,20 +10,27 @@ from ci.report.cells import STATES
 from ci.report.compare import SOUND, Run, compare, history_of, thresholds
 from ci.report.facts import read_run
 from ci.report.html import render_history
-from ci.report.model import Build, Cell, CellName, Change, Page, StageRun, TestLine, TestRun, Tests, TimeLine
+from ci.report.model import (
+    Build,
+    Cell,
+    CellName,
+    Change,
+    Page,
+    StageRun,
+    StageState,
+    State,
+    TestLine,
+    TestRun,
+    Tests,
+    TimeLine,
+)
 from ci.report.text import history_tables
 from core.cli.options import Common
-from core.junit import Case, Document
+from core.junit import Case, Document, Outcome
 from core.run import records
 from pytorch_build.test.reports import totals
 from pytorch_build.test.results import Origin, Report
 from tests import page_samples as samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ci.report.model import StageState, State
-    from core.junit import Outcome
 
 GROUP, REF, PYTHON = "gfx900", "nightly", "cp312"
 NAME = CellName(group=GROUP, torch_ref=REF, python=PYTHON)

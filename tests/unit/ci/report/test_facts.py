@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +15,6 @@ from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
 from tests.unit.ci.memory_store import MemoryStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = "gfx900"
 

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,12 +15,8 @@ from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import markdown, tables
 from ci.verbs.notify import failure
+from core.run.records import Record
 from tests import page_samples as samples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from core.run.records import Record
 
 GROUP, REF, PYTHON = "gfx900", "nightly", "cp312"
 NAME = CellName(group=GROUP, torch_ref=REF, python=PYTHON)

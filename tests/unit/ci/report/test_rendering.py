@@ -1,26 +1,21 @@
 """The page as HTML, as text and as JSON: whatever names and messages hold."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
 from collections import Counter
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ci.report import page_of, text
+from ci.report.facts import RunFacts
 from ci.report.html import area, matrix, render
 from ci.report.model import Page, Problem
 from ci.report.text import duration, natural, signed, spelt
 from tests import page_samples as samples
-
-if TYPE_CHECKING:
-    from ci.report.facts import RunFacts
 
 VOID = {"meta", "input", "line", "rect", "polygon", "br"}
 

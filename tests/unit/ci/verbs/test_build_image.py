@@ -1,8 +1,8 @@
-from __future__ import annotations
-
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,14 +12,9 @@ from core import process
 from core.cli import Verb, main, verb_parser
 from core.cli.options import common_from
 from core.env import engines
+from core.env.engines import Build, Engine
 from core.errors import MissingInputError, ProcessError, UsageError
 from rocm_packaging.origin import release_index_url
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from core.env.engines import Build, Engine
 
 VERB = Verb("build-image", "ci.verbs.build_image", "x")
 DAY = "20251121"

@@ -1,7 +1,7 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,16 +11,10 @@ from ci.verbs.cells import Cell, expand, load_matrix
 from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
+from core.run import Platform
 from core.run.plan import MAX_JOBS
-from pytorch_build.refs.torch_refs import load_refs
+from pytorch_build.refs.torch_refs import TorchRef, load_refs
 from tests.unit.ci.plan.planning import known, planned, pull_request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from core.run import Platform
-    from pytorch_build.refs.torch_refs import TorchRef
 
 VERBS = (Verb("cells", "ci.verbs.cells", "print cells"),)
 

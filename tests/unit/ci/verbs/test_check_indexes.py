@@ -1,8 +1,8 @@
 """Permanent indexes are compared with what is there."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,6 @@ from core.run import records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.wheel.distributions import describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 VERBS = (Verb("check-indexes", "ci.verbs.check_indexes", "…"),)
 

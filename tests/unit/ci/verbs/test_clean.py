@@ -1,9 +1,9 @@
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -15,10 +15,6 @@ from core.errors import UsageError
 from core.run import RunOutputs, records
 from core.stores.directory import DirectoryStore
 from pytorch_build.sources.checkout import UPSTREAM_REF
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 VERBS = (Verb("clean", "ci.verbs.clean", "free"),)
 RECORD = records.Record(

@@ -1,10 +1,11 @@
 """The verb: on a laptop from options, in CI from the environment, with the same plan."""
 
-from __future__ import annotations
-
+import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,6 @@ from core.cli.options import common_from, environment
 from core.errors import ProcessError
 from core.run.plan import Plan
 from tests.unit.ci.plan.planning import pull_request, push
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-    from pathlib import Path
 
 VERBS = (Verb("configure", "ci.verbs.configure", "plan"),)
 OWN = ("GITHUB_", "CI_", "RELEASE_TYPE", "RUNNER_", "GH_TOKEN")

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,11 @@ from core.cli.options import Common, common_from
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.files import digest_of
 from core.run import RunOutputs, records, this_platform
-from core.stores import location
+from core.stores import Store, location
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan
 from tests.artifact_archives import pack
 from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from core.stores import Store
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")
 FAMILY = "gfx110X-all"

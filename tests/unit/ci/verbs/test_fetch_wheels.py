@@ -1,8 +1,7 @@
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,15 +11,10 @@ from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.packages import Offer, RunGroup, offered
-from core.run import records
+from core.run import RunOutputs, records
+from core.run.records import FileRecord
+from core.stores import Store
 from core.wheel import distributions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from core.run import RunOutputs
-    from core.run.records import FileRecord
-    from core.stores import Store
 
 VERBS = (Verb("fetch-wheels", "ci.verbs.fetch_wheels", "x"),)
 

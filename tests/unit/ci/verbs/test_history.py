@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
@@ -10,13 +9,9 @@ from core.cli import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.run import Platform, RunOutputs, records
+from core.stores import Store
 from tests import page_samples as samples
 from tests.unit.ci.memory_store import MemoryStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.stores import Store
 
 VERBS = (Verb("history", "ci.verbs.history", "print"),)
 GROUP, CELL = "gfx900", ("nightly", "cp312")

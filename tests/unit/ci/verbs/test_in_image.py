@@ -1,16 +1,11 @@
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pytest
 
 from ci.verbs import in_image
 from core import errors
 from core.cli import Verb, main
 from core.env import engines
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 VERBS = [Verb("in-image", "ci.verbs.in_image", "inside")]
 WORDS = ["in-image", "--image=ci:latest", "--sessions=build_torch check_wheels", "--session-python=3.11"]

@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ci.verbs import index
 from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
-from core.run import records
+from core.run import RunOutputs, records
+from core.run.records import FileRecord
+from core.stores import Store
 from core.stores.location import DryRunStore
 from core.wheel import distributions
-
-if TYPE_CHECKING:
-    from core.run import RunOutputs
-    from core.run.records import FileRecord
-    from core.stores import Store
-    from tests.unit.ci.conftest import Lab
+from tests.unit.ci.conftest import Lab
 
 VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 

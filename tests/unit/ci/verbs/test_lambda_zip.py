@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +10,6 @@ from ci.verbs import lambda_zip
 from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import BuildError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 VERBS = (Verb("lambda-zip", "ci.verbs.lambda_zip", "pack"),)
 
@@ -90,7 +87,6 @@ def test_imports_count_where_they_run_at_start(
     start = """
 from __future__ import annotations
 import json, boto3.session
-from typing import TYPE_CHECKING
 from packaging.version import Version
 from ci import a
 from ci.b import name

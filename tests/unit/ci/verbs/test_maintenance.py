@@ -1,7 +1,5 @@
 """Which stores are kept in order, and by whom."""
 
-from __future__ import annotations
-
 from ci.cleanup.plan import retention
 from ci.plan.data import OwnStore
 from ci.publish.buckets import buckets

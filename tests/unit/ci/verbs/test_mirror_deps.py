@@ -1,25 +1,20 @@
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.install import dependencies
+from ci.install.dependencies import Mirror, Source
 from ci.verbs import mirror_deps
 from core import files
 from core.cli import Verb, main
 from core.errors import StoreError
 from core.packages.resolution import Resolved, ResolvedFile
+from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
 from tests.unit.ci.mirror_samples import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ci.install.dependencies import Mirror, Source
-    from core.run.records import FileRecord
 
 VERBS = (Verb("mirror-deps", "ci.verbs.mirror_deps", "x"),)
 

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import json
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -18,9 +17,6 @@ from core.run import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
 from tests.folders import Quiet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAILED = RunResult(title="CI", failures=(Failure(name="build_torch"),))
 VERBS = [Verb("notify", "ci.verbs.notify", "tell")]

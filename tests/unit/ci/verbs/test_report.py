@@ -1,26 +1,18 @@
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ci.verbs import report
 from core.cli import Verb, main
+from core.cli.options import Common
 from core.errors import MissingInputError, StoreError
-from core.run import RunOutputs, records, this_platform
-from core.run.records import Cell
+from core.run import Platform, RunOutputs, records, this_platform
+from core.run.records import Cell, FileRecord, Record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from core.cli.options import Common
-    from core.run import Platform
-    from core.run.records import FileRecord, Record
-    from core.stores import Store
-    from tests.unit.ci.conftest import Lab
+from tests.unit.ci.conftest import Lab
 
 VERBS = (Verb("report", "ci.verbs.report", "print"),)
 

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +13,7 @@ from core.env.installer import Sources
 from core.errors import MissingInputError
 from core.packages import Offer, sources
 from tests.folders import served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.unit.ci.conftest import Lab
+from tests.unit.ci.conftest import Lab
 
 VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 A = "a" * 64

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,15 +17,12 @@ from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
 from core.run.job_files import JobFiles
-from core.run.records import Cell, FileRecord
+from core.run.records import Cell, FileRecord, Record
+from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, write_wheel
-
-if TYPE_CHECKING:
-    from core.run.records import Record
-    from core.stores import Store
-    from tests.unit.ci.conftest import Lab
+from tests.unit.ci.conftest import Lab
 
 MakeWheel = Callable[..., Path]
 VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)

@@ -1,11 +1,11 @@
 """`verify` on a run that was left by stages: what is right, and each thing that can be wrong."""
 
-from __future__ import annotations
-
 import json
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -15,17 +15,11 @@ from ci.provenance.statements import write_provenance
 from core.cli import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import RunOutputs, records
-from core.run.records import Cell, Record
+from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests import provenance_samples as samples
 from tests.folders import served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from core.run.records import FileRecord
 
 VERBS = (Verb("verify", "ci.verbs.verify", ""),)
 GROUP, VERSION = "gfx94X-dcgpu", "2.10.0+rocm7.10.0"

@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import io
 import os
 import random
 import threading
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,9 +15,6 @@ from core import archive as archives
 from core.archive import Edited, Made, Member, Workers
 from core.archive.zips import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def archived(members: list[Member], jobs: int = 2, **options: Any) -> bytes:

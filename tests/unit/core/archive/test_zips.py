@@ -1,13 +1,11 @@
-from __future__ import annotations
-
 import hashlib
 import io
 import stat
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +14,6 @@ from hypothesis import strategies as st
 from core.archive import zips
 from core.archive.zips import MemberError, MemberStream, Span, chunks, span_of, unsafe_kind, unsafe_path
 from core.errors import WheelError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def member(

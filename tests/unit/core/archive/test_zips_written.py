@@ -1,18 +1,13 @@
-from __future__ import annotations
-
 import io
 import struct
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.archive import Member, zips
 from core.archive.zips import HashingStream, ZipWriter, span_of
 from core.errors import WheelError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_an_archive_that_is_cut_off_meanwhile_is_named(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import ctypes
 import os
 import posixpath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -14,10 +13,6 @@ from hypothesis import strategies as st
 from core import process
 from core.binaries import elf, rpath
 from core.errors import BuildError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 RIGHT = ("$ORIGIN", "$ORIGIN/../../_rocm_sdk_core/lib")
 FOLDERS = st.lists(st.sampled_from(["torch", "lib", "a"]), max_size=4).map("/".join)

@@ -1,19 +1,14 @@
-from __future__ import annotations
-
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core.causes import Cause
 from core.cli import Verb, again, main, this_again
 from core.errors import BuildError, InterruptedStageError, ProcessError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 VERBS = (
     Verb("build", "fake_verbs_build", "trees -> wheels"),

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +9,6 @@ from core.errors import UsageError
 from core.run import this_platform
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore, OverlayStore
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def parsed(*words: str) -> Common:

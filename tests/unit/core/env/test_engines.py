@@ -1,8 +1,7 @@
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,17 +10,13 @@ from core.env.engines import (
     ENGINES,
     RUNNERS,
     Build,
+    Engine,
     build_command,
     explained,
     find_engine,
     save_command,
 )
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from core.env.engines import Engine
 
 BUILD = Build(
     dockerfile=Path("/c/docker/Dockerfile"),

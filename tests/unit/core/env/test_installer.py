@@ -1,17 +1,16 @@
-from __future__ import annotations
-
 import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import files, process
-from core.env import Installed, installer, interpreter
+from core.env import Installed, Interpreter, installer, interpreter
 from core.env.installer import (
     MARKER,
     Install,
@@ -24,12 +23,6 @@ from core.env.installer import (
 from core.errors import CheckError, EnvironmentSetupError, ProcessError, origin
 from tests.unit.target_samples import target_in
 from tests.wheel_files import record_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from core.env import Interpreter
-
 
 TARGET = target_in(Path("/venv"))
 OWN = Sources(index_url="https://mine/simple", find_links=("/opt/wheels",), cert="/etc/ca.crt")

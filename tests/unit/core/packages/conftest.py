@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from tests.unit.ci.conftest import common, lab, outputs, publish, record_of, store
 
 __all__ = ["common", "lab", "outputs", "publish", "record_of", "store"]

@@ -1,24 +1,17 @@
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
-from core.run import records
+from core.run import RunOutputs, records
+from core.run.records import FileRecord
+from core.stores import Store
 from core.stores.directory import DirectoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from core.cli.options import Common
-    from core.run import RunOutputs
-    from core.run.records import FileRecord
-    from core.stores import Store
-    from tests.unit.ci.conftest import Lab
+from tests.unit.ci.conftest import Lab
 
 
 def offer(distribution: str, version: str, name: str = "") -> Offer:

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,10 +25,7 @@ from core.packages.sources import PackageSource
 from tests.folders import Quiet
 from tests.unit.target_samples import target_in
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    MakeWheel = Callable[..., Path]
+MakeWheel = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)

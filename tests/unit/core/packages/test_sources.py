@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import argparse
 import base64
 from collections.abc import Callable

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,9 +8,6 @@ from hypothesis import strategies as st
 from core.errors import FatalError, UsageError
 from core.run import job_files
 from core.run.job_files import JobFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def entries(file: Path) -> dict[str, str]:

@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
 from core.run.locations import Origin, is_own, location, origin_from, run_buckets
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OWN = "ROCm/TheRock"
 

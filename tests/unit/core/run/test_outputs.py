@@ -1,6 +1,4 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -10,9 +8,6 @@ from hypothesis import strategies as st
 from core.errors import UsageError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = "gfx110X-all"
 RUN_IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)

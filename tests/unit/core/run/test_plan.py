@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from core.run.plan import Cell, grouped, matrices, promotions
 from tests.plans import NO, cell, plan
 

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,9 +7,6 @@ from core.errors import DataError
 from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx110X-all"

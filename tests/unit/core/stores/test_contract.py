@@ -1,27 +1,21 @@
 """What every store does, whatever it is: callers must not be able to tell."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
-from core.stores import s3_client
+from core.stores import Store, s3_client
 from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions
 from tests.wheel_files import sha
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from core.stores import Store
-
-    Put = Callable[..., str]
+Put = Callable[..., str]
 
 KINDS = ["out", "s3://bucket", "s3://bucket/a/prefix", "s3://bucket/compared"]
 

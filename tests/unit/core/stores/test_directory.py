@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -10,9 +9,6 @@ from core import files
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 from tests.wheel_files import sha
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(name="store")

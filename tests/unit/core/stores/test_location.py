@@ -1,21 +1,14 @@
-from __future__ import annotations
-
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from core.errors import MissingInputError, StoreError, UsageError
-from core.stores import headers_for, location
+from core.stores import Stored, headers_for, location
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore, OverlayStore, open_store, unread
 from tests.wheel_files import sha
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from core.stores import Stored
 
 ANSWERS = location.answers  # before the unit tests' own answer takes its place
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib
@@ -10,8 +8,9 @@ import tarfile
 import tempfile
 import tracemalloc
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,10 +23,6 @@ from core.wheel.editor import TEXT_LIMIT, Additions, edit_sdist, edit_wheel
 from core.wheel.record import verify_record
 from core.wheel.writer import write_sdist
 from tests.wheel_files import contents, record_line, write_members
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 OLD, NEW = "demo-1.0rc1", "demo-1.0"
 NAME = f"{OLD}-py3-none-any.whl"

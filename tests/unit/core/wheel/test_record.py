@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import struct
 import zipfile
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from core.errors import FatalError, WheelError
 from core.wheel import record
 from core.wheel.record import Tap, require_listing, require_sound, verify_record
 from tests.wheel_files import record_line, record_of, write_members
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INFO = "demo-1.0.dist-info"
 NAME = "demo-1.0-py3-none-any.whl"

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,11 +19,6 @@ from core.wheel import (
     read_wheel_info,
 )
 from tests.wheel_files import write_members
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9]|[_.][a-z0-9]){0,12}", fullmatch=True)
 LOCALS = st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,6}){0,3}", fullmatch=True)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib
@@ -7,16 +5,13 @@ import io
 import os
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.archive import Member, Workers
 from core.errors import MissingInputError, WheelError
 from core.wheel.writer import WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 METADATA = metadata_text([("Name", "rocm-sdk-core"), ("Version", "7.99.0.dev0+sample")])
 SPEC = WheelSpec(

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,11 +8,8 @@ from hypothesis import strategies as st
 
 from core.env.installer import Install
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.build.build import Dependency, borrow, built, dependencies, gpu_targets
+from pytorch_build.build.build import Build, Dependency, borrow, built, dependencies, gpu_targets
 from tests.unit.pytorch_build.build.conftest import ROCM
-
-if TYPE_CHECKING:
-    from pytorch_build.build.build import Build
 
 
 def found(*words: Any) -> list[Dependency]:

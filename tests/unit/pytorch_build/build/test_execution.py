@@ -1,15 +1,14 @@
-from __future__ import annotations
-
 import sys
 import venv
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import process
-from core.env import installer, interpreter
+from core.env import Interpreter, installer, interpreter
 from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from core.process import Completed
@@ -25,13 +24,7 @@ from pytorch_build.build.execution import (
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from core.env import Interpreter
-    from tests.conftest import Commit
-
+from tests.conftest import Commit
 
 VERSION = "2.10.0a0+cpu.sample"
 WHEEL = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"

@@ -1,17 +1,12 @@
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core import process
+from core.process import Completed
 from pytorch_build.build.execution import import_command, read_report
 from pytorch_build.check import import_check
-
-if TYPE_CHECKING:
-    from core.process import Completed
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,19 @@
-from __future__ import annotations
-
 import os
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.env import Interpreter
 from core.errors import EnvironmentSetupError, UsageError
 from pytorch_build.build import machine
 from pytorch_build.build.machine import MachineFacts, load_needs, machine_facts, max_jobs, require_none
 from pytorch_build.platforms import LINUX, WINDOWS
-
-if TYPE_CHECKING:
-    from core.env import Interpreter
 
 ON_LINUX = MachineFacts(
     platform="linux",

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,9 +8,6 @@ from hypothesis import strategies as st
 
 from pytorch_build.build import metrics
 from pytorch_build.build.metrics import MOST_SAMPLES, Edge, Memory, Metrics, memory_use, watched
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEADER = "# ninja log v{}"
 LINES = (

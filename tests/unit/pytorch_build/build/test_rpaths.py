@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import ctypes
 import os
 import posixpath
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,12 +15,8 @@ from pytorch_build.build.stage import planned, rocm_folders, search_paths, set_s
 from pytorch_build.check import load_policy, matches
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import Binary, read_members
+from rocm_packaging.packages.layouts import Layout
 from tests.unit.pytorch_build.check.conftest import write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocm_packaging.packages.layouts import Layout
 
 FAMILY = "gfx94X-dcgpu"
 CORE = (

@@ -1,17 +1,11 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.errors import DataError, MissingInputError
 from pytorch_build.build import site
 from pytorch_build.build.site import TreeFacts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Commit, Git, Write
+from tests.conftest import Commit, Git, Write
 
 
 def test_a_tree_like_torchs(tmp_path: Path, write_files: Write) -> None:

@@ -1,17 +1,16 @@
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import files, process
 from core.env import installer
-from core.env.installer import Sources
+from core.env.installer import Install, Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError
 from core.packages import sources
 from core.packages.sources import PackageSource
@@ -21,19 +20,13 @@ from core.run.records import Cell, Record
 from core.run.stage import Made
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
-from pytorch_build.build.build import inputs, perform, stage_of
+from pytorch_build.build.build import Build, inputs, perform, stage_of
 from pytorch_build.build.metrics import Metrics
+from pytorch_build.build.site import Site
 from pytorch_build.build.stage import make
 from pytorch_build.check import Finding
 from pytorch_build.sdk import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from core.env.installer import Install
-    from pytorch_build.build.build import Build
-    from pytorch_build.build.site import Site
 
 ELSEWHERE = PackageSource(find_links=("/elsewhere",))
 

@@ -1,13 +1,12 @@
-from __future__ import annotations
-
 import hashlib
 import io
 import re
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import zstandard
@@ -21,9 +20,6 @@ from pytorch_build.build.toolchain import Places, Provided, load_toolchain, plan
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
 from tests.folders import served
 from tests.unit.pytorch_build.build.windows_listings import listing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LIBRARY, LICENSE = b"MZ, and the rest of a DLL", b"Apache License v2.0 with LLVM Exceptions"
 

@@ -1,11 +1,11 @@
 """Writers of what the checks read: offload bundles, ELF files and wheels."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import zstandard
 
@@ -14,10 +14,6 @@ from core.binaries.elf import ElfFacts
 from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name, writer
 from core.wheel.writer import WheelSpec, metadata_text
 from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 HOST = "host-x86_64-unknown-linux-gnu-"

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,6 @@ from pytorch_build.check import (
     ordered,
     require_no_errors,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def finding(severity: str = "error", wheel: str = "a.whl", where: str = "", message: str = "m") -> Finding:

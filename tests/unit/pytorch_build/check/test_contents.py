@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from packaging.tags import parse_tag
@@ -9,14 +7,10 @@ from packaging.version import Version
 
 from core.binaries.elf import ElfFacts
 from core.errors import DataError
-from pytorch_build.check import Expectation, Policy, SizeLimit, contents, load_policy
+from pytorch_build.check import Expectation, Policy, SizeLimit, WheelView, contents, load_policy
 from pytorch_build.check import contents as checks
 from pytorch_build.check.contents import expectations, fits
 from tests.unit.pytorch_build.check.conftest import make_view
-
-if TYPE_CHECKING:
-    from pytorch_build.check import WheelView
-
 
 CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
 AUDIO = "torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl"

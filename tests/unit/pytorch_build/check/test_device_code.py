@@ -1,22 +1,15 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.check import DeviceFacts, Expectation, Policy, device_code, load_policy
+from pytorch_build.check import DeviceFacts, Expectation, Policy, WheelView, device_code, load_policy
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.device_code import PORTABLE, file_facts, is_asked_for, is_covered
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, make_view, plain_bundle
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytorch_build.check import WheelView
-
 
 POLICY = Policy(device_code=("torch",))
 

@@ -1,18 +1,12 @@
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
-from pytorch_build.check import Policy, Provider, libraries, load_policy
+from pytorch_build.check import Policy, Provider, WheelView, libraries, load_policy
 from tests.unit.pytorch_build.check.conftest import elf_file, make_view
-
-if TYPE_CHECKING:
-    from pytorch_build.check import WheelView
-
 
 POLICY = Policy(
     system_libraries=("libc.so.6",),

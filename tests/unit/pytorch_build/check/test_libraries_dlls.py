@@ -1,24 +1,17 @@
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from packaging.tags import parse_tag
 
 from core.errors import MissingInputError
-from pytorch_build.check import Expectation, libraries, load_policy
+from pytorch_build.check import Expectation, Finding, libraries, load_policy
 from pytorch_build.check.run import check_wheel
 from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from pytorch_build.check import Finding
-
-    Found = Callable[..., list[tuple[str, str, str]]]
+Found = Callable[..., list[tuple[str, str, str]]]
 
 
 VISION = "torchvision-0.25.0+sample-cp312-cp312-win_amd64.whl"

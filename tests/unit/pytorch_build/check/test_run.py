@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import deflate
 import pip
@@ -11,16 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError
-from pytorch_build.check import Expectation
+from pytorch_build.check import Expectation, Finding
 from pytorch_build.check.run import CheckOptions, check_wheel, check_wheels, find_wheels
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytorch_build.check import Finding
-
 
 NAME = "torch-2.10.0a0+devrocm7.99.0.dev0.sample-cp312-cp312-linux_x86_64.whl"
 REQUIRES = ["rocm[libraries]==7.99.0.dev0+sample"]

@@ -1,17 +1,12 @@
 """Upstream repositories in a folder, and a torch ref over them."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.conftest import Commit
+from tests.conftest import Commit
 
 
 class Upstream:

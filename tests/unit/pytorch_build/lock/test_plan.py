@@ -1,23 +1,18 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import SourceError
+from core.run.plan import Cell
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.stored import complete, outputs, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
 from tests import plans
 from tests.plans import plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from core.run.plan import Cell
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

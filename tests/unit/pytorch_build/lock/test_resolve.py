@@ -1,24 +1,18 @@
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.errors import DataError, SourceError
 from pytorch_build.lock import resolve as module
 from pytorch_build.lock.resolve import resolve
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import TorchRef
 from pytorch_build.sources.git import Origins, Reader
+from tests.conftest import Commit, Git
 from tests.unit.pytorch_build.lock.conftest import Upstream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.refs.torch_refs import TorchRef
-    from tests.conftest import Commit, Git
-
 
 pytestmark = pytest.mark.processes
 TRITON_PIN = ".ci/docker/ci_commit_pins/triton.txt"

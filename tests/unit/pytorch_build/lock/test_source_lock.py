@@ -1,15 +1,10 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.errors import DataError, SourceError
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMIT = "c71ae7b37e78fc462df4672dcb3425a9fc415ba8"
 

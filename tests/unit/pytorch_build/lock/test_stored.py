@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,18 +10,12 @@ from core.errors import DataError, MissingInputError, SourceError, StoreError, U
 from core.packages.sources import SourceOptions
 from pytorch_build.context import Context
 from pytorch_build.lock import stored as module
+from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.lock.stored import PASSED, source_lock, stored_lock, with_components
 from pytorch_build.refs.torch_refs import TorchRef
 from pytorch_build.sdk import RocmOptions
+from tests.conftest import Commit
 from tests.unit.pytorch_build.lock.conftest import Upstream
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.refs.torch_refs import TorchRef
-    from tests.conftest import Commit
-
 
 ROCM = RocmOptions(source=SourceOptions(version="7.10.0"))
 

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,9 +11,6 @@ from packaging.version import Version
 from core.cli.options import RELEASE_TYPES
 from core.errors import SourceError, UsageError
 from pytorch_build.lock.versions import cpu_suffix, python_tag, version_suffix, wheel_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COMMIT = "0123abcd" * 5
 

@@ -1,16 +1,10 @@
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from core.data import use_own
 from core.errors import DataError, UsageError
 from pytorch_build.refs import torch_refs as refs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ISSUE = """
 [refs.mine]

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +8,6 @@ from core import process
 from core.errors import ProcessError, UsageError
 from pytorch_build import sample as samples
 from pytorch_build.sample import REPOSITORIES, ensure_repositories
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 

@@ -1,13 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pytorch_build.sample import TEMPLATES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SOURCES = {".py", ".cpp", ".h", ".cu", ".cmake", ".toml"}
 

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,7 @@ from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import git as git_module
 from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout
 from pytorch_build.sources.git import Origins
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from tests.conftest import Commit, Git, Write
-
+from tests.conftest import Commit, Git, Write
 
 pytestmark = pytest.mark.processes
 

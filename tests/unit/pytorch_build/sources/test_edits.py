@@ -1,19 +1,12 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from core.errors import SourceError
 from pytorch_build.sources import edits
 from pytorch_build.sources.git import Repository
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.conftest import Commit, Git, Write
-
+from tests.conftest import Commit, Git, Write
 
 pytestmark = pytest.mark.processes
 

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -9,13 +8,7 @@ from core import process
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources import git as module
 from pytorch_build.sources.git import Origins, Reader, Repository, last_words, protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.conftest import Commit, Git
-
+from tests.conftest import Commit, Git
 
 NOT_THERE = """\
 fatal: '/x' does not appear to be a git repository

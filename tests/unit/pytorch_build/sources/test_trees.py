@@ -1,10 +1,10 @@
-from __future__ import annotations
-
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.version import Version
@@ -17,13 +17,7 @@ from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins
 from pytorch_build.sources.trees import base_version_of, developers_tree, edits_of, managed_tree, mirror
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.conftest import Commit, Git, Write
-
+from tests.conftest import Commit, Git, Write
 
 pytestmark = pytest.mark.processes
 CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +8,6 @@ from pytorch_build.check.bundles import read_bundles
 from pytorch_build.split.library import AlreadySplitError, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
 from tests.unit.pytorch_build.check.conftest import plain_bundle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BASE, PAGE, ALIGNMENT = 0x180000000, 0x1000, 0x200
 FIRST, SECOND = plain_bundle("gfx1100", "gfx1151"), plain_bundle("gfx1100")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from email.parser import BytesParser, Parser
 
 import pytest

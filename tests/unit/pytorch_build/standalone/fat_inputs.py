@@ -1,15 +1,10 @@
 """Writers of what stand-alone wheels are made of: torch, ROCm's wheels, ROCm's tree."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 LINUX = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 WINDOWS = "torch-2.10.0+rocm7.1-cp312-cp312-win_amd64.whl"

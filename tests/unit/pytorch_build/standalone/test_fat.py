@@ -1,18 +1,19 @@
-from __future__ import annotations
-
 import re
 import zipfile
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from core.archive import Edited
 from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
 from core.files import made
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
 from pytorch_build.standalone import fat
 from pytorch_build.standalone.fat import Request, make
+from pytorch_build.standalone.libraries import RocmFile
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
 from tests.unit.pytorch_build.standalone.fat_inputs import (
     CORE,
@@ -26,12 +27,6 @@ from tests.unit.pytorch_build.standalone.fat_inputs import (
     windows_tree,
 )
 from tests.unit.rocm_packaging.pe_files import pe_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from core.archive import Edited
-    from pytorch_build.standalone.libraries import RocmFile
 
 ROCM = "torch/lib/rocm"
 

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +15,6 @@ from pytorch_build.standalone.needs import (
     matches,
     wanted_for,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 LINUX = Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
 WINDOWS = Machine(promised=("kernel32.dll",), searches=False)

@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,9 +23,6 @@ from pytorch_build.standalone.portable import (
 )
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
 NEWEST = ("manylinux_2_34_x86_64",)

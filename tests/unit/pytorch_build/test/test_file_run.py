@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_fi
 from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.shards import Part
 from pytorch_build.test.upstream_tests import LimitsTable, TestFile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FILE = "test/test_it.py"
 BEGAN = Line(kind="session")

@@ -1,7 +1,7 @@
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,10 +9,6 @@ from core import process
 from core.errors import CheckError
 from pytorch_build.test.gpus import Assignment
 from pytorch_build.test.installation import amd_targets, require_device_code, sdist_target
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 HOST, FAT = ("device-gfx942", "device-all"), ("optree",)
 VERSIONS = {"rocm-sdk-libraries": "7.1", "torch": "2.10", "torchvision": "0.25"}

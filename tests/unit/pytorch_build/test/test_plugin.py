@@ -1,16 +1,11 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from core.errors import DataError, MissingInputError
 from pytorch_build.test import plugin
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 SESSION = {"kind": "session", "schema": 1, "time": 1.5, "python": "3.11.7", "torch": ""}
 

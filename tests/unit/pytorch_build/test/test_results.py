@@ -1,6 +1,5 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +18,6 @@ from pytorch_build.test.results import (
     report_of,
 )
 from pytorch_build.test.shards import Shard
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TORCH = Origin(
     stage="test_torch", torch_ref="release/2.10", python="cp312", gpu_family="gfx110X-all", run_id="17"

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,9 +26,6 @@ from pytorch_build.test.shards import (
     read_durations,
     record,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # recorded with torch 2.13.0 for processors, from the tests of 2.6.0
 REAL = Path(__file__).with_name("recorded") / "durations.json"

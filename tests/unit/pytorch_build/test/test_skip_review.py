@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import datetime as dt
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,9 +21,6 @@ from pytorch_build.test.skip_review import (
     silent,
 )
 from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")
 TESTS = ("test/a.py::TestA::test_x", "test/a.py::TestA::test_y[1]", "test/b.py::TestB::test_x")

@@ -1,18 +1,14 @@
-from __future__ import annotations
-
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.errors import DataError, MissingInputError, UsageError
 from pytorch_build.test import skip_rules
 from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide, planned, unmet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 UNARY = "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA"
 RULE = '[rules.one]\ntests = ["test/a.py::test_x"]\nreason = "It fails on a full moon."\n'

@@ -1,21 +1,17 @@
-from __future__ import annotations
-
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from core.junit import Case
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Tested
 from pytorch_build.test.summary import command, expression
 from tests.unit.pytorch_build.test.test_results import case
-
-if TYPE_CHECKING:
-    from core.junit import Case
 
 TORCH = Origin(
     stage="test_torch",

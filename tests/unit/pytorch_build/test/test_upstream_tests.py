@@ -1,14 +1,13 @@
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import process
 from core.data import validated
+from core.env import Interpreter
 from core.errors import DataError, EnvironmentSetupError, SourceError, UsageError
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import SourceTree
@@ -28,9 +27,6 @@ from pytorch_build.test.upstream_tests import (
     require_match,
     scripts_of,
 )
-
-if TYPE_CHECKING:
-    from core.env import Interpreter
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")

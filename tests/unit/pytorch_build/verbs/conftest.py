@@ -1,28 +1,22 @@
 """The front door called in this process, below a folder that stands for the checkout."""
 
-from __future__ import annotations
-
+import argparse
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.cli import main
-from core.cli.options import common_from
+from core.cli.options import Common, common_from
 from core.env import installer
 from core.env.installer import Sources
 from core.packages import resolution, sources
 from pytorch_build.__main__ import VERBS
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from core.cli.options import Common
-    from tests.conftest import Commit
+from tests.conftest import Commit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,19 @@
-from __future__ import annotations
-
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core import process
 from core.errors import EnvironmentSetupError, UsageError
-from pytorch_build.build.build import BuildChoices
+from pytorch_build.build.build import Build, BuildChoices
 from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytorch_build.build.build import Build
-    from tests.conftest import Commit
-
+from tests.conftest import Commit
 
 SAMPLE = ("--torch-ref", "sample")
 CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})

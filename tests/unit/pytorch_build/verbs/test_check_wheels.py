@@ -1,12 +1,8 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 

@@ -1,14 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Commit
-
+from tests.conftest import Commit
 
 MINE = ("--torch-ref", "mine", "--gpu-family", "cpu")
 

@@ -1,19 +1,14 @@
-from __future__ import annotations
-
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from pytorch_build.standalone.fat import Request
 from pytorch_build.verbs import fat_wheel as verb
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pytorch_build.standalone.fat import Request
-
-    Front = Callable[..., Any]
+Front = Callable[..., Any]
 
 FAMILY = "gfx94X-dcgpu"
 

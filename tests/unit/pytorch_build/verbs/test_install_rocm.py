@@ -1,15 +1,11 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
+from rocm_packaging.origin import RocmSource
 from tests.unit.pytorch_build.conftest import ROCM
-
-if TYPE_CHECKING:
-    from rocm_packaging.origin import RocmSource
 
 SAMPLE = ("--torch-ref", "sample")
 

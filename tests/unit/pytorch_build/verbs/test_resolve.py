@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +11,9 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from pytorch_build.verbs.resolve import any_context
 from rocm_packaging.origin import release_indexes
+from tests.conftest import Commit
 from tests.plans import plan
 from tests.unit.pytorch_build.lock.test_plan import cell
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Commit
 
 
 @pytest.mark.processes

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +8,7 @@ from core.cli import main
 from pytorch_build.__main__ import VERBS
 from pytorch_build.test import skip_rules
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Front = Callable[..., tuple[int, str, str]]
+Front = Callable[..., tuple[int, str, str]]
 
 RULES = """\
 [rules.one]

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,6 @@ from pytorch_build.__main__ import VERBS
 from pytorch_build.test import reports, shards
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
 from pytorch_build.test.shards import Shard
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = "cpu"
 MIX = {

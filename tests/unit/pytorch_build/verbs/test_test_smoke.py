@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,9 +26,6 @@ from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions
 from pytorch_build.verbs.test_smoke import test_run as smoke
 from tests.unit.pytorch_build.conftest import ROCM
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FAMILY = "gfx94X-dcgpu"
 PASSES = "def test_one():\n    assert True\n"

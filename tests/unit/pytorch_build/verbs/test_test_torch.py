@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +15,7 @@ from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
 from pytorch_build.verbs.test_torch import command, devices_here
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Front = Callable[..., Any]
+Front = Callable[..., Any]
 
 ONE = "1" * 40
 SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")

@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -35,10 +34,6 @@ from tests.unit.rocm_packaging.artifact_sets import (
     write_base,
     write_whole,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
 
 
 @pytest.fixture

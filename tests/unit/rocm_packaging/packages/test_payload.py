@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import pytest
@@ -26,9 +24,6 @@ from rocm_packaging.packages.payload import (
     with_rpath,
 )
 from tests.unit.rocm_packaging import artifact_sets
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 
 def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:

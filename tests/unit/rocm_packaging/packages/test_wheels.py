@@ -1,15 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.plan import Distribution
 from tests.unit.rocm_packaging.artifact_sets import executed
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 DISTRIBUTION = Distribution(
     version="10.1.0",

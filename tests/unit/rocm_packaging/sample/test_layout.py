@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
@@ -12,9 +10,6 @@ from rocm_packaging.packages.layouts import packages
 from rocm_packaging.sample import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, data_files
 from tests.unit.rocm_packaging.artifact_sets import PRELOADED
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +9,9 @@ from core.errors import MissingInputError, UsageError
 from core.run import records
 from core.run.records import Record
 from rocm_packaging.__main__ import VERBS
-from rocm_packaging.packages.build import BuiltPackages
+from rocm_packaging.packages.build import BuildRequest, BuiltPackages
 from rocm_packaging.verbs import build as verb
 from tests.unit.rocm_packaging.artifact_sets import write_base
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocm_packaging.packages.build import BuildRequest
 
 
 @pytest.fixture(autouse=True)

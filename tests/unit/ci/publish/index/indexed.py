@@ -1,7 +1,5 @@
 """Files in a store in memory whose bytes nobody needs, and their pages."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

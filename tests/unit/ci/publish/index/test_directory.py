@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import json
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,6 @@ from core.cli import Verb, main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 

@@ -1,9 +1,9 @@
-from __future__ import annotations
-
 import json
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -14,10 +14,6 @@ from core.errors import ConflictError, DataError, StoreError, WheelError
 from core.stores.directory import DirectoryStore
 from tests.unit.ci.memory_store import MemoryStore
 from tests.unit.ci.publish.index.indexed import MANIFESTS, PREFIX, anew, index, pages, publish, wheel_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TORCH, NEWER, APEX = (f"{name}-py3-none-any.whl" for name in ("torch-2.9.0", "torch-2.10.0", "apex-1.0"))
 

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import json
+import random
 from dataclasses import replace
 from datetime import datetime
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -15,9 +14,6 @@ from packaging.version import Version
 
 from ci.publish.index.pages import Entry, in_order, quoted, read_name, render
 from core.errors import WheelError
-
-if TYPE_CHECKING:
-    import random
 
 NAMES = st.sampled_from(["torch", "torchaudio", "rocm-sdk-libraries-gfx110x-all"])
 VERSIONS = st.builds(

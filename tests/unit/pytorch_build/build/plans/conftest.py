@@ -1,9 +1,7 @@
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,10 +17,6 @@ from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FakeTree
 from tests.unit.target_samples import target_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 VERSION = "2.10.0a0+rocm7.10.0a20251120"
 SETUP = frozenset({"setup.py", "pyproject.toml"})

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,9 +10,7 @@ from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.platforms import LINUX
-
-if TYPE_CHECKING:
-    from tests.unit.pytorch_build.build.plans.conftest import Plan
+from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
 PROJECTS = ("triton", "torch", "audio", "vision", "apex")

@@ -1,17 +1,12 @@
-from __future__ import annotations
-
+from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.errors import MissingInputError, SourceError
 from pytorch_build.build.plans.common import Overlay
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.unit.pytorch_build.build.plans.conftest import Plan
+from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 TORCH = "2.10.0a0+rocm7.10.0a20251120"
 

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,10 +9,8 @@ from hypothesis import strategies as st
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.build.plans.torch import REQUIRED, flash_attention, preload_names, rocm_init_text
 from pytorch_build.platforms import LINUX, PLATFORMS, WINDOWS, Platform
+from tests.unit.pytorch_build.build.plans.conftest import Plan
 from tests.unit.pytorch_build.build.windows_listings import listing
-
-if TYPE_CHECKING:
-    from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,15 @@
 """Our plans beside what upstream's builder does, as upstream.toml has it: differences have reasons there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from core.data import read_toml
+from pytorch_build.build.plans.common import BuildPlan
 from pytorch_build.refs.torch_refs import load_refs
-
-if TYPE_CHECKING:
-    from pytorch_build.build.plans.common import BuildPlan
-    from tests.unit.pytorch_build.build.plans.conftest import Plan
+from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 FACTS = read_toml(Path(__file__).with_name("upstream.toml"))
 ROCM, VERSION = FACTS["rocm_version"], "1.2.3+rocm"

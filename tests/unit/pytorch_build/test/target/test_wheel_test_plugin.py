@@ -1,24 +1,17 @@
 """The plugin in a pytest of its own, as it runs in a target environment."""
 
-from __future__ import annotations
-
 import ast
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core import process
 from pytorch_build.test import plugin
 from pytorch_build.test.ids import Pattern
-from pytorch_build.test.plugin import Plan, PlannedRule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from pytorch_build.test.plugin import Action, Session
+from pytorch_build.test.plugin import Action, Plan, PlannedRule, Session
 
 pytestmark = pytest.mark.processes
 
