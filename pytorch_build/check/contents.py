@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from core.errors import DataError
 from core.run import records
 from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
@@ -148,30 +147,21 @@ def _extensions(view: WheelView) -> Iterator[Finding]:
 
 def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
     """Compare distribution, version, Python tag and requirements."""
-    try:
-        version = Version(expectation.version)
-        requires = [Requirement(text) for text in expectation.requires]
-    except (InvalidVersion, InvalidRequirement) as problem:
-        raise DataError(
-            f"What is expected of {expectation.distribution} is malformed: {problem}."
-        ) from problem
-    for message in _unexpected(view, expectation, version, requires):
+    for message in _unexpected(view, expectation):
         yield view.finding("error", "expected", message)
 
 
-def _unexpected(
-    view: WheelView, expectation: Expectation, version: Version, requires: Iterable[Requirement]
-) -> Iterator[str]:
+def _unexpected(view: WheelView, expectation: Expectation) -> Iterator[str]:
     if canonicalize_name(expectation.distribution) != view.name.distribution:
         yield f"This is {view.name.distribution}; {expectation.distribution} is expected."
-    if version != view.name.version:
+    if Version(expectation.version) != view.name.version:
         yield f"The version is {view.name.version}; {expectation.version} is expected."
     wanted = expectation.python_tag
     if wanted and not any(fits(tag, wanted) for tag in view.name.tags):
         found = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
         yield f"The wheel is for {found}; {wanted} is expected."
     every = list(_stated(view.metadata.requires_dist)) if view.metadata else []
-    for one in requires if view.metadata else ():
+    for one in map(Requirement, expectation.requires) if view.metadata else ():
         stated = [found for found in every if canonicalize_name(found.name) == canonicalize_name(one.name)]
         if not stated:
             yield f"METADATA does not require {one}."

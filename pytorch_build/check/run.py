@@ -227,10 +227,10 @@ def read_binary(member: WheelMember, file: Path) -> Binary:
             first = stream.read(len(elf.MAGIC))
             if first == elf.MAGIC:
                 found = replace(found, elf=elf.read_all(stream, member.name))
-                device = device_code.elf_facts(found.elf, device_code.mapped(stream)) if found.elf else None
+                device = device_code.elf_facts(found.elf, device_code.mapped(file)) if found.elf else None
             elif first.startswith(pe.MAGIC):
                 found = replace(found, pe=pe.read_needs(stream, member.name))
-                device = device_code.pe_facts(found.pe, device_code.mapped(stream)) if found.pe else None
+                device = device_code.pe_facts(found.pe, device_code.mapped(file)) if found.pe else None
             else:
                 device = device_code.file_facts(file)
             return replace(found, device=device)

@@ -48,7 +48,6 @@ class TorchTests:
     other_gpu: bool = False
     workers: int = 1
     skips: tuple[Path, ...] = ()
-    durations: Path | None = None
     limits: LimitsTable | None = None
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,11 +112,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
     chosen = _files(bench, request)
     every = _files(bench, replace(request, include=(), exclude=(), expression=""))
     absent = len(every.keys() - chosen)
-    known = (
-        shards.read_durations(request.durations)
-        if request.durations
-        else shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
-    )
+    known = shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
     rules = skip_rules.load(request.skips)
     run = _Run(
         bench=bench,

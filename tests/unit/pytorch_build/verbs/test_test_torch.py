@@ -88,7 +88,7 @@ def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: lis
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--shard", "7/6"), 2, "there is no shard 7 of 6"),
+        (("--shard", "7/6"), 2, "not K/N with K from 1 to N"),
         (("--config", "inducter"), 2, "invalid choice"),
         (("--workers", "0"), 2, "--workers 0"),
         (("--test-timeout", "-1"), 2, "--test-timeout -1 is not a limit"),
