@@ -274,7 +274,7 @@ class Providers:
 
     def __init__(self, view: WheelView, policy: Policy, *, lower: bool = False) -> None:
         own = view.name.distribution
-        required = {_distribution(text) for text in (view.metadata.requires_dist if view.metadata else ())}
+        required = {required_name(text) for text in (view.metadata.requires_dist if view.metadata else ())}
         there: list[str] = []
         queue = [
             name
@@ -323,7 +323,8 @@ def some(items: Iterable[str]) -> str:
     return shown if len(every) <= _NAMED else f"{shown} and {len(every) - _NAMED} more"
 
 
-def _distribution(requirement: str) -> str:
+def required_name(requirement: str) -> str:
+    """Return which distribution a requirement is on; "" for one that cannot be read."""
     try:
         return canonicalize_name(Requirement(requirement).name)
     except InvalidRequirement:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -170,20 +171,12 @@ def _unexpected(view: WheelView, expectation: Expectation) -> Iterator[str]:
 
 
 def fits(tag: Tag, wanted: str) -> bool:
-    """Return whether a wheel's tag is right for a Python tag."""
-    interpreter, _, abi = wanted.partition("-")
-    abi = abi or interpreter
-    if tag.interpreter in {"py3", f"py{interpreter[2:3]}"}:
-        return tag.abi == "none"
-    if tag.abi == "abi3":
-        # The stable ABI holds for this and later versions, not for free-threaded ones (PEP 703).
-        return not abi.endswith("t") and _minor(tag.interpreter) <= _minor(interpreter)
-    return tag.interpreter == interpreter and tag.abi in {abi, "none"}
-
-
-def _minor(interpreter: str) -> int:
-    found = re.fullmatch(r"cp3(\d+)t?", interpreter)
-    return int(found[1]) if found else 1000
+    """Return whether a Python, by its tag, takes a wheel's tag."""
+    abi = wanted.rpartition("-")[2]
+    interpreter = abi.rstrip("t")
+    version = (int(interpreter[2]), int(interpreter[3:]))
+    known = cpython_tags(version, [abi], [tag.platform])
+    return tag in known or tag in compatible_tags(version, interpreter, [tag.platform])
 
 
 def _stated(requires_dist: Iterable[str]) -> Iterator[Requirement]:

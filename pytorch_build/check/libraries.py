@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from core.archive import zips
 from core.binaries import pe
-from core.errors import MissingInputError, WheelError
+from core.errors import WheelError
 from pytorch_build.check import (
     Binary,
     Finding,
@@ -321,13 +321,8 @@ def _folder(member: WheelMember) -> str:
 @cache
 def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     """Return the DLLs that Windows has: names in small letters, and patterns."""
-    try:
-        from delvewheel import _dll_list as data
-    except ImportError as problem:
-        raise MissingInputError(
-            "delvewheel, which knows the DLLs of Windows, is not installed.",
-            hint="It is part of the tool: pip install -r requirements.txt.",
-        ) from problem
+    from delvewheel import _dll_list as data
+
     names = data.ignore_names[data.MachineType[machine.upper()]]
     return frozenset(names), tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
 

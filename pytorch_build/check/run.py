@@ -6,7 +6,6 @@ One pass over a wheel verifies RECORD and reads every fact that the checks judge
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -188,12 +187,11 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
 
 
 class _Reader:
-    """Takes compiled and text members out of the verifying pass; called from several threads."""
+    """Takes compiled and text members out of the verifying pass; several threads add, each whole values."""
 
     def __init__(self, members: Mapping[str, WheelMember], build_paths: Iterable[str]) -> None:
         self._members = members
         self._build_paths = tuple(build_paths)
-        self._lock = threading.Lock()
         self.binaries: list[Binary] = []
         self.mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
@@ -201,22 +199,17 @@ class _Reader:
     def wanted(self, name: str, first: bytes) -> bool:
         text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
         if load_policy().promise(name) and not first.startswith(_MAGICS):
-            with self._lock:
-                self.texts[name] = first[: 64 << 10].decode("latin-1")
+            self.texts[name] = first[: 64 << 10].decode("latin-1")
         return text or first.startswith(_MAGICS)
 
     def inspect(self, name: str, file: Path) -> None:
         with file.open("rb") as stream:
             is_code = stream.read(24).startswith(_MAGICS)
         if is_code:
-            found = read_binary(self._members[name], file)
-            with self._lock:
-                self.binaries.append(found)
+            self.binaries.append(read_binary(self._members[name], file))
             return
         data = file.read_bytes()
-        hits = [(name, folder) for folder in self._build_paths if folder.encode() in data]
-        with self._lock:
-            self.mentions += hits
+        self.mentions.extend([(name, folder) for folder in self._build_paths if folder.encode() in data])
 
 
 def read_binary(member: WheelMember, file: Path) -> Binary:

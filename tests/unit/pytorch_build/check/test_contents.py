@@ -235,6 +235,7 @@ def test_requirements(requires: list[str], message: str) -> None:
         ("cp312-cp312-linux_x86_64", "cp312-cp312", True),
         ("cp313-cp313t-linux_x86_64", "cp313-cp313t", True),
         ("cp313-cp313-linux_x86_64", "cp313-cp313t", False),
+        ("cp313-cp313t-linux_x86_64", "cp313t", True),
         ("cp313-cp313t-linux_x86_64", "cp313", False),
         ("cp39-abi3-linux_x86_64", "cp312", True),
         ("cp313-abi3-linux_x86_64", "cp312", False),
