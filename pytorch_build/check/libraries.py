@@ -241,7 +241,7 @@ class _Dlls:
 
     def __init__(self, view: WheelView, policy: Policy, machine: str) -> None:
         self.machine, self.python = machine, python_dlls(view.name.tags)
-        self.providers = Providers(view, policy, lower=True)
+        self.providers = Providers(view, policy)
         self.inside: dict[str, list[str]] = defaultdict(list)
         for member in view.members:
             self.inside[PurePosixPath(member.name).name.lower()].append(_folder(member))

@@ -67,8 +67,6 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
         if not wheels:
             raise MissingInputError(f"{path} holds no wheels.", hint="Build some first, or name another.")
         found |= wheels
-    if not found:
-        raise MissingInputError("There are no wheels to check.", hint="Name a wheel or a folder of wheels.")
     return tuple(sorted(found))
 
 

@@ -295,11 +295,6 @@ class Licenses:
     expression: str
     files: Mapping[Path, Mapping[str, str]]
 
-    @property
-    def paths(self) -> list[str]:
-        """The paths of all of them, sorted."""
-        return sorted(path for names in self.files.values() for path in names.values())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
@@ -333,7 +328,8 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
                 own, more = value.strip(), licenses.expression
                 both = f"({own}) AND {more}" if " OR " in own else joined([own, more])
                 lines.append(f"License-Expression: {both}")
-                lines += [f"License-File: {path}" for path in licenses.paths]
+                paths = sorted(path for names in licenses.files.values() for path in names.values())
+                lines += [f"License-File: {path}" for path in paths]
             case "requires-dist" if _needs_rocm(value):
                 pass
             case "provides-extra" if value.strip().startswith("device-"):

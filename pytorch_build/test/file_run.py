@@ -24,7 +24,7 @@ from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from core.process import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Line, Plan, PlannedRule, Session
-from pytorch_build.test.results import last_attempt
+from pytorch_build.test.results import last_attempts
 
 if TYPE_CHECKING:
     from pytorch_build.test.shards import Part
@@ -299,10 +299,8 @@ def of_file(
     file: str, ended: Ended, sessions: Sequence[Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
     """Return the results of one process of a test file; `output` is the end of its log."""
-    attempts: dict[str, list[Case]] = {}
-    for line in (line for one in sessions for line in (*one.uncollected, *one.results)):
-        attempts.setdefault(line.test or line.file, []).append(_case(file, line))
-    cases = {test: last_attempt(found) for test, found in attempts.items()}
+    lines = (line for one in sessions for line in (*one.uncollected, *one.results))
+    cases = {case.test: case for case in last_attempts(_case(file, line) for line in lines)}
     whole = _as_a_whole(file, ended, sessions, cases, output)
     if whole is None and not cases and not may_be_empty:
         whole = Case(test=file, file=file, outcome="error", line="no test ran", text=cut(clean(output)))

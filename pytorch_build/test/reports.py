@@ -67,19 +67,14 @@ def _part(shard: Shard | None) -> str:
 
 
 def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
-    """File a report; in the local run, delete what another number of shards left."""
+    """File a report, ``torch-{ref}-{python}-2-of-6.xml``; locally, drop those of other numbers of shards."""
     if not outputs.immutable and MERGED not in report.document.properties:
         _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
-    key = report_key(outputs, artifact_group, report.origin, report.shard)
+    key = f"{outputs.reports_prefix(artifact_group)}/{report.origin.name}{_part(report.shard)}.xml"
     store.put_bytes(key, content)
     digest = hashlib.sha256(content).hexdigest()
     return {**totals(report), "report": {"key": key, "sha256": digest}}
-
-
-def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: Shard | None = None) -> str:
-    """Return where a report is kept: ``reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml``."""
-    return f"{outputs.reports_prefix(artifact_group)}/{origin.name}{_part(shard)}.xml"
 
 
 def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import platform
 import re
 import tempfile
@@ -52,7 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--skips", **many, help="more skip rules, of your own; repeatable")
     add("--all", action="store_true", help="list: also rules that do not apply, and why not")
-    add("--json", action="store_true", help="list: as JSON")
     what = "check, prune: collect the test files of this PyTorch tree that rules name (with --python)"
     add("--pytorch-dir", type=Path, metavar="DIR", help=what)
     add("--journal", **many, help="check, prune: journals (*.jsonl) of earlier runs; repeatable")
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     match arguments.question:
         case "list":
-            _list(decisions, everything=arguments.all, as_json=arguments.json)
+            _list(decisions, everything=arguments.all)
         case "explain" if not tests:
             hint = "nox -s skips -- explain test/test_nn.py::TestNN::test_conv"
             raise UsageError("Which test?", hint=hint)
@@ -143,12 +141,10 @@ def _refuse_other_torch(seen: Sequence[Session], tested: UnderTest) -> None:
             )
 
 
-def _list(decisions: Sequence[Decision], *, everything: bool, as_json: bool) -> None:
+def _list(decisions: Sequence[Decision], *, everything: bool) -> None:
     applying = [one for one in decisions if one.applies]
     shown = decisions if everything else applying
-    if as_json:
-        console.result(json.dumps(skip_review.as_json(shown), indent=2))
-    elif shown:
+    if shown:
         console.result("\n".join(skip_review.listing(shown, everything=everything)))
     count = sum(len(one.rule.entries) for one in applying)
     console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
