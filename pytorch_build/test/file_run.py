@@ -161,7 +161,9 @@ class _Running:
             self.processes, self.whole = 1, 0
             argv = [str(self.setting.python), str(self.setting.tree / self.file.file)]
             ended = self._supervised(argv, self.setting.env)
-            self.cases[self.file.file] = of_script(self.file.file, ended, self._tail())
+            self.cases[self.file.file] = of_script(
+                self.file.file, ended, process.tail(self.log, lines=_TAIL_LINES)
+            )
             return
         only = self._part(part) if self.selects or not (part is None or part.whole) else None
         while only != ():
@@ -193,7 +195,7 @@ class _Running:
             ended,
             # what goes on is not reported as lost
             [replace(one, collected=one.started) for one in sessions] if left else sessions,
-            self._tail(),
+            process.tail(self.log, lines=_TAIL_LINES),
             may_be_empty=self.selects or only is not None,
         )
         for case in found:
@@ -283,9 +285,6 @@ class _Running:
         seconds = max(self.until - time.monotonic(), 1.0)
         bounds = Limits(seconds=seconds, log_bytes=limits.log_megabytes << 20)
         return process.supervise(argv, cwd=folder, env=env, log=self.log, limits=bounds, stalled=stalled)
-
-    def _tail(self) -> str:
-        return process.tail(self.log, lines=_TAIL_LINES)
 
 
 def _configuration(tree: Path) -> list[str]:
