@@ -6,8 +6,7 @@ And what the run's records promise of it, compared with what it says of itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -16,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.run import records
-from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches
+from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches, required_name
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
@@ -161,7 +160,8 @@ def _unexpected(view: WheelView, expectation: Expectation) -> Iterator[str]:
     if wanted and not any(fits(tag, wanted) for tag in view.name.tags):
         found = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
         yield f"The wheel is for {found}; {wanted} is expected."
-    every = list(_stated(view.metadata.requires_dist)) if view.metadata else []
+    requires = view.metadata.requires_dist if view.metadata else ()
+    every = [Requirement(text) for text in requires if required_name(text)]
     for one in map(Requirement, expectation.requires) if view.metadata else ():
         stated = [found for found in every if canonicalize_name(found.name) == canonicalize_name(one.name)]
         if not stated:
@@ -177,12 +177,6 @@ def fits(tag: Tag, wanted: str) -> bool:
     version = (int(interpreter[2]), int(interpreter[3:]))
     known = cpython_tags(version, [abi], [tag.platform])
     return tag in known or tag in compatible_tags(version, interpreter, [tag.platform])
-
-
-def _stated(requires_dist: Iterable[str]) -> Iterator[Requirement]:
-    for text in requires_dist:
-        with suppress(InvalidRequirement):  # `contents.check_archive` reports it
-            yield Requirement(text)
 
 
 def _same(stated: Requirement, wanted: Requirement) -> bool:

@@ -237,8 +237,7 @@ class _Run:
         reports.require_passed(report, hint=self._hint())
         found = counts(report.document.cases)
         console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
-        matched = {rule: len(tests) for one in runs for rule, tests in one.matched.items() if tests}
-        return {**details, "rules": matched}
+        return details
 
     def _runs(self, scratch: Path) -> Iterator[FileRun]:
         bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)

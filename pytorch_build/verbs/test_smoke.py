@@ -199,10 +199,8 @@ def _session(
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:
         ended = Ended(returncode=problem.returncode or 1)
-        if not journal.is_file():
-            raise CheckError("pytest ended before it began, so no test result is known.") from problem
     if not journal.is_file():
-        raise CheckError("pytest ended without a word, so no test result is known.")
+        raise CheckError("pytest ended before it began, so no test result is known.")
     return plugin.read_journal(journal)[-1], ended
 
 
