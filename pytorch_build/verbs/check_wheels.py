@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
-from core.run import records
-from pytorch_build.check import Finding, findings_json, findings_table, require_no_errors
+from core.run import group_name, records
+from core.wheel import parse_wheel_name
+from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
 from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import Context, context
@@ -21,6 +22,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "what to check (default: the run's PyTorch wheels)"
     parser.add_argument("paths", nargs="*", type=Path, metavar="WHEEL|DIR", help=what)
+    parser.add_argument("--rocm", action="store_true", help="check the ROCm wheels that the run has built")
+    what = "with --rocm: the version that they must have (default: that of rocm-sdk-core)"
+    parser.add_argument("--version", default="", metavar="V", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -32,10 +36,11 @@ def run(arguments: argparse.Namespace) -> None:
         checked: Sequence[Path] = find_wheels(arguments.paths)
         findings = check_wheels(checked, options=options)
     else:
-        chosen = context(common)
-        checked = run_wheels(chosen)
-        findings = check_wheels(checked, expectations(chosen), options=options)
-        key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/findings.json"
+        chosen, name = context(common), "rocm-findings" if arguments.rocm else "findings"
+        checked = rocm_wheels(chosen) if arguments.rocm else run_wheels(chosen)
+        promised = _of_version(checked, arguments.version) if arguments.rocm else expectations(chosen)
+        findings = check_wheels(checked, promised, options=options)
+        key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
         common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
     if arguments.json:
         console.result(_json(findings))
@@ -47,6 +52,30 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _json(findings: Sequence[Finding]) -> str:
     return json.dumps(findings_json(findings), indent=2)
+
+
+def rocm_wheels(chosen: Context) -> Sequence[Path]:
+    """Find the ROCm wheels that the run has built for the families."""
+    common = chosen.common
+    store, outputs = common.open_for_reading(), common.outputs
+    # families whose development trees contradict each other have groups of their own
+    apart = [group_name(one, common.build_variant) for one in chosen.gpu_family.split(";")]
+    for groups in ([chosen.artifact_group], apart):
+        made = [records.read(store, outputs, group, "build_rocm") for group in groups]
+        files = [one for record in made if record for one in record.files if one.name.endswith(".whl")]
+        if files:
+            return [store.fetch(one.key, common.cache / "fetched") for one in files]
+    raise MissingInputError(
+        f"Run {outputs.run_id} has built no ROCm wheels for {chosen.gpu_family}.",
+        hint=f"Build them: nox -s build_rocm -- {chosen.words}. Or name a folder with wheels.",
+    )
+
+
+def _of_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectation]:
+    """Expect one version of all wheels: this one, else that of the first, which is the core package."""
+    names = [parse_wheel_name(path.name) for path in wheels]
+    wanted = version or str(names[0].version)
+    return {one.distribution: Expectation(distribution=one.distribution, version=wanted) for one in names}
 
 
 def run_wheels(chosen: Context) -> Sequence[Path]:

@@ -54,3 +54,18 @@ def test_the_runs_wheels_are_held_to_its_records(front: Any, run: Any) -> None:
     assert "torch==2.10.0a0+cpu.sample" in answer.said
     report = json.loads((run.root / "out/local-linux/reports/cpu/findings.json").read_text())
     assert any("torch==" in one["message"] for one in report)
+
+
+def test_the_rocm_wheels_that_the_run_built_are_checked(front: Any, run: Any) -> None:
+    words = ("check-wheels", "--rocm", "--torch-ref", "sample", "--gpu-family", "gfx94X-dcgpu")
+    answer = front(*words)
+    assert (answer.code, "has built no ROCm wheels for gfx94X-dcgpu" in answer.said) == (4, True)
+    run.rocm("1.0.0")  # of another build
+    run.record("build_rocm", *run.rocm(), gpu_family="gfx94X-dcgpu")
+    answer = front(*words)
+    assert answer.code == 0, answer.said
+    assert "check_wheels: 3 wheels, 0 errors" in answer.said
+    assert (run.root / "out/local-linux/reports/gfx94X-dcgpu/rocm-findings.json").is_file()
+    answer = front(*words, "--version", "7.2.4")
+    assert answer.code == 9
+    assert "7.2.4 is expected" in answer.said
