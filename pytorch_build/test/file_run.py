@@ -14,7 +14,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,10 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRun:
-    """The results of a test file; `whole` counts its tests before anything chooses among them."""
+    """The results of a test file; `whole` counts its tests before anything chooses among them.
+
+    `matched` are the rules that took a test of it.
+    """
 
     file: str
     cases: tuple[Case, ...]
@@ -66,7 +69,7 @@ class FileRun:
     seconds: float = 0.0
     processes: int = 1
     log: Path | None = None
-    matched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    matched: frozenset[str] = frozenset()
 
     def on(self, target: str) -> FileRun:
         """Name the architecture in the file and its tests (``test/test_nn.py@gfx942``): there are several."""
@@ -98,7 +101,7 @@ def run_file(file: TestFile, setting: Setting, *, part: Part | None = None, name
         seconds=time.monotonic() - started,
         processes=running.processes,
         log=running.log if running.log.is_file() else None,
-        matched={rule: tuple(tests) for rule, tests in running.matched.items()},
+        matched=frozenset(running.matched),
     )
 
 
@@ -146,7 +149,7 @@ class _Running:
         self.until = time.monotonic() + setting.limits.file_seconds
         self.cases: dict[str, Case] = {}
         self.collected: dict[str, None] = {}
-        self.matched: dict[str, dict[str, None]] = {}
+        self.matched: set[str] = set()
         self.whole: int | None = None
         self.existing: frozenset[str] | None = None
         self.processes = 0
@@ -211,8 +214,7 @@ class _Running:
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:
             self.collected |= dict.fromkeys(filter(self._exists, session.collected))
-            for name, taken in session.rules.items():
-                self.matched.setdefault(name, {}).update(dict.fromkeys(taken))
+            self.matched |= {name for name, taken in session.rules.items() if taken}
         return left
 
     def _exists(self, test: str) -> bool:

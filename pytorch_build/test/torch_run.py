@@ -269,7 +269,7 @@ class _Run:
     def _warn_of_silent_rules(self, runs: Sequence[FileRun]) -> None:
         """Name rules that took no test of the files that they name: it was renamed, or never there."""
         applied = {one.name for group in self.applied for one in group}
-        took = {rule for one in runs for rule, tests in one.matched.items() if tests}
+        took = {rule for one in runs for rule in one.matched}
         collected = {one.file.partition("@")[0] for one in runs if one.collected}
         silent = skip_review.silent([one for one in self.rules if one.name in applied], collected, took)
         if names := ", ".join(rule.name for rule in silent):
