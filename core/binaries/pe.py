@@ -16,7 +16,7 @@ from core.binaries import read_at
 from core.errors import ArtifactError
 
 MAGIC = b"MZ"
-AMD64, ARM64 = 0x8664, 0xAA64
+AMD64 = 0x8664
 _PE = b"PE\0\0"
 _AT_PE = 0x3C
 _COFF = struct.Struct("<HHIIIHH")

@@ -272,9 +272,9 @@ load_policy = data_file(_FILE, Policy)
 class Providers:
     """Libraries that a wheel may expect of the distributions it requires, and those of all others."""
 
-    def __init__(self, view: WheelView, policy: Policy, *, lower: bool = False) -> None:
+    def __init__(self, view: WheelView, policy: Policy) -> None:
         own = view.name.distribution
-        required = {_distribution(text) for text in (view.metadata.requires_dist if view.metadata else ())}
+        required = {required_name(text) for text in (view.metadata.requires_dist if view.metadata else ())}
         there: list[str] = []
         queue = [
             name
@@ -290,9 +290,7 @@ class Providers:
                 there.append(name)
                 queue += policy.providers[name].includes
         known = [policy.providers[name] for name in there]
-        self.libraries = tuple(
-            pattern.lower() if lower else pattern for provider in known for pattern in provider.patterns
-        )
+        self.libraries = tuple(pattern for provider in known for pattern in provider.patterns)
         # ROCm's own wheels are laid out by `rocm_packaging`, and are not judged by this
         self.folders = {
             folder: libraries
@@ -301,7 +299,7 @@ class Providers:
             for folder, libraries in provider.folders.items()
         }
         self._others = {
-            name: [one.lower() if lower else one for one in provider.patterns]
+            name: provider.patterns
             for name, provider in policy.providers.items()
             if name not in there and own not in provider.distributions
         }
@@ -312,8 +310,8 @@ class Providers:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name is among shell patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    """Return whether a name is among shell patterns, in any letter case."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 
 def some(items: Iterable[str]) -> str:
@@ -323,7 +321,8 @@ def some(items: Iterable[str]) -> str:
     return shown if len(every) <= _NAMED else f"{shown} and {len(every) - _NAMED} more"
 
 
-def _distribution(requirement: str) -> str:
+def required_name(requirement: str) -> str:
+    """Return which distribution a requirement is on; "" for one that cannot be read."""
     try:
         return canonicalize_name(Requirement(requirement).name)
     except InvalidRequirement:

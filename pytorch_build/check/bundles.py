@@ -14,7 +14,6 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
 Form = Literal["plain", "zlib", "zstd"]
 PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
-_MAGIC = re.compile(PLAIN_MAGIC + b"|" + COMPRESSED_MAGIC)
 _NONZERO = re.compile(rb"[^\0]")
 _COMMON = struct.Struct("<4sHH")
-# Behind the common fields: [total size,] uncompressed size, hash.
-_REST = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
+# Behind the common fields: total size, uncompressed size, hash. Version 1, of clang before 19, has no total.
+_REST = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 _METHODS: tuple[Form, ...] = ("zlib", "zstd")
 _COUNT = struct.Struct("<Q")
 _ENTRY = struct.Struct("<QQQ")
@@ -62,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """One bundle; its size is 0 where a compressed one of version 1 does not say it."""
+    """One bundle."""
 
     offset: int
     form: Form
@@ -87,7 +85,7 @@ def read_bundles(data: Data) -> tuple[Bundle, ...]:
     while (start := _NONZERO.search(view, position)) is not None:
         bundle = _bundle_at(view, start.start())
         found.append(bundle)
-        position = bundle.offset + bundle.size if bundle.size else _end_of_version_1(view, bundle)
+        position = bundle.offset + bundle.size
     return tuple(found)
 
 
@@ -98,8 +96,7 @@ def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | me
     if bundle.form == "plain":
         yield from ((one, view[one.offset : one.offset + one.size]) for one in wanted)
         return
-    header = _COMMON.size + _REST[bundle.version].size
-    payload = view[header : bundle.size] if bundle.size else view[header:]
+    payload = view[_COMMON.size + _REST[bundle.version].size : bundle.size]
     source, at = _opened(payload, _METHODS.index(bundle.form), bundle.offset), 0
     for one in wanted:
         if one.offset < at:
@@ -149,26 +146,14 @@ def _compressed_at(data: memoryview, offset: int) -> Bundle:
     rest = _REST[version]
     if start + rest.size > len(data):
         raise _damaged(offset, "is cut off")
-    *sizes, uncompressed, _hash = rest.unpack_from(data, start)
-    header, size = _COMMON.size + rest.size, sizes[0] if sizes else 0
-    if sizes and (size < header or offset + size > len(data)):
+    size, uncompressed, _hash = rest.unpack_from(data, start)
+    header = _COMMON.size + rest.size
+    if size < header or offset + size > len(data):
         raise _damaged(offset, "is cut off")
-    payload = data[offset + header : offset + size] if sizes else data[offset + header :]
-    entries = _read_table(_opened(payload, method, offset), offset)
+    entries = _read_table(_opened(data[offset + header : offset + size], method, offset), offset)
     if any(entry.offset + entry.size > uncompressed for entry in entries):
         raise _damaged(offset, "has code objects beyond its end")
     return Bundle(offset=offset, form=_METHODS[method], version=version, size=size, entries=entries)
-
-
-def _end_of_version_1(data: memoryview, bundle: Bundle) -> int:
-    """Find the next bundle where the header does not say how long this one is.
-
-    The magic may occur in compressed data by chance, so what follows it must be a bundle.
-    """
-    for found in _MAGIC.finditer(data, bundle.offset + len(COMPRESSED_MAGIC)):
-        with suppress(BundleError):
-            return _bundle_at(data, found.start()).offset
-    return len(data)
 
 
 class _Source(Protocol):

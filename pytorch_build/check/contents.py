@@ -6,17 +6,16 @@ And what the run's records promise of it, compared with what it says of itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from core.errors import DataError
 from core.run import records
-from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches
+from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches, required_name
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
@@ -148,30 +147,22 @@ def _extensions(view: WheelView) -> Iterator[Finding]:
 
 def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
     """Compare distribution, version, Python tag and requirements."""
-    try:
-        version = Version(expectation.version)
-        requires = [Requirement(text) for text in expectation.requires]
-    except (InvalidVersion, InvalidRequirement) as problem:
-        raise DataError(
-            f"What is expected of {expectation.distribution} is malformed: {problem}."
-        ) from problem
-    for message in _unexpected(view, expectation, version, requires):
+    for message in _unexpected(view, expectation):
         yield view.finding("error", "expected", message)
 
 
-def _unexpected(
-    view: WheelView, expectation: Expectation, version: Version, requires: Iterable[Requirement]
-) -> Iterator[str]:
+def _unexpected(view: WheelView, expectation: Expectation) -> Iterator[str]:
     if canonicalize_name(expectation.distribution) != view.name.distribution:
         yield f"This is {view.name.distribution}; {expectation.distribution} is expected."
-    if version != view.name.version:
+    if Version(expectation.version) != view.name.version:
         yield f"The version is {view.name.version}; {expectation.version} is expected."
     wanted = expectation.python_tag
     if wanted and not any(fits(tag, wanted) for tag in view.name.tags):
         found = ", ".join(sorted({f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}))
         yield f"The wheel is for {found}; {wanted} is expected."
-    every = list(_stated(view.metadata.requires_dist)) if view.metadata else []
-    for one in requires if view.metadata else ():
+    requires = view.metadata.requires_dist if view.metadata else ()
+    every = [Requirement(text) for text in requires if required_name(text)]
+    for one in map(Requirement, expectation.requires) if view.metadata else ():
         stated = [found for found in every if canonicalize_name(found.name) == canonicalize_name(one.name)]
         if not stated:
             yield f"METADATA does not require {one}."
@@ -180,26 +171,12 @@ def _unexpected(
 
 
 def fits(tag: Tag, wanted: str) -> bool:
-    """Return whether a wheel's tag is right for a Python tag."""
-    interpreter, _, abi = wanted.partition("-")
-    abi = abi or interpreter
-    if tag.interpreter in {"py3", f"py{interpreter[2:3]}"}:
-        return tag.abi == "none"
-    if tag.abi == "abi3":
-        # The stable ABI holds for this and later versions, not for free-threaded ones (PEP 703).
-        return not abi.endswith("t") and _minor(tag.interpreter) <= _minor(interpreter)
-    return tag.interpreter == interpreter and tag.abi in {abi, "none"}
-
-
-def _minor(interpreter: str) -> int:
-    found = re.fullmatch(r"cp3(\d+)t?", interpreter)
-    return int(found[1]) if found else 1000
-
-
-def _stated(requires_dist: Iterable[str]) -> Iterator[Requirement]:
-    for text in requires_dist:
-        with suppress(InvalidRequirement):  # `contents.check_archive` reports it
-            yield Requirement(text)
+    """Return whether a Python, by its tag, takes a wheel's tag."""
+    abi = wanted.rpartition("-")[2]
+    interpreter = abi.rstrip("t")
+    version = (int(interpreter[2]), int(interpreter[3:]))
+    known = cpython_tags(version, [abi], [tag.platform])
+    return tag in known or tag in compatible_tags(version, interpreter, [tag.platform])
 
 
 def _same(stated: Requirement, wanted: Requirement) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from core.binaries import elf
 from pytorch_build.check import DeviceFacts, Expectation, Finding, Policy, Severity, WheelView, load_policy
@@ -36,7 +37,7 @@ def file_facts(path: Path) -> DeviceFacts | None:
         head = stream.read(len(PLAIN_MAGIC))
         if head.startswith(elf.MAGIC):
             facts = elf.read_all(stream, path.name)
-            return elf_facts(facts, mapped(stream)) if facts else None
+            return elf_facts(facts, mapped(path)) if facts else None
         if head.startswith(kpack.MAGIC):
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
@@ -44,7 +45,7 @@ def file_facts(path: Path) -> DeviceFacts | None:
             return DeviceFacts(targets=targets, archived=binaries)
         if not head.startswith(MAGICS):
             return None
-        return _of_bundles(read_bundles(mapped(stream)))
+        return _of_bundles(read_bundles(mapped(path)))
 
 
 def _of_bundles(bundles: tuple[Bundle, ...], registered: int = -1) -> DeviceFacts:
@@ -52,11 +53,10 @@ def _of_bundles(bundles: tuple[Bundle, ...], registered: int = -1) -> DeviceFact
     return DeviceFacts(bundles=bundles, targets=targets, registered=registered)
 
 
-def mapped(stream: BinaryIO) -> Data:
+def mapped(path: Path) -> Data:
     """Map a file; it is closed by the collector, as an error's traceback may still hold views of it."""
-    import mmap
-
-    return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    with path.open("rb") as stream:
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from core.archive import zips
 from core.binaries import pe
-from core.errors import MissingInputError, WheelError
+from core.errors import WheelError
 from pytorch_build.check import (
     Binary,
     Finding,
@@ -232,16 +232,16 @@ def _expand(binary: Binary, entry: str) -> str | None:
 
 DLL_CHECK = "dll"
 Origin = Literal["system", "redistributable", "debug", "python", ""]
-_DLL_MACHINES = {"win_amd64": ("amd64", pe.AMD64), "win_arm64": ("arm64", pe.ARM64)}
+_PLATFORM = "win_amd64"
 _PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
 
 
 class _Dlls:
     """Where a wheel's files may find DLLs; names in small letters."""
 
-    def __init__(self, view: WheelView, policy: Policy, machine: str) -> None:
-        self.machine, self.python = machine, python_dlls(view.name.tags)
-        self.providers = Providers(view, policy, lower=True)
+    def __init__(self, view: WheelView, policy: Policy) -> None:
+        self.python = python_dlls(view.name.tags)
+        self.providers = Providers(view, policy)
         self.inside: dict[str, list[str]] = defaultdict(list)
         for member in view.members:
             self.inside[PurePosixPath(member.name).name.lower()].append(_folder(member))
@@ -254,11 +254,9 @@ def is_dll(name: str) -> bool:
 
 def check_dlls(view: WheelView, policy: Policy) -> Iterator[Finding]:
     """Judge the DLLs, extension modules and programs of a wheel for Windows."""
-    platform = next((one for one in sorted(view.platforms) if one in _DLL_MACHINES), "")
-    if not platform:
+    if _PLATFORM not in view.platforms:
         return
-    machine, number = _DLL_MACHINES[platform]
-    libraries = _Dlls(view, policy, machine)
+    libraries = _Dlls(view, policy)
     read = {binary.member.name: binary for binary in view.binaries}
     for member in view.members:
         binary = read.get(member.name)
@@ -270,8 +268,8 @@ def check_dlls(view: WheelView, policy: Policy) -> Iterator[Finding]:
             continue
         if binary.pe.dll is member.name.lower().endswith(".exe"):
             yield view.finding("error", DLL_CHECK, "It is a program and no DLL, or the reverse.", member.name)
-        if binary.pe.machine != number:
-            message = f"It is for another processor (machine {binary.pe.machine:#x}) than {platform}."
+        if binary.pe.machine != pe.AMD64:
+            message = f"It is for another processor (machine {binary.pe.machine:#x}) than {_PLATFORM}."
             yield view.finding("error", DLL_CHECK, message, member.name)
         yield from _needed_dlls(view, policy, libraries, binary.member, binary.pe)
 
@@ -298,7 +296,7 @@ def _problem(policy: Policy, libraries: _Dlls, member: WheelMember, name: str) -
     if folders := libraries.inside.get(lower):
         near = _folder(member) in folders
         return "" if near or any(matches(one, policy.windows.folders) for one in folders) else "elsewhere"
-    found = origin(name, policy.windows, libraries.machine)
+    found = origin(name, policy.windows)
     if found == "system" or (found == "python" and lower in libraries.python):
         return ""
     if not found and matches(lower, libraries.providers.libraries):
@@ -319,27 +317,22 @@ def _folder(member: WheelMember) -> str:
 
 
 @cache
-def system_dlls(machine: str) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+def system_dlls() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     """Return the DLLs that Windows has: names in small letters, and patterns."""
-    try:
-        from delvewheel import _dll_list as data
-    except ImportError as problem:
-        raise MissingInputError(
-            "delvewheel, which knows the DLLs of Windows, is not installed.",
-            hint="It is part of the tool: pip install -r requirements.txt.",
-        ) from problem
-    names = data.ignore_names[data.MachineType[machine.upper()]]
+    from delvewheel import _dll_list as data
+
+    names = data.ignore_names[data.MachineType.AMD64]
     return frozenset(names), tuple(one for one in data.ignore_regexes if not one.fullmatch("python312.dll"))
 
 
-def origin(name: str, windows: Windows, machine: str = "amd64") -> Origin:
+def origin(name: str, windows: Windows) -> Origin:
     """Return what a machine gets a DLL from; "" where it is unknown."""
     lower = name.lower()
     if matches(lower, windows.debug) or re.fullmatch(r"python3\d*t?_d\.dll", lower):
         return "debug"
     if _PYTHON.fullmatch(lower):
         return "python"
-    names, patterns = system_dlls(machine)
+    names, patterns = system_dlls()
     known = lower in names or any(one.fullmatch(lower) for one in patterns)
     if known or matches(lower, windows.libraries):
         return "system"

@@ -6,7 +6,6 @@ One pass over a wheel verifies RECORD and reads every fact that the checks judge
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -68,8 +67,6 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
         if not wheels:
             raise MissingInputError(f"{path} holds no wheels.", hint="Build some first, or name another.")
         found |= wheels
-    if not found:
-        raise MissingInputError("There are no wheels to check.", hint="Name a wheel or a folder of wheels.")
     return tuple(sorted(found))
 
 
@@ -188,12 +185,11 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
 
 
 class _Reader:
-    """Takes compiled and text members out of the verifying pass; called from several threads."""
+    """Takes compiled and text members out of the verifying pass; several threads add, each whole values."""
 
     def __init__(self, members: Mapping[str, WheelMember], build_paths: Iterable[str]) -> None:
         self._members = members
         self._build_paths = tuple(build_paths)
-        self._lock = threading.Lock()
         self.binaries: list[Binary] = []
         self.mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
@@ -201,22 +197,17 @@ class _Reader:
     def wanted(self, name: str, first: bytes) -> bool:
         text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
         if load_policy().promise(name) and not first.startswith(_MAGICS):
-            with self._lock:
-                self.texts[name] = first[: 64 << 10].decode("latin-1")
+            self.texts[name] = first[: 64 << 10].decode("latin-1")
         return text or first.startswith(_MAGICS)
 
     def inspect(self, name: str, file: Path) -> None:
         with file.open("rb") as stream:
             is_code = stream.read(24).startswith(_MAGICS)
         if is_code:
-            found = read_binary(self._members[name], file)
-            with self._lock:
-                self.binaries.append(found)
+            self.binaries.append(read_binary(self._members[name], file))
             return
         data = file.read_bytes()
-        hits = [(name, folder) for folder in self._build_paths if folder.encode() in data]
-        with self._lock:
-            self.mentions += hits
+        self.mentions.extend([(name, folder) for folder in self._build_paths if folder.encode() in data])
 
 
 def read_binary(member: WheelMember, file: Path) -> Binary:
@@ -227,10 +218,10 @@ def read_binary(member: WheelMember, file: Path) -> Binary:
             first = stream.read(len(elf.MAGIC))
             if first == elf.MAGIC:
                 found = replace(found, elf=elf.read_all(stream, member.name))
-                device = device_code.elf_facts(found.elf, device_code.mapped(stream)) if found.elf else None
+                device = device_code.elf_facts(found.elf, device_code.mapped(file)) if found.elf else None
             elif first.startswith(pe.MAGIC):
                 found = replace(found, pe=pe.read_needs(stream, member.name))
-                device = device_code.pe_facts(found.pe, device_code.mapped(stream)) if found.pe else None
+                device = device_code.pe_facts(found.pe, device_code.mapped(file)) if found.pe else None
             else:
                 device = device_code.file_facts(file)
             return replace(found, device=device)

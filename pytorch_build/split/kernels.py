@@ -8,7 +8,6 @@ objects at a time.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import threading
@@ -28,7 +27,7 @@ from core.errors import CheckError, WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import Bundle, BundleError, code_objects, read_bundles
-from pytorch_build.check.device_code import processor
+from pytorch_build.check.device_code import mapped, processor
 from pytorch_build.split.library import AlreadySplitError, ElfLibrary, Library, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
 
@@ -82,14 +81,8 @@ def library_of(data: Data) -> Library:
 
 def reference_of(file: Path) -> kpack.Reference | None:
     """Read where a library says its device code is."""
-    found = library_of(_mapped(file)).reference()
+    found = library_of(mapped(file)).reference()
     return None if found is None else kpack.read_reference(found)
-
-
-def _mapped(file: Path) -> mmap.mmap:
-    """Map a file; the collector closes it, as an error's traceback may still hold views of it."""
-    with file.open("rb") as stream:
-        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def take_apart(wheel: Path, scratch: Path) -> Contents:
@@ -137,7 +130,7 @@ class _Reader:
             self.problems.append(f"{member}: {problem}.")
 
     def _inspect(self, member: str, file: Path) -> None:
-        data = _mapped(file)
+        data = mapped(file)
         library = library_of(data)
         fat = library.fat()
         if fat is None:

@@ -16,8 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from core.archive import Member, zips
 from core.data import read_text
@@ -25,7 +23,7 @@ from core.errors import RocmError, UsageError, WheelError, nearest
 from core.wheel import parse_wheel_name, read_metadata, read_text_member
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.check import load_policy
+from pytorch_build.check import load_policy, required_name
 from pytorch_build.check.libraries import origin
 from pytorch_build.standalone.libraries import (
     Platform,
@@ -155,7 +153,6 @@ def _read(path: Path) -> _Wheel:
                 hint="It is not built against ROCm's wheels. Build one: nox -s build_torch.",
             )
         text = read_text_member(path, archive, found[0]).decode()
-        metadata = read_text_member(path, archive, f"{listing.folder}/METADATA").decode()
     return _Wheel(
         path=path,
         version=parse_wheel_name(path.name).version,
@@ -164,7 +161,7 @@ def _read(path: Path) -> _Wheel:
         infos=infos,
         dist_info=listing.folder,
         loader=read_rocm_init(text, f"{path.name}: {found[0]}"),
-        extras=device_extras(metadata.partition("\n\n")[0].splitlines()),
+        extras=[one for one in read_metadata(path).provides_extra if one.startswith("device-")],
     )
 
 
@@ -288,7 +285,6 @@ def _additions(
 
 FOLDER = "lib/rocm"
 """Where ROCm lies in torch's package, on both platforms."""
-_EXTRA = re.compile(r"provides-extra:\s*(device-\S+)", re.IGNORECASE)
 _DLL_INSERT = 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
 
 
@@ -298,11 +294,6 @@ class Licenses:
 
     expression: str
     files: Mapping[Path, Mapping[str, str]]
-
-    @property
-    def paths(self) -> list[str]:
-        """The paths of all of them, sorted."""
-        return sorted(path for names in self.files.values() for path in names.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,24 +328,19 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
                 own, more = value.strip(), licenses.expression
                 both = f"({own}) AND {more}" if " OR " in own else joined([own, more])
                 lines.append(f"License-Expression: {both}")
-                lines += [f"License-File: {path}" for path in licenses.paths]
+                paths = sorted(path for names in licenses.files.values() for path in names.values())
+                lines += [f"License-File: {path}" for path in paths]
             case "requires-dist" if _needs_rocm(value):
                 pass
-            case _ if not device_extras([field]):
+            case "provides-extra" if value.strip().startswith("device-"):
+                pass
+            case _:
                 lines.append(field)
     return ("\n".join(lines) + (gap + body if gap else "\n")).encode()
 
 
-def device_extras(fields: Iterable[str]) -> list[str]:
-    """List the extras of METADATA's fields that name device packages: a host wheel has such."""
-    return [found[1] for one in fields if (found := _EXTRA.fullmatch(one.strip()))]
-
-
 def _needs_rocm(requirement: str) -> bool:
-    try:
-        name = canonicalize_name(Requirement(" ".join(requirement.split())).name)
-    except InvalidRequirement:
-        return False
+    name = required_name(" ".join(requirement.split()))
     return is_rocm(name) or bool(device_target(name))
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from packaging.utils import canonicalize_name
-
 from core.archive import Edited, zips
 from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import WheelName, parse_wheel_name
 from core.wheel.record import Listing, require_listing
+from rocm_packaging.packages.layouts import LIBRARIES, device_package, serves
 
 if TYPE_CHECKING:
     import zipfile
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 Platform = Literal["linux", "windows"]
 # Of a tree nothing else can be needed at run time: headers, sources and documents are thousands.
 _TREE_FOLDERS = ("lib", "lib64", "bin", "share", ".kpack")
-_CORE, _LIBRARIES, _DEVICE = "rocm-sdk-core", "rocm-sdk-libraries", "rocm-sdk-device-"
+_CORE = "rocm-sdk-core"
 _LEAST = 64  # bytes of the smallest header
 # torch has ten thousand of these, and none is compiled
 _TEXTS = (".cuh", ".cmake", ".cpp", ".h", ".hpp", ".json", ".md", ".py", ".pyi", ".txt", ".yaml")
@@ -186,7 +185,7 @@ def _from_wheels(
     chosen = _of_version(named, version)
     folder = str(chosen[0][0].parent)
     libraries = _libraries(chosen, family, folder)
-    wanted = {_CORE, libraries, *(f"{_DEVICE}{one}" for one in targets if libraries == _LIBRARIES)}
+    wanted = {_CORE, libraries, *(device_package(one) for one in targets if libraries == LIBRARIES)}
     present = {name.distribution: path for path, name in chosen if name.distribution in wanted}
     lacking = sorted(wanted - set(present))
     if lacking:
@@ -217,19 +216,15 @@ def _of_version(named: list[tuple[Path, WheelName]], version: str) -> list[tuple
 
 def _libraries(chosen: list[tuple[Path, WheelName]], family: str, folder: str) -> str:
     """Choose the libraries' distribution: that of the family, or the one of all in a split build."""
-    found = sorted({name.distribution for _, name in chosen if name.distribution.startswith(_LIBRARIES)})
-    own = canonicalize_name(f"{_LIBRARIES}-{family}")
-    if family and own in found:
-        return own
-    if _LIBRARIES in found:
-        return _LIBRARIES
-    if family or len(found) != 1:
+    found = sorted({name.distribution for _, name in chosen if name.distribution.startswith(LIBRARIES)})
+    fitting = [one for one in found if not family or serves(one, [family], ())]
+    if len(fitting) != 1:
         raise RocmError(
             f"{folder} must hold the libraries of {family or 'one GPU family'}; "
             f"there is {', '.join(found) or 'none'}.",
             hint="Choose a family that it has (--gpu-family), or build it: nox -s build_rocm.",
         )
-    return found[0]
+    return fitting[0]
 
 
 def _payload(wheel: Path, *, one_tree: bool) -> Iterator[RocmFile]:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from core.binaries import rpath
 from core.data import Model, data_file
 from core.errors import RocmError
 from core.families import families
+from pytorch_build.check import matches
 from pytorch_build.check.device_code import is_asked_for
 from rocm_packaging.packages.payload import path_pattern
 
@@ -210,11 +210,6 @@ def _folders(file: RocmFile, binary: Binary) -> list[str]:
     below = (part.partition("/")[2].strip("/") for part in rpath.relative(binary.search))
     ways = (posixpath.normpath(posixpath.join(here, one)) for one in below)
     return ["" if way == "." else way for way in ways]
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a library's name is among shell patterns, in any letter case."""
-    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 
 def wanted_for(path: str, targets: Sequence[str]) -> bool:

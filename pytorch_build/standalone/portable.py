@@ -4,7 +4,7 @@ Policies are those of PEP 600, in auditwheel's data: a policy is the higher, the
 which its wheels run. ROCm's libraries and torch's come from other wheels or are loaded first, and do
 not count. Libraries of the machine go into a wheel as auditwheel does it: ``libfoo.so.1`` becomes
 ``NAME.libs/libfoo-HASH.so.1``, its SONAME with it, and whoever needs it is changed to need that one.
-Only the changed files are compressed again. DLLs of Windows are sorted by who brings them.
+Only the changed files are compressed again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from core import files, process
 from core.archive import Member, zips
@@ -25,9 +25,8 @@ from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
-from pytorch_build.check import Policy, libraries, load_policy
+from pytorch_build.check import Policy, load_policy
 from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
-from pytorch_build.standalone.needs import matches
 
 if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
@@ -69,15 +68,8 @@ class Patch:
 def excluded(needs: Mapping[str, Binary], policy: Policy) -> frozenset[str]:
     """List patterns of the libraries that do not count: other wheels' own, and those inside."""
     inside = {PurePosixPath(path).name for path in needs} | {one.name for one in needs.values() if one.name}
-    return frozenset({*inside, *_of_others(policy), "libpython3*.so*"})
-
-
-def _of_others(policy: Policy) -> tuple[str, ...]:
-    return tuple(pattern for provider in policy.providers.values() for pattern in provider.patterns)
-
-
-def _needs_of(wheel: Path) -> Mapping[str, Binary]:
-    return read_members(wheel, [info for info, _ in listing_of(wheel).files])
+    others = (pattern for provider in policy.providers.values() for pattern in provider.patterns)
+    return frozenset({*inside, *others, "libpython3*.so*"})
 
 
 def analyse(wheel: Path) -> Portability:
@@ -90,7 +82,7 @@ def analyse(wheel: Path) -> Portability:
             "auditwheel, which has manylinux' policies, is not installed.",
             hint="It is part of the tool on Linux: pip install -r requirements.txt.",
         ) from problem
-    needs = _needs_of(wheel)
+    needs = read_members(wheel, [info for info, _ in listing_of(wheel).files])
     skip = excluded(needs, load_policy())
     logging.getLogger("auditwheel").setLevel(logging.ERROR)
     try:
@@ -230,36 +222,3 @@ def _patch(target: Path, patch: Patch) -> None:
         or (patch.soname and after.soname != patch.soname)
     ):
         raise BuildError(f"patchelf did not leave {patch.member} as it is to be.")
-
-
-Origin = Literal["inside", "promised", "others", "missing"]
-Dlls = dict[str, tuple[str, ...]]  # a DLL's name, in small letters -> who in the wheel needs it
-
-
-def analyse_dlls(wheel: Path) -> dict[Origin, Dlls]:
-    """Sort the DLLs that a wheel for Windows needs by where they come from; by file inspection alone."""
-    policy, binaries = load_policy(), _needs_of(wheel)
-    own = {PurePosixPath(path).name.lower() for path in binaries}
-    found: dict[Origin, Dlls] = {origin: {} for origin in get_args(Origin)}
-
-    def origin_of(name: str) -> Origin:
-        if name in own:
-            return "inside"
-        if libraries.origin(name, policy.windows) in {"system", "redistributable", "python"}:
-            return "promised"
-        return "others" if matches(name, _of_others(policy)) else "missing"
-
-    for name, path in sorted((name.lower(), path) for path, one in binaries.items() for name in one.needed):
-        same = found[origin_of(name)]
-        same[name] = (*same.get(name, ()), path)
-    return found
-
-
-def require_dlls(wheel: Path, missing: Dlls) -> None:
-    """Refuse a wheel that needs DLLs which nothing brings."""
-    if missing:
-        listed = ", ".join(f"{name} (for {', '.join(by[:_SHOWN])})" for name, by in missing.items())
-        raise CheckError(
-            f"{wheel.name} needs DLLs that nothing provides: {listed}.",
-            hint="Copy them beside the DLLs that need them before the wheel is made.",
-        )

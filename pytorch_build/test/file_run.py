@@ -14,7 +14,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from core.process import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Line, Plan, PlannedRule, Session
-from pytorch_build.test.results import last_attempt
+from pytorch_build.test.results import last_attempts
 
 if TYPE_CHECKING:
     from pytorch_build.test.shards import Part
@@ -57,7 +57,10 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRun:
-    """The results of a test file; `whole` counts its tests before anything chooses among them."""
+    """The results of a test file; `whole` counts its tests before anything chooses among them.
+
+    `matched` are the rules that took a test of it.
+    """
 
     file: str
     cases: tuple[Case, ...]
@@ -66,7 +69,7 @@ class FileRun:
     seconds: float = 0.0
     processes: int = 1
     log: Path | None = None
-    matched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    matched: frozenset[str] = frozenset()
 
     def on(self, target: str) -> FileRun:
         """Name the architecture in the file and its tests (``test/test_nn.py@gfx942``): there are several."""
@@ -98,7 +101,7 @@ def run_file(file: TestFile, setting: Setting, *, part: Part | None = None, name
         seconds=time.monotonic() - started,
         processes=running.processes,
         log=running.log if running.log.is_file() else None,
-        matched={rule: tuple(tests) for rule, tests in running.matched.items()},
+        matched=frozenset(running.matched),
     )
 
 
@@ -146,7 +149,7 @@ class _Running:
         self.until = time.monotonic() + setting.limits.file_seconds
         self.cases: dict[str, Case] = {}
         self.collected: dict[str, None] = {}
-        self.matched: dict[str, dict[str, None]] = {}
+        self.matched: set[str] = set()
         self.whole: int | None = None
         self.existing: frozenset[str] | None = None
         self.processes = 0
@@ -161,7 +164,9 @@ class _Running:
             self.processes, self.whole = 1, 0
             argv = [str(self.setting.python), str(self.setting.tree / self.file.file)]
             ended = self._supervised(argv, self.setting.env)
-            self.cases[self.file.file] = of_script(self.file.file, ended, self._tail())
+            self.cases[self.file.file] = of_script(
+                self.file.file, ended, process.tail(self.log, lines=_TAIL_LINES)
+            )
             return
         only = self._part(part) if self.selects or not (part is None or part.whole) else None
         while only != ():
@@ -193,7 +198,7 @@ class _Running:
             ended,
             # what goes on is not reported as lost
             [replace(one, collected=one.started) for one in sessions] if left else sessions,
-            self._tail(),
+            process.tail(self.log, lines=_TAIL_LINES),
             may_be_empty=self.selects or only is not None,
         )
         for case in found:
@@ -209,8 +214,7 @@ class _Running:
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:
             self.collected |= dict.fromkeys(filter(self._exists, session.collected))
-            for name, taken in session.rules.items():
-                self.matched.setdefault(name, {}).update(dict.fromkeys(taken))
+            self.matched |= {name for name, taken in session.rules.items() if taken}
         return left
 
     def _exists(self, test: str) -> bool:
@@ -284,9 +288,6 @@ class _Running:
         bounds = Limits(seconds=seconds, log_bytes=limits.log_megabytes << 20)
         return process.supervise(argv, cwd=folder, env=env, log=self.log, limits=bounds, stalled=stalled)
 
-    def _tail(self) -> str:
-        return process.tail(self.log, lines=_TAIL_LINES)
-
 
 def _configuration(tree: Path) -> list[str]:
     """Name upstream's settings of pytest, so that no file above the tree is taken for them."""
@@ -299,10 +300,8 @@ def of_file(
     file: str, ended: Ended, sessions: Sequence[Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
     """Return the results of one process of a test file; `output` is the end of its log."""
-    attempts: dict[str, list[Case]] = {}
-    for line in (line for one in sessions for line in (*one.uncollected, *one.results)):
-        attempts.setdefault(line.test or line.file, []).append(_case(file, line))
-    cases = {test: last_attempt(found) for test, found in attempts.items()}
+    lines = (line for one in sessions for line in (*one.uncollected, *one.results))
+    cases = {case.test: case for case in last_attempts(_case(file, line) for line in lines)}
     whole = _as_a_whole(file, ended, sessions, cases, output)
     if whole is None and not cases and not may_be_empty:
         whole = Case(test=file, file=file, outcome="error", line="no test ran", text=cut(clean(output)))

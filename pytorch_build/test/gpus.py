@@ -1,9 +1,8 @@
 """The GPUs that tests run on: what this machine has, and which of them a family's wheels are tested on.
 
-Sources: the kernel's topology (``/sys/class/kfd/kfd/topology/nodes``), else ``rocminfo``, else
-``rocm_agent_enumerator``, else ``amd-smi static --asic --json``; ``nvidia-smi`` on NVIDIA's machines; where
-there is no such driver, as on Windows, ``rocminfo``, ``offload-arch`` or ``amdgpu-arch``. They run without
-the variables that hide GPUs, so that hidden GPUs are known by name.
+Sources: the kernel's topology (``/sys/class/kfd/kfd/topology/nodes``), else ``rocminfo``; ``nvidia-smi`` on
+NVIDIA's machines; where there is no such driver, as on Windows, ``rocminfo``, else ``offload-arch``. They run
+without the variables that hide GPUs, so that hidden GPUs are known by name.
 
 A GPU family becomes device variables, set before torch is imported. How the runtimes read them:
 ``ROCR_VISIBLE_DEVICES`` chooses among the machine's GPUs, ``HIP_VISIBLE_DEVICES`` among what that left (ROCm
@@ -13,7 +12,6 @@ not exist ends their list silently; here it is an error. ``-1`` ends it on purpo
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -88,19 +86,13 @@ class Assignment:
 def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
-        found = kernel_gpus(NODES)
-        found = found or rocminfo_gpus(_output("rocminfo"))
-        found = found or enumerated_gpus(_output("rocm_agent_enumerator"))
-        found = found or amd_smi_gpus(_output("amd-smi", "static", "--asic", "--json"))
-        return Machine(gpus=found, vendor="amd")
+        return Machine(gpus=kernel_gpus(NODES) or rocminfo_gpus(_output("rocminfo")), vendor="amd")
     if NVIDIA.exists() or process.which("nvidia-smi"):
         query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
         found = nvidia_gpus(_output("nvidia-smi", *query))
         return Machine(gpus=found, vendor="nvidia" if found or NVIDIA.exists() else "")
     # Windows, and Linux within it, have no /dev/kfd
-    found = rocminfo_gpus(_output("rocminfo"))
-    for program in ("offload-arch", "amdgpu-arch"):
-        found = found or enumerated_gpus(_output(program))
+    found = rocminfo_gpus(_output("rocminfo")) or enumerated_gpus(_output("offload-arch"))
     return Machine(gpus=found, vendor="amd" if found else "")
 
 
@@ -145,26 +137,9 @@ def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read a target per line, from ``rocm_agent_enumerator`` or ``offload-arch``; CPUs are ``gfx000``."""
-    words = [line.strip().partition(":")[0] for line in text.splitlines()]
-    return tuple(Gpu(target=word) for word in words if _TARGET.fullmatch(word) and word != "gfx000")
-
-
-def amd_smi_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what ``amd-smi static --asic --json`` prints: a list, since ROCm 7 ``{"gpu_data": […]}``."""
-    try:
-        printed = json.loads(text)
-    except ValueError:
-        return ()
-    found = []
-    for row in printed.get("gpu_data", []) if isinstance(printed, dict) else printed:
-        chip = row.get("asic", {}) if isinstance(row, dict) else {}
-        target = str(chip.get("target_graphics_version", ""))
-        serial = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{1,16})", str(chip.get("asic_serial", "")))
-        uuid = f"GPU-{serial[1].lower():0>16}" if serial else ""
-        if _TARGET.fullmatch(target):
-            found.append(Gpu(target=target, uuid=uuid, name=str(chip.get("market_name", ""))))
-    return tuple(found)
+    """Read a target per line, as ``offload-arch`` prints them."""
+    words = (line.strip().partition(":")[0] for line in text.splitlines())
+    return tuple(Gpu(target=word) for word in words if _TARGET.fullmatch(word))
 
 
 def nvidia_gpus(text: str) -> tuple[Gpu, ...]:

@@ -142,18 +142,18 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
     return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
 
 
-def _rocm_version(context: Context, every: Sequence[Record]) -> str:
-    """Return the ROCm that a ref's wheels were built against, by their records, else by the run's lock."""
+def _built_against(context: Context, every: Sequence[Record]) -> str:
+    """Return the ROCm that a ref's wheels were built against, by their records; "" for none."""
     against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == context.ref.name)
-    said = next((str(versions[0]) for versions in against if versions), "")
-    lock = None if said or not context.gpu else stored_lock(context)
-    return lock.rocm_version if lock else said
+    return next((str(versions[0]) for versions in against if versions), "")
 
 
 def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
     store, outputs = context.common.open_for_reading(), context.common.outputs
     every = records.read_all(store, outputs, context.artifact_group)
-    rocm_version = _rocm_version(context, every)
+    rocm_version = _built_against(context, every)
+    lock = None if rocm_version or not context.gpu else stored_lock(context)
+    rocm_version = lock.rocm_version if lock else rocm_version
     for record in every:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():
@@ -172,20 +172,18 @@ def _elsewhere(
     if not context.gpu or any(is_rocm(name) for name in names):
         return
     common = context.common
-    for record in records.read_all(common.open_for_reading(), common.outputs, context.artifact_group):
-        versions = record.inputs.get("rocm")
-        if versions and record.cell.torch_ref == context.ref.name:
-            source = for_tests(
-                packages_of(context, rocm),
-                rocm.version or versions[0],
-                context.gpu_family.split(";"),
-                targets_of(context, names),
-                ("libraries",),
-                python=target,
-                platform=common.outputs.platform,
-            )
-            yield source.packages, tuple(each(source.packages.sealed, source.files))
-            return
+    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
+    if version := _built_against(context, every):
+        source = for_tests(
+            packages_of(context, rocm),
+            rocm.version or version,
+            context.gpu_family.split(";"),
+            targets_of(context, names),
+            ("libraries",),
+            python=target,
+            platform=common.outputs.platform,
+        )
+        yield source.packages, tuple(each(source.packages.sealed, source.files))
 
 
 def _named(context: Context, target: Interpreter, packages: PackageSource, version: str) -> Tested:

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from core import console, files, junit, parallel
 from core.causes import Cause, first
-from core.errors import CheckError, MissingInputError, UsageError
+from core.errors import CheckError, MissingInputError
 from core.junit import Case, Document
 from core.run import RunOutputs, records
 from core.run.records import Record
@@ -67,19 +67,14 @@ def _part(shard: Shard | None) -> str:
 
 
 def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
-    """File a report; in the local run, delete what another number of shards left."""
+    """File a report, ``torch-{ref}-{python}-2-of-6.xml``; locally, drop those of other numbers of shards."""
     if not outputs.immutable and MERGED not in report.document.properties:
         _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
-    key = report_key(outputs, artifact_group, report.origin, report.shard)
+    key = f"{outputs.reports_prefix(artifact_group)}/{report.origin.name}{_part(report.shard)}.xml"
     store.put_bytes(key, content)
     digest = hashlib.sha256(content).hexdigest()
     return {**totals(report), "report": {"key": key, "sha256": digest}}
-
-
-def report_key(outputs: RunOutputs, artifact_group: str, origin: Origin, shard: Shard | None = None) -> str:
-    """Return where a report is kept: ``reports/{artifact group}/torch-{ref}-{python}-2-of-6.xml``."""
-    return f"{outputs.reports_prefix(artifact_group)}/{origin.name}{_part(shard)}.xml"
 
 
 def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
@@ -390,23 +385,9 @@ def _origin(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
     return replace(found, gpu_family=found.gpu_family or artifact_group)
 
 
-def parse_expected(text: str) -> tuple[str, int]:
-    """Read ``NAME`` or ``NAME=SHARDS``: results that there must be."""
-    name, equals, number = text.partition("=")
-    shards = int(number) if number.isascii() and number.isdigit() else 0
-    if not name or (equals and not shards):
-        raise UsageError(f"--expect {text!r} is not NAME or NAME=SHARDS, such as torch-nightly-cp312=6.")
-    return name, shards or 1
-
-
-def require_expected(tested: Sequence[Tested], expected: Iterable[tuple[str, int]]) -> tuple[Tested, ...]:
-    """Add what was expected and is missing, as a problem of its own."""
-    made = list(tested)
-    for name, shards in expected:
-        at = next((at for at, known in enumerate(made) if known.origin.name == name), None)
-        if at is None:
-            made.append(Tested(origin=Origin(folder=name), problems=("there is no report",), shards=0))
-        elif made[at].shards != shards:
-            problem = f"{shards} shards were expected, and {made[at].shards} are reported"
-            made[at] = replace(made[at], problems=(*made[at].problems, problem))
-    return tuple(made)
+def require_expected(tested: Sequence[Tested], expected: Iterable[str]) -> tuple[Tested, ...]:
+    """Add what was expected and is missing, as a problem of its own; each shard tells how many there are."""
+    known = {one.origin.name for one in tested}
+    problem = ("there is no report",)
+    absent = (Origin(folder=name) for name in expected if name not in known)
+    return (*tested, *(Tested(origin=origin, problems=problem, shards=0) for origin in absent))

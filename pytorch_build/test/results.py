@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from core.errors import UsageError
 from core.junit import NO_TEST, Case, Document, Suite, counts
 from core.run.records import Cell, record_name
+from pytorch_build.check import some
 from pytorch_build.test.shards import Shard, parse_shard
 
 DEFAULT_CONFIG = "default"
@@ -22,7 +23,6 @@ EXISTING = "existing_tests"
 # properties of a report: what else there was to run, and the percentage that may skip itself by no rule
 LEFT_OUT, MAY_SKIP = "left_out", "may_skip"
 TAKEN_OUT = "skipped or tried again by no rule and for no known reason"
-_NAMED = 5
 _CELL = ("torch_ref", "python", "gpu_family", "group")
 
 
@@ -118,6 +118,14 @@ def last_attempt(cases: Sequence[Case]) -> Case:
     return replace(last, attempts=attempts, seconds=seconds)
 
 
+def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
+    """Make one result per test, in their order; of several of one test the first comes first."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.test, []).append(case)
+    return [last_attempt(attempts) for attempts in found.values()]
+
+
 def report_of(document: Document, origin: Origin, *, where: str = "") -> Report:
     """Read from a report's own properties what it is about; `origin` is what is known beside them."""
     said, problems = document.properties, document.problems
@@ -168,11 +176,12 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
     cases: list[tuple[Case, str]] = []
     ran_in: dict[str, list[str]] = defaultdict(list)
     for shard in sorted(by_shard, key=lambda one: (one.count, one.index) if one else (0, 0)):
-        for case in _attempts(by_shard[shard]):
+        # of several reports of one shard the later ones are further attempts
+        for case in last_attempts(case for report in by_shard[shard] for case in report.document.cases):
             cases.append((case, str(shard or "")))
             ran_in[case.test].append(str(shard or ""))
     if twice := sorted(test for test, shards in ran_in.items() if len(shards) > 1):
-        problems.append(f"{_some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
+        problems.append(f"{some(twice)} ran in more than one shard ({', '.join(ran_in[twice[0]])})")
     said = [(name, one.document.properties.get(name)) for one in reports for name in (LEFT_OUT, MAY_SKIP)]
     chosen = {name: value for name, value in said if value}
     problems += [*_existing_problems(reports), *filter(None, [chosen.get(LEFT_OUT)])]
@@ -204,28 +213,19 @@ def unexplained(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequenc
     return [*(skipped if len(skipped) * 100 > int(share) * len(cases) else ()), *flaky]
 
 
-def _attempts(reports: Sequence[Report]) -> list[Case]:
-    """Make one result per test of the reports of one shard, the earliest first: others are attempts."""
-    found: dict[str, list[Case]] = {}
-    for report in reports:
-        for case in report.document.cases:
-            found.setdefault(case.test, []).append(case)
-    return [last_attempt(cases) for cases in found.values()]
-
-
 def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[str]:
     shards = sorted(shard for shard in by_shard if shard is not None)
     if not shards:
         return []
     problems = []
     if None in by_shard:
-        problems.append(f"{_some([one.where for one in by_shard[None]])} names no shard, and others do")
+        problems.append(f"{some(one.where for one in by_shard[None])} names no shard, and others do")
     totals = sorted({shard.count for shard in shards})
     if len(totals) > 1:
         problems.append(f"there are shards of {' and of '.join(map(str, totals))}: some are of another run")
     for count in totals:
         absent = {Shard(index=at, count=count) for at in range(1, count + 1)} - set(shards)
-        problems += [f"no report of shard {_some(list(map(str, sorted(absent))))}"] if absent else []
+        problems += [f"no report of shard {some(map(str, sorted(absent)))}"] if absent else []
     numbers = {shard: len(by_shard[shard]) for shard in shards}
     problems += [f"shard {shard} reported {number} times" for shard, number in numbers.items() if number > 1]
     if len({one.plan for shard in shards for one in by_shard[shard]}) > 1:
@@ -253,8 +253,3 @@ def _existing_problems(reports: Sequence[Report]) -> list[str]:
 def _placed(report: Report, problem: str) -> str:
     where = f"shard {report.shard}" if report.shard else report.where
     return f"{where}: {problem}" if where else problem
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

@@ -47,21 +47,6 @@ def _said(one: Decision, issue: str = "") -> str:
     return f"{table.action}: {table.reason}{issue}{expiry}"
 
 
-def as_json(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
-    """Return every rule as JSON: what its file says, its name, and whether it applies."""
-    return [
-        {
-            "name": one.rule.name,
-            "file": str(one.rule.file),
-            "applies": one.applies,
-            "unmet": list(one.unmet),
-            "expired": one.expired,
-            **one.rule.table.model_dump(mode="json", exclude_defaults=True),
-        }
-        for one in decisions
-    ]
-
-
 def explained(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
     """Explain what becomes of a test: the rules that take it, those that would elsewhere, and near misses."""
     parts = TestId.parse(test)

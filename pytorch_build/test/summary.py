@@ -1,8 +1,7 @@
 """A run's test results for readers: Markdown with failures first, and JSON for the run's page.
 
-Each failure has why, and the command that runs it again. GitHub shows at most 1 MiB of a job's summary, and
-nothing of a larger one, so what matters most comes first and the rest is counted. Names and messages come
-from tests, and may hold anything.
+Each failure has why, and the command that runs it again. What matters most comes first, as `console.summary`
+cuts what GitHub would not show. Names and messages come from tests, and may hold anything.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
-# room for what other steps of the job write
-LIMIT = console.SUMMARY_LIMIT * 3 // 4
-_SLOWEST = 10
-# faster tests are of no interest
-_SLOW_SECONDS = 1.0
+_SLOWEST = 50
 _NAME_LIMIT = 400
 # what an expression for -k may hold: https://docs.pytest.org/en/stable/how-to/usage.html
 _WORD = re.compile(r"[\w:+\-.\\/]+")
@@ -85,6 +80,9 @@ def data(run_id: str, tested: Sequence[Tested]) -> ReportData:
 
 def _group(one: Tested) -> GroupEntry:
     about: dict[str, Any] = {name: getattr(one.origin, name) for name in _ABOUT}
+    slowest = sorted(
+        (case for case, _ in one.cases if case.seconds > 0), key=lambda case: (-case.seconds, case.test)
+    )
     return GroupEntry(
         stage=one.origin.stage or one.origin.folder,
         **about,
@@ -95,7 +93,7 @@ def _group(one: Tested) -> GroupEntry:
         problems=one.problems,
         failures=tuple(_entry(one, case, shard) for case, shard in one.failing),
         flaky=tuple(_entry(one, case, shard) for case, shard in one.cases if case.outcome == "flaky"),
-        slowest=tuple(_entry(one, case, "") for _, case in _slowest([one])[:50]),
+        slowest=tuple(_entry(one, case, "") for case in slowest[:_SLOWEST]),
         skipped={case.test: case.line for case, _ in one.cases if case.outcome in {"skipped", "xfailed"}},
     )
 
@@ -138,7 +136,7 @@ def expression(case: Case) -> str:
     return " and ".join(words)
 
 
-def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str:
+def markdown(tested: Sequence[Tested], *, title: str) -> str:
     """Write the summary."""
     problems = [f"- {text(str(one.origin))}: {text(clean(said))}" for one in tested for said in one.problems]
     failures = [_failure(one, case, shard) for one in tested for case, shard in one.failing]
@@ -148,11 +146,6 @@ def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str
         for case, _ in one.cases
         if case.outcome == "flaky"
     ]
-    slow = [
-        (_cell(case.test), text(str(one.origin)), console.duration(case.seconds))
-        for one, case in _slowest(tested)[:_SLOWEST]
-        if case.seconds >= _SLOW_SECONDS
-    ]
     columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
     blocks = [
         f"### {text(title)}: {verdict(tested)}",
@@ -160,9 +153,8 @@ def markdown(tested: Sequence[Tested], *, title: str, limit: int = LIMIT) -> str
         *_section("Results that cannot be trusted", problems, MOST_LISTED, " problems"),
         *_section("Failures", failures, MOST_FAILURES, " failures"),
         *_section("Flaky: failed, then passed", flaky, MOST_LISTED, "", columns),
-        *_section("Slowest", slow, _SLOWEST, "", ("test", "tests", "time")),
     ]
-    return _fitted(blocks, limit)
+    return "\n\n".join(blocks) + "\n"
 
 
 def verdict(tested: Sequence[Tested]) -> str:
@@ -228,24 +220,7 @@ def _totals(tested: Sequence[Tested]) -> str:
     return table(("tests", *shown, "time", "result"), rows)
 
 
-def _slowest(tested: Sequence[Tested]) -> Sequence[tuple[Tested, Case]]:
-    every = [(one, case) for one in tested for case, _ in one.cases if case.seconds > 0]
-    return sorted(every, key=lambda pair: (-pair[1].seconds, pair[1].test))
-
-
 def _section(title: str, rows: Sequence[Any], most: int, what: str, columns: Sequence[str] = ()) -> list[str]:
     left = [f"and {len(rows) - most} more{what}"] if len(rows) > most else []
     shown = [table(columns, rows[:most])] if columns else rows[:most]
     return [f"#### {title}", *shown, *left] if rows else []
-
-
-def _fitted(blocks: Sequence[str], limit: int) -> str:
-    end = "\n\n… {} more parts left out: they do not fit into a job's summary, and the JSON holds them.\n"
-    room, kept = limit - len(end.encode()) - 10, 0
-    for block in blocks:
-        room -= len(block.encode()) + 2
-        if room < 0:
-            break
-        kept += 1
-    left = len(blocks) - kept
-    return "\n\n".join(blocks[:kept]) + (end.format(left) if left else "\n")

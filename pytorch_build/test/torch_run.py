@@ -48,7 +48,6 @@ class TorchTests:
     other_gpu: bool = False
     workers: int = 1
     skips: tuple[Path, ...] = ()
-    durations: Path | None = None
     limits: LimitsTable | None = None
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,11 +112,7 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
     chosen = _files(bench, request)
     every = _files(bench, replace(request, include=(), exclude=(), expression=""))
     absent = len(every.keys() - chosen)
-    known = (
-        shards.read_durations(request.durations)
-        if request.durations
-        else shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
-    )
+    known = shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
     rules = skip_rules.load(request.skips)
     run = _Run(
         bench=bench,
@@ -242,8 +237,7 @@ class _Run:
         reports.require_passed(report, hint=self._hint())
         found = counts(report.document.cases)
         console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
-        matched = {rule: len(tests) for one in runs for rule, tests in one.matched.items() if tests}
-        return {**details, "rules": matched}
+        return details
 
     def _runs(self, scratch: Path) -> Iterator[FileRun]:
         bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)
@@ -275,7 +269,7 @@ class _Run:
     def _warn_of_silent_rules(self, runs: Sequence[FileRun]) -> None:
         """Name rules that took no test of the files that they name: it was renamed, or never there."""
         applied = {one.name for group in self.applied for one in group}
-        took = {rule for one in runs for rule, tests in one.matched.items() if tests}
+        took = {rule for one in runs for rule in one.matched}
         collected = {one.file.partition("@")[0] for one in runs if one.collected}
         silent = skip_review.silent([one for one in self.rules if one.name in applied], collected, took)
         if names := ", ".join(rule.name for rule in silent):

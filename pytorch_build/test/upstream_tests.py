@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from core import console, process
 from core.data import Model, data_file, read_text
+from core.env import installed
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from pytorch_build.lock import versions
 from pytorch_build.sources import checkout as sources
@@ -34,24 +35,14 @@ FOLDER = "torch-tests"
 TESTS = "test"
 Runner = Literal["pytest", "run_test", "script"]
 
-_TOOLS = ("pytest", "pytest-timeout")
-_SIDE_BY_SIDE = "pytest-xdist"
+_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist")
 _QUERY = """
-import json, sys, torch
-from importlib import metadata
-
-def lacks(name):
-    try:
-        return not metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return True
-
+import json, torch
 print(json.dumps({
     "version": torch.__version__,
     "commit": getattr(torch.version, "git_version", None) or "",
     "hip": getattr(torch.version, "hip", None) or "",
     "targets": (getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or "").split(),
-    "lacks": [name for name in sys.argv[1:] if lacks(name)],
 }))
 """
 
@@ -70,13 +61,12 @@ class Tests:
 
 @dataclass(frozen=True, kw_only=True)
 class Torch:
-    """The installed torch that is tested; `lacks` are tools that its environment has not."""
+    """The installed torch that is tested."""
 
     version: str
     commit: str = ""
     hip: str = ""
     targets: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
 
 
 def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
@@ -109,7 +99,7 @@ def _version(tree: Path) -> str:
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     """Query the torch of an environment."""
     # isolated, so that no source tree in the working folder is taken for the wheel
-    argv: list[str | Path] = [target.executable, "-I", "-c", _QUERY, *_TOOLS, _SIDE_BY_SIDE]
+    argv: list[str | Path] = [target.executable, "-I", "-c", _QUERY]
     try:
         printed = process.capture(argv, env=env, timeout=600).stdout
     except ProcessError as problem:
@@ -123,14 +113,13 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
         commit=facts["commit"] if is_commit(facts["commit"]) else "",
         hip=facts["hip"],
         targets=tuple(facts["targets"]),
-        lacks=tuple(facts["lacks"]),
     )
 
 
-def require_tools(target: Interpreter, torch: Torch, *, workers: int) -> None:
+def require_tools(target: Interpreter, *, workers: int) -> None:
     """Refuse an environment that cannot run the tests: each file would fail in pytest's words."""
-    needed = (*_TOOLS, _SIDE_BY_SIDE) if workers > 1 else _TOOLS
-    if absent := [name for name in needed if name in torch.lacks]:
+    needed, held = _TOOLS if workers > 1 else _TOOLS[:2], {one.name for one in installed(target)}
+    if absent := [name for name in needed if name not in held]:
         raise EnvironmentSetupError(
             f"{target.prefix} lacks {', '.join(absent)}, which the tests run with.",
             hint="Install what requirements/torch-tests.in names there, or leave --no-install out.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,6 @@ def run(arguments: argparse.Namespace) -> None:
                 f"would make a stand-alone wheel of {wheel.name} and {rocm} in {arguments.output_dir}"
             )
             continue
-        started = time.monotonic()
         result = make(
             Request(
                 wheel=wheel,
@@ -73,10 +71,9 @@ def run(arguments: argparse.Namespace) -> None:
             )
         )
         _report(result)
-        seconds, file = f"{time.monotonic() - started:.1f}", result.file
-        rows.append((file.path.name, console.size(file.size), seconds, file.sha256[:12]))
+        rows.append((result.file.path.name, console.size(result.file.size), result.file.sha256[:12]))
     if rows:
-        console.table(("file", "size", "seconds", "sha256"), rows)
+        console.table(("file", "size", "sha256"), rows)
         console.done(f"fat_wheel: {len(rows)} in {arguments.output_dir}")
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from core import console
 from core.cli.options import common_from, environment, source_date_epoch
-from pytorch_build.check.run import find_wheels
+from pytorch_build.check import require_no_errors
+from pytorch_build.check.libraries import DLL_CHECK
+from pytorch_build.check.run import check_wheel, find_wheels
 from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
-from pytorch_build.standalone.portable import analyse, analyse_dlls, repair, require_dlls
+from pytorch_build.standalone.portable import analyse, repair
 from pytorch_build.verbs.check_wheels import run_wheels
 
 
@@ -32,9 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     rows = []
     for wheel in wheels:
         if platform_of(wheel) == "windows":
-            dlls = analyse_dlls(wheel)
-            require_dlls(wheel, dlls["missing"])
-            row = ("win_amd64", f"DLLs of other wheels: {', '.join(dlls['others']) or 'none'}")
+            require_no_errors(one for one in check_wheel(wheel) if one.check == DLL_CHECK)
+            row = ("win_amd64", "every DLL that it needs is there")
         elif common.dry_run:
             found = analyse(wheel)
             lacking = ", ".join(found.external) or "nothing"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import platform
 import re
 import tempfile
@@ -18,7 +17,7 @@ from packaging.version import Version
 from core import console, files, process
 from core.cli.options import common_from
 from core.env import installed_version, require
-from core.errors import CheckError, MissingInputError, SourceError, UsageError
+from core.errors import CheckError, MissingInputError, UsageError
 from core.families import CPU
 from core.process import Limits
 from core.run import this_platform
@@ -52,7 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--skips", **many, help="more skip rules, of your own; repeatable")
     add("--all", action="store_true", help="list: also rules that do not apply, and why not")
-    add("--json", action="store_true", help="list: as JSON")
     what = "check, prune: collect the test files of this PyTorch tree that rules name (with --python)"
     add("--pytorch-dir", type=Path, metavar="DIR", help=what)
     add("--journal", **many, help="check, prune: journals (*.jsonl) of earlier runs; repeatable")
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     match arguments.question:
         case "list":
-            _list(decisions, everything=arguments.all, as_json=arguments.json)
+            _list(decisions, everything=arguments.all)
         case "explain" if not tests:
             hint = "nox -s skips -- explain test/test_nn.py::TestNN::test_conv"
             raise UsageError("Which test?", hint=hint)
@@ -143,12 +141,10 @@ def _refuse_other_torch(seen: Sequence[Session], tested: UnderTest) -> None:
             )
 
 
-def _list(decisions: Sequence[Decision], *, everything: bool, as_json: bool) -> None:
+def _list(decisions: Sequence[Decision], *, everything: bool) -> None:
     applying = [one for one in decisions if one.applies]
     shown = decisions if everything else applying
-    if as_json:
-        console.result(json.dumps(skip_review.as_json(shown), indent=2))
-    elif shown:
+    if shown:
         console.result("\n".join(skip_review.listing(shown, everything=everything)))
     count = sum(len(one.rule.entries) for one in applying)
     console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
@@ -183,14 +179,15 @@ def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: S
 
 def _review(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> Review:
     if arguments.pytorch_dir and not arguments.attempt:
-        seen = [*seen, *_sessions(_trial(arguments, decisions), decisions, "collect")]
+        trial = _trial(arguments, decisions)
+        seen = [*seen, *sessions(trial, named_files(trial.tree, decisions), "collect")]
     return skip_review.review(decisions, skip_review.evidence(seen, complete=arguments.complete))
 
 
 def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     outcomes: dict[str, list[str]] = {}
     passed = 0
-    for session in _sessions(trial, decisions, "try"):
+    for session in sessions(trial, named_files(trial.tree, decisions), "try"):
         for one in session.results:
             outcomes.setdefault(one.rule, []).append(f"{one.test}: {one.outcome}")
             if one.outcome in {"passed", "xpassed"}:
@@ -251,14 +248,8 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
         )
     tree = arguments.pytorch_dir.expanduser().resolve()
     torch = installed_version(require(arguments.python), "torch")
-    difference = upstream_tests.mismatch(Torch(version=torch), upstream_tests.own_tree(tree))
-    if difference and arguments.question == "prune" and not arguments.allow_version_mismatch:
-        raise SourceError(
-            f"{difference} What they lack is not an evidence about that torch's tests.",
-            hint="Give a tree of that version, or prune all the same: --allow-version-mismatch.",
-        )
-    if difference:
-        console.warn(difference)
+    allowed = arguments.question != "prune" or arguments.allow_version_mismatch
+    upstream_tests.require_match(Torch(version=torch), upstream_tests.own_tree(tree), allowed=allowed)
     return Trial(
         # not resolved: a link's target knows nothing of its environment
         python=arguments.python.absolute(),
@@ -268,23 +259,9 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
     )
 
 
-def _sessions(
-    trial: Trial, decisions: Sequence[Decision], mode: Literal["collect", "try"]
-) -> Iterator[Session]:
-    for session in sessions(trial, named_files(trial.tree, decisions), mode):
-        for one in session.uncollected:
-            console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
-        yield session
-
-
 def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     """List the test files that rules which apply name."""
-    folder = tree / TESTS
-    known = sorted(path.relative_to(tree).as_posix() for path in folder.rglob("*.py"))
-    if not known:
-        raise MissingInputError(
-            f"{folder} holds no tests.", hint="Give a PyTorch source tree: --pytorch-dir DIR."
-        )
+    known = [f"{TESTS}/{one}.py" for one in upstream_tests.modules_of(tree)]
     named = [entry for one in decisions if one.applies for entry in one.rule.entries]
     found = [file for file in known if any(skip_review.in_file(entry, file) for entry in named)]
     if not found:
@@ -308,7 +285,10 @@ def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]
             argv += ["-p", "no:cacheprovider", "-q", "--rootdir", trial.tree]
             argv += ["--collect-only"] if mode == "collect" else []
             console.say(f"{mode}: {file}")
-            yield from _session(trial, [*argv, Path(file).relative_to(TESTS)], file, journal)
+            for session in _session(trial, [*argv, Path(file).relative_to(TESTS)], file, journal):
+                for one in session.uncollected:
+                    console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
+                yield session
 
 
 def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[Session]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 from core import console
@@ -35,7 +34,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{twice} is among the wheels twice.", hint="Name each wheel once.")
     rows: list[tuple[str, ...]] = []
     for wheel in fat:
-        started = time.monotonic()
         if dry_run:
             with tempfile.TemporaryDirectory(prefix="split-") as scratch:
                 files = plan(wheel, Path(scratch), rocm_version=rocm).wheels.file_names(wheel.name)
@@ -44,8 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
                 console.say(f"  {name}")
             continue
         made = split(wheel, arguments.output_dir, rocm_version=rocm)
-        seconds = f"{time.monotonic() - started:.1f}"
-        rows += [(one.name, console.size(one.stat().st_size), seconds) for one in made]
+        rows += [(one.name, console.size(one.stat().st_size)) for one in made]
     if rows:
-        console.table(("file", "size", "seconds of its fat wheel"), rows)
+        console.table(("file", "size"), rows)
         console.done(f"split_wheel: {len(rows)} in {arguments.output_dir}")

@@ -24,8 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "read every .xml below this folder instead of a run's reports"
     parser.add_argument("--input-dir", type=Path, metavar="DIR", help=what)
     add_platform(parser)
-    what = "results that there must be, by the name of their reports (torch-nightly-cp312=6); repeatable"
-    parser.add_argument("--expect", action="append", default=[], metavar="NAME[=SHARDS]", help=what)
+    what = "results that there must be, by the name of their reports (torch-nightly-cp312); repeatable"
+    parser.add_argument("--expect", action="append", default=[], metavar="NAME", help=what)
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
     what = "keep how long tests took, for later runs' shards"
@@ -35,7 +35,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read, merge, print, judge."""
     common = common_from(arguments)
-    expected = list(map(reports.parse_expected, arguments.expect))
     groups: list[Group] = []
     if arguments.input_dir:
         tested = results.merged(reports.in_folder(arguments.input_dir))
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         groups = [Group(common, name) for name in reports.groups_of(common)]
         tested = tuple(one for group in groups for one in group.tested)
         title = f"Tests of run {common.run_id}"
-    whole = reports.require_expected(tested, expected)
+    whole = reports.require_expected(tested, arguments.expect)
     _show(whole, title, arguments, common.run_id)
     for group in groups:
         group.file(keep_durations=arguments.record_durations)

@@ -43,7 +43,7 @@ _PASSED = re.compile(
     r"|SOURCE_LOCK|RELEASE_TYPE|CI|GITHUB_(?:ACTIONS|REPOSITORY|RUN_ID|RUN_ATTEMPT|SHA|REF|SERVER_URL)"
 )
 PASSES_REST = True
-_AS_GIVEN = ("config", "expression", "allow_version_mismatch", "other_gpu", "workers", "durations")
+_AS_GIVEN = ("config", "expression", "allow_version_mismatch", "other_gpu", "workers")
 CONFIGS = ("default", "distributed", "inductor")
 
 
@@ -61,7 +61,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--exclude", **many, metavar="MODULE", help="leave this one out; repeatable")
     what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
     add("--shard", default=shard, action=Once, metavar="K/N", help=what)
-    add("--durations", type=Path, metavar="FILE", help="how long tests take, for shards")
     add("--skips", **many, type=Path, metavar="FILE", help="more skip rules; repeatable")
     add("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
     add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
@@ -109,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
     with _installed(chosen, target, tested, rocm, gpus) as inputs:
         env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
         torch = upstream_tests.installed_torch(target, env)
-        upstream_tests.require_tools(target, torch, workers=request.workers)
+        upstream_tests.require_tools(target, workers=request.workers)
         console.say(f"torch {torch.version} on {words}, tests of {tests.tree}")
         # an environment that this stage did not fill may have changed
         force = chosen.common.force or not inputs["installed"]

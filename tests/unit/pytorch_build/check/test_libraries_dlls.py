@@ -1,11 +1,9 @@
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from packaging.tags import parse_tag
 
-from core.errors import MissingInputError
 from pytorch_build.check import Expectation, Finding, libraries, load_policy
 from pytorch_build.check.run import check_wheel
 from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
@@ -164,12 +162,6 @@ def test_what_a_machine_gets_a_dll_from(name: str, origin: str) -> None:
     assert libraries.origin(name, load_policy().windows) == origin
 
 
-def test_windows_on_arm_has_dlls_of_its_own() -> None:
-    amd, arm = libraries.system_dlls("amd64")[0], libraries.system_dlls("arm64")[0]
-    assert "kernel32.dll" in amd & arm
-    assert amd != arm
-
-
 @pytest.mark.parametrize(
     ("tags", "names"),
     [
@@ -181,11 +173,3 @@ def test_windows_on_arm_has_dlls_of_its_own() -> None:
 )
 def test_a_wheels_tags_say_which_python_it_may_be_linked_to(tags: str, names: set[str]) -> None:
     assert libraries.python_dlls(parse_tag(tags)) == names
-
-
-def test_a_tool_without_its_lock_says_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "delvewheel", None)
-    libraries.system_dlls.cache_clear()
-    with pytest.raises(MissingInputError, match="delvewheel"):
-        libraries.system_dlls("amd64")
-    libraries.system_dlls.cache_clear()

@@ -212,7 +212,7 @@ def test_folders_are_searched_at_any_depth(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert find_wheels([tmp_path, tmp_path / "a.whl"]) == (tmp_path / "a.whl", tmp_path / "b/c/x.whl")
     (tmp_path / "empty").mkdir()
-    for paths in ([], [tmp_path / "empty"], [tmp_path / "none.whl"]):
+    for paths in ([tmp_path / "empty"], [tmp_path / "none.whl"]):
         with pytest.raises(MissingInputError):
             check_wheels(paths)
     with pytest.raises(MissingInputError):

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import RocmError
+from pytorch_build.check import matches
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
 from pytorch_build.standalone.needs import (
     Follower,
@@ -12,7 +13,6 @@ from pytorch_build.standalone.needs import (
     System,
     Table,
     load_table,
-    matches,
     wanted_for,
 )
 

@@ -15,14 +15,11 @@ from pytorch_build.standalone.portable import (
     Patch,
     Portability,
     analyse,
-    analyse_dlls,
     excluded,
     plan,
     repair,
-    require_dlls,
 )
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
-from tests.unit.rocm_packaging.pe_files import pe_file
 
 NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
 NEWEST = ("manylinux_2_34_x86_64",)
@@ -163,23 +160,3 @@ def test_libraries_get_names_of_their_own_and_their_users_follow() -> None:
             search=("$ORIGIN", "$ORIGIN/../../torch.libs"),
         ),
     ]
-
-
-def test_each_dll_is_sorted_by_what_brings_it(tmp_path: Path) -> None:
-    files = {
-        "torchvision/_C.pyd": pe_file(
-            needed=("C10.dll", "KERNEL32.dll", "python312.dll", "jpeg8.dll", "zlib.dll")
-        ),
-        "torchvision/jpeg8.dll": pe_file(needed=("VCRUNTIME140_1.dll",), delayed=("amdhip64_7.dll",)),
-        "torchvision/a.py": b"",
-    }
-    needs = analyse_dlls(write_wheel(tmp_path, WINDOWS, files))
-    user, jpeg = ("torchvision/_C.pyd",), ("torchvision/jpeg8.dll",)
-    assert needs["inside"] == {"jpeg8.dll": user}
-    assert needs["promised"] == {"kernel32.dll": user, "python312.dll": user, "vcruntime140_1.dll": jpeg}
-    assert needs["others"] == {"amdhip64_7.dll": jpeg, "c10.dll": user}
-    assert needs["missing"] == {"zlib.dll": user}
-    with pytest.raises(
-        CheckError, match=r"needs DLLs that nothing provides: zlib\.dll \(for torchvision/_C\.pyd\)"
-    ):
-        require_dlls(tmp_path / WINDOWS, needs["missing"])

@@ -218,8 +218,7 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
     made = run(replace(setting, rules=rules), text)
     found = {"test_bad": "skipped", "test_flaky": "flaky", "test_bad_too": "failed", "test_always": "failed"}
     assert outcomes(made) == found
-    matched = {"a.skip": "test_bad", "a.retry": "test_flaky", "a.more": "test_always"}
-    assert made.matched == {rule: (f"{FILE}::{name}",) for rule, name in matched.items()}
+    assert made.matched == {"a.skip", "a.retry", "a.more"}
     flaky = next(case for case in made.cases if case.outcome == "flaky")
     assert (flaky.attempts, flaky.line) == (2, "AssertionError: the first time")
     assert flaky.rule == "a.retry: Flaky."

@@ -85,7 +85,7 @@ TWO = {"t.py": Suite(properties={EXISTING: "2"})}
     ("reports", "problem"),
     [
         ([report(A, shard="1/2")], "no report of shard 2/2"),
-        ([report(A, shard="3/9")], "no report of shard 1/9, 2/9, 4/9, 5/9, 6/9 and 3 more"),
+        ([report(A, shard="3/9")], "no report of shard 1/9, 2/9, 4/9 and 5 more"),
         ([report(A, shard="1/1"), report(B, shard="1/1")], "shard 1/1 reported 2 times"),
         ([report(A, shard="1/1"), report(B, shard="1/2")], "shards of 1 and of 2"),
         ([report(A, shard="1/2"), report(A, shard="2/2")], "a.py::x ran in more than one shard"),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from core.errors import DataError, UsageError
 from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.skip_review import (
-    as_json,
     diff,
     evidence,
     explained,
@@ -53,21 +52,6 @@ def test_the_listing_names_rules_with_their_tests_and_on_request_why_others_do_n
         "    does not apply: it is for windows, and this is linux",
         "    TestA::*",
     ]
-
-
-def test_json_holds_what_the_file_says_and_the_decision() -> None:
-    (one,) = as_json(decided(rule("two", patterns=["TestA::*"], os=["windows"], expires="2026-01-31")))
-    assert one == {
-        "name": "mine.two",
-        "file": "mine.toml",
-        "applies": False,
-        "unmet": ["it is for windows, and this is linux"],
-        "expired": True,
-        "patterns": ["TestA::*"],
-        "reason": "It fails.",
-        "os": ["windows"],
-        "expires": "2026-01-31",
-    }
 
 
 def test_a_test_is_explained_by_what_takes_it_what_would_elsewhere_and_what_nearly_does() -> None:

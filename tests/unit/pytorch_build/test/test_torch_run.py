@@ -1,4 +1,3 @@
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from core import junit
 from core.errors import CheckError, SourceError
 from core.junit import Case
 from core.run import records
-from pytorch_build.test import file_run, gpus, torch_run
+from pytorch_build.test import file_run, gpus, shards, torch_run
 from pytorch_build.test.file_run import FileRun
 from pytorch_build.test.gpus import Gpu, Machine, assignments, without_gpu
-from pytorch_build.test.shards import Shard
+from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
 from pytorch_build.test.upstream_tests import Tests, Torch
 
@@ -212,9 +211,10 @@ def test_long_logs_keep_their_beginning_and_end(tmp_path: Path, monkeypatch: pyt
     assert torch_run._shortened(log) == "01234\n… 5 bytes left out …\n56789".encode()
 
 
-def test_the_plan_is_made_of_recorded_durations(bench: Bench, ran: list[Any], tmp_path: Path) -> None:
-    table = tmp_path / "durations.json"
+def test_the_plan_is_made_of_recorded_durations(bench: Bench, ran: list[Any]) -> None:
+    common = bench.context.common
     seconds = {"test/test_autograd.py": 100, "test/test_nn.py": 50, "test/test_torch.py": 50}
-    table.write_text(json.dumps({"files": {name: {"seconds": value} for name, value in seconds.items()}}))
-    perform_tests(bench, TorchTests(shard=Shard(index=1, count=2), durations=table), INPUTS)
+    known = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
+    shards.record(common.open_store(), common.outputs, bench.context.artifact_group, "default", known)
+    perform_tests(bench, TorchTests(shard=Shard(index=1, count=2)), INPUTS)
     assert [name for *_, name in ran] == ["test_autograd"]

@@ -55,10 +55,8 @@ def test_list_says_which_rules_apply(skips: Front) -> None:
     assert "torch 2.10 (release/2.10)" in err
     assert "1 of 3 rules apply, with 2 tests and patterns." in err
     assert "mine.old" in skips("list", "--os=windows")[1]
-    (one,) = json.loads(skips("list", "--json")[1])
-    assert (one["name"], one["applies"]) == ("mine.one", True)
-    every = json.loads(skips("list", "--json", "--all")[1])
-    assert [one["name"] for one in every] == ["gpu.own", "mine.one", "mine.old"]
+    every = skips("list", "--all")[1].splitlines()
+    assert [line.partition(":")[0] for line in every if line[0] != " "] == ["gpu.own", "mine.one", "mine.old"]
 
 
 def test_explain_takes_tests_before_and_after_options(skips: Front) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core import process
-from core.env import engines
+from core.env import Installed, engines
 from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.test.gpus import Machine
@@ -21,6 +21,10 @@ ONE = "1" * 40
 SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
 
 
+def held(*names: str) -> list[Installed]:
+    return [Installed(name=name, version="1", extras=(), folder=Path()) for name in names]
+
+
 @pytest.fixture
 def done(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Keep what would be installed and run; the environment holds a torch of the lock's commit."""
@@ -29,6 +33,7 @@ def done(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(gpus, "this_machine", Machine)
     torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
+    monkeypatch.setattr(upstream_tests, "installed", lambda _: held("pytest", "pytest-timeout"))
     tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
     monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
     return prepared
@@ -38,8 +43,7 @@ def test_an_environment_without_the_tests_tools_is_refused_at_once(
     run: Any, front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_torch(run)
-    bare = Torch(version="2.10.0a0+cpu.sample", commit=ONE, lacks=("pytest-timeout", "pytest-xdist"))
-    monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: bare)
+    monkeypatch.setattr(upstream_tests, "installed", lambda _: held("pytest"))
     answer = front(*SAMPLE, "--no-install")
     assert answer.code == 13
     assert "lacks pytest-timeout, which the tests run with" in answer.said
@@ -88,7 +92,7 @@ def test_what_is_installed_is_tested_each_time(run: Any, front: Front, done: lis
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--shard", "7/6"), 2, "there is no shard 7 of 6"),
+        (("--shard", "7/6"), 2, "not K/N with K from 1 to N"),
         (("--config", "inducter"), 2, "invalid choice"),
         (("--workers", "0"), 2, "--workers 0"),
         (("--test-timeout", "-1"), 2, "--test-timeout -1 is not a limit"),
