@@ -20,7 +20,6 @@ from pytorch_build.build.plans.common import (
     build_command,
     build_requires,
     common_env,
-    make_plan,
     sysdeps_env,
     windows_env,
 )
@@ -53,9 +52,7 @@ def plan(build: Build, site: Site) -> BuildPlan:
         included = [one.path for one in overlays if one.path.startswith("torch/")]
         included += ["torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll"] if windows and flash else []
         arguments += [f"-Cwheel.force-include.{path}={path}" for path in included]
-    return make_plan(
-        build,
-        site,
+    return BuildPlan(
         distribution="torch",
         env=_env(build, site, triton_version, attention="ON" if flash else "OFF"),
         commands=(build_command(build, site, *arguments),),

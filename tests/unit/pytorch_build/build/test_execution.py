@@ -41,15 +41,8 @@ def plan(tree: Path, *code: str, **changes: Any) -> BuildPlan:
         version=VERSION,
         env={"ADDED": "1"},
         unset=frozenset({"GONE"}),
-        uninstall=(),
-        requirements_files=(),
-        requirements=(),
-        as_locked=(),
         removes=("dist",),
-        overlays=(),
         commands=commands,
-        wheel_dir=tree / "dist",
-        notes=(),
         configuration="a" * 64,
     )
     return replace(made, **changes)
@@ -187,9 +180,8 @@ def test_clean_and_another_tree_bring_nothing_back(tree: Path, commit_files: Com
 def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
     inner = tree / "python"
     inner.mkdir()
-    changes = {"wheel_dir": inner / "dist", "removes": ("python/dist",)}
-    code = (BUILD.replace("'build'", "'python/build'"), MAKE_WHEEL.replace("'dist", "'python/dist"))
-    one = plan(tree, *code, **changes)
+    one = plan(tree, BUILD, MAKE_WHEEL, removes=("python/dist",))
+    one = replace(one, commands=tuple(replace(command, cwd=inner) for command in one.commands))
     go(one, tree)
     go(replace(one, configuration="b" * 64), tree)
     assert (inner / "build" / "objects").read_text() == "x"
@@ -198,7 +190,7 @@ def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
 
 
 def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
-    planned = plan(tmp_path)
+    planned = plan(tmp_path, MAKE_WHEEL)
     with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
         the_wheel(planned)
     (tmp_path / "dist").mkdir()
@@ -228,7 +220,7 @@ def test_a_wheel_of_another_version_or_name_is_refused(
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / name).touch()
     with pytest.raises(error, match=message):
-        the_wheel(plan(tmp_path))
+        the_wheel(plan(tmp_path, MAKE_WHEEL))
 
 
 @pytest.fixture
