@@ -194,7 +194,7 @@ def _origin(build: Build, plan: BuildPlan, name: str) -> str:
     yours, planned = build.base_env.get(name, ""), plan.env.get(name)
     if planned is None or planned == yours:
         return f"your environment: {need_of(name)}"
-    if name in build.ref_env:
+    if name in build.source.env:
         return f"the env of {build.project} in the refs data"
     return "the plan, with yours" if yours and yours in planned else "the plan"
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
@@ -124,26 +123,14 @@ _COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)
 _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelTag:
-    """The part of a wheel's tag that its Python decides (PEP 425)."""
-
-    interpreter: str
-    abi: str
-
-    def __str__(self) -> str:
-        return f"{self.interpreter}-{self.abi}"
-
-
-def python_tag(version: str) -> WheelTag:
-    """Return which wheels a Python version takes: 3.12, 3.12.4 -> cp312-cp312, 3.13t -> cp313-cp313t."""
+def python_tag(version: str) -> str:
+    """Return the ABI tag (PEP 425) of wheels for a Python version: 3.12, 3.12.4 -> cp312, 3.13t -> cp313t."""
     match = _PYTHON.fullmatch(version)
     if match is None:
         raise UsageError(
             f"{version!r} is not a Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
         )
-    interpreter = f"cp3{match[1]}"
-    return WheelTag(interpreter=interpreter, abi=interpreter + match[2])
+    return f"cp3{match[1]}{match[2]}"
 
 
 def version_suffix(rocm_version: str) -> str:

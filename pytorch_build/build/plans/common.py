@@ -79,12 +79,12 @@ class BuildPlan:
 
 def completed(build: Build, site: Site, plan: BuildPlan) -> BuildPlan:
     """Add what all projects share to a plan: the ref's environment last, nothing leaking in."""
-    if _TARGET_VARIABLE in build.ref_env:
+    if _TARGET_VARIABLE in build.source.env:
         raise DataError(
             f"The ref's env of {build.project} sets {_TARGET_VARIABLE}, which compiler caches do not see.",
             hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
         )
-    env = {**plan.env, **build.ref_env}
+    env = {**plan.env, **build.source.env}
     made = [plan.wheel_dir, *([plan.wheel_dir.with_name("build")] if build.choices.clean else [])]
     # an edit compiles what it changes, in the folder that there is
     lasting = {name: without_edits(value) for name, value in env.items() if name not in _PASSING}

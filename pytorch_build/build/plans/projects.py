@@ -45,12 +45,12 @@ def _triton(build: Build, site: Site) -> BuildPlan:
     env["TRITON_APPEND_CMAKE_ARGS"] = "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"
     if build.platform.windows:
         env |= _windows_env(site)
-        name = build.ref_env.get("TRITON_WHEEL_NAME", "triton")
+        name = build.source.env.get("TRITON_WHEEL_NAME", "triton")
         commands = (build_command(build, site),)
         return BuildPlan(distribution=name, env=env, commands=commands, requirements=("build", "wheel"))
     # Up to triton 3.3 setup.py lay in python/.
     folder = "python" if "python/setup.py" in site.facts.files else ""
-    name = {"TRITON_WHEEL_NAME": "triton", **env, **build.ref_env}["TRITON_WHEEL_NAME"]
+    name = {"TRITON_WHEEL_NAME": "triton", **env, **build.source.env}["TRITON_WHEEL_NAME"]
     return BuildPlan(
         distribution=name,
         env=env,

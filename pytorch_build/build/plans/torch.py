@@ -121,7 +121,7 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
     """Lead gloo to libuv; without it torch would silently be built without distributed."""
     if site.provided.uv:
         return {"libuv_ROOT": str(site.provided.uv.parent.parent)}
-    wanted = build.platform.find_variable({**build.base_env, **build.ref_env}, "USE_DISTRIBUTED")
+    wanted = build.platform.find_variable({**build.base_env, **build.source.env}, "USE_DISTRIBUTED")
     if wanted.upper() not in {"0", "OFF", "NO", "FALSE", "N"}:
         raise MissingInputError(
             "torch's distributed needs libuv on Windows.",
