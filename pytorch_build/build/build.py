@@ -64,8 +64,6 @@ class BuildChoices:
     flash_attention: bool | None = None
     split: bool = True
     compiler_cache: CompilerCache | None = None
-    compiler_cache_store: str = ""
-    compiler_cache_read_only: bool = False
     max_jobs: str = ""
     clean: bool = False
     update: bool = False

@@ -92,20 +92,15 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
-    choices, root = build.choices, build.context.common.root
-    if choices.compiler_cache is None:
+    cache = build.choices.compiler_cache
+    if cache is None:
         return nullcontext()
     # imported where there is one: it brings boto3 with it
     from pytorch_build.build.cache_use import in_use, located
 
-    placed = located(
-        choices.compiler_cache,
-        build.context.common,
-        location=choices.compiler_cache_store,
-        read_only=choices.compiler_cache_read_only,
-        env=build.base_env,
-    )
-    return in_use(placed, base_dirs=(tree, build.target.prefix, root), base_env=build.base_env)
+    placed = located(cache, build.context.common, env=build.base_env)
+    folders = (tree, build.target.prefix, build.context.common.root)
+    return in_use(placed, base_dirs=folders, base_env=build.base_env)
 
 
 def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None) -> Site:

@@ -24,10 +24,7 @@ from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_
 from pytorch_build.sources.trees import Tree, developers_tree, managed_tree
 
 # options that are choices as they are
-_AS_GIVEN = (
-    *("compiler_cache_store", "compiler_cache_read_only", "max_jobs", "clean", "update", "depth"),
-    "output_dir",
-)
+_AS_GIVEN = ("max_jobs", "clean", "update", "depth", "output_dir")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -93,8 +90,9 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
 def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
     kind, store = arguments.compiler_cache, arguments.compiler_cache_store
+    read_only = arguments.compiler_cache_read_only
     if kind is None:
-        if store or arguments.compiler_cache_read_only:
+        if store or read_only:
             raise UsageError(
                 "--compiler-cache-store and --compiler-cache-read-only say how a compiler cache is used.",
                 hint="Name it: --compiler-cache sccache, or COMPILER_CACHE.",
@@ -109,7 +107,7 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
         raise EnvironmentSetupError(
             f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
         )
-    return CompilerCache(kind=kind, program=program.absolute())
+    return CompilerCache(kind=kind, program=program.absolute(), location=store, read_only=read_only)
 
 
 def run(arguments: argparse.Namespace) -> None:
