@@ -161,18 +161,17 @@ def _openmp(
         "download": [path] if (path := at.openmp / data.dll).is_file() else [],
         "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
     }
-    allowed = {
-        "download": data.download.redistributable,
-        "visual_studio": data.visual_studio.redistributable,
-    }
-    usable = (name for name in data.order if found[name] and (allowed[name] or not redistributed))
-    chosen = next(usable, None)
-    if chosen is not None and not allowed[chosen]:
-        console.warn(
-            f"The wheel gets {found[chosen][-1]}, which may not be redistributed: keep it to yourself, "
-            "or run nox -s prepare first."
-        )
-    return found[chosen][-1] if chosen else None
+    for name in data.order:
+        allowed = getattr(data, name).redistributable
+        if not found[name] or (redistributed and not allowed):
+            continue
+        if not allowed:
+            console.warn(
+                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself, "
+                "or run nox -s prepare first."
+            )
+        return found[name][-1]
+    return None
 
 
 def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | None:

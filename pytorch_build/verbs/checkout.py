@@ -45,13 +45,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Check out every chosen project, and print where each is."""
     chosen = any_context(common_from(arguments))
     names = chosen_components(chosen, arguments.components)
-    if arguments.checkout_dir and len(names) != 1:
-        raise UsageError("--checkout-dir is for one project.", hint="Name it with --components.")
-    if arguments.gitrepo_origin or arguments.repo_hashtag:
-        if len(names) != 1:
-            raise UsageError(
-                "--gitrepo-origin and --repo-hashtag are for one project.", hint="Name it with --components."
-            )
+    own = arguments.gitrepo_origin or arguments.repo_hashtag
+    if (own or arguments.checkout_dir) and len(names) != 1:
+        raise UsageError(
+            "--checkout-dir, --gitrepo-origin and --repo-hashtag are for one project.",
+            hint="Name it with --components.",
+        )
+    if own:
         lock = _lock_of(chosen, names[0], arguments)
     else:
         lock = source_lock(
