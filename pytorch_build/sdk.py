@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from core import process
 from core.env import Interpreter, interpreter, require
@@ -69,6 +69,11 @@ class RocmOptions:
     def version(self) -> str:
         """The version that is chosen; "" for that of the source lock, or the newest there is."""
         return self.source.version
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The installer and its cache, as installs take them."""
+        return {"backend": self.installer, "cache_dir": self.pip_cache_dir}
 
 
 def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:

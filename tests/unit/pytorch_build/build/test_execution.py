@@ -249,7 +249,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
         requirements=("numpy",),
     )
     install_requirements(
-        run.target(), planned, run.root, locked=LOCKED, backend="pip", cache_dir=run.root / "cache"
+        run.target(), planned, run.root, LOCKED, {"backend": "pip", "cache_dir": run.root / "cache"}
     )
     before, (call, options), (after, _) = calls
     # an installed wheel of an earlier build must not be what the build imports
@@ -261,7 +261,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
     assert after == LOCKED, "whatever the project's own requirements brought"
     calls.clear()
-    install_requirements(run.target(), plan(run.root), run.root, locked=None, backend="uv", cache_dir=None)
+    install_requirements(run.target(), plan(run.root), run.root, None, {})
     assert [one[-1] for one in calls] == ["torch"], "without requirements nothing is installed"
 
 
@@ -275,11 +275,11 @@ def test_a_wheel_is_imported_where_it_was_built(
     with monkeypatch.context() as patch:
         patch.setattr(process, "capture", lambda *_, **__: failed)
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
-            check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
+            check_import(run.target(), plan(run.root), wheel, {})
     assert "import torch" in caught.value.hint
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
-    check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
+    check_import(run.target(), plan(run.root), wheel, {})
     assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
