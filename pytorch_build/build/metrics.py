@@ -124,22 +124,21 @@ class Edge(NamedTuple):
     end: int
 
 
-def logs(folder: Path) -> Mapping[str, frozenset[str]]:
+def logs(folder: Path) -> Mapping[str, Sequence[str]]:
     """Read the lines of every log below a build folder; path of the log's folder to its lines."""
     return {
-        path.parent.relative_to(folder).as_posix(): frozenset(_lines(path))
+        path.parent.relative_to(folder).as_posix(): path.read_text("utf-8", errors="replace").split("\n")
         for path in folder.rglob(NAME)
         if path.is_file()
     }
 
 
-def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
+def summaries(folder: Path, before: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """Summarize what ninja did below a build folder since `before`."""
     found = []
-    for path in filter(Path.is_file, folder.rglob(NAME)):
-        name = path.parent.relative_to(folder).as_posix()
-        known = before.get(name, frozenset())
-        edges = parse_log(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
+    for name, lines in logs(folder).items():
+        known = frozenset(before.get(name, ()))
+        edges = parse_log(line for line in lines if line.startswith(_HEADER) or line not in known)
         if edges:
             found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
     return sorted(found, key=lambda one: (-one["busy_seconds"], one["folder"]))[:MOST_GRAPHS]
@@ -154,10 +153,6 @@ def reached(output: str) -> dict[str, Any] | None:
         return None
     counts = dict(zip(("done", "total"), map(int, printed[-1]), strict=True)) if printed else {}
     return {**counts, "failed": [_short(one, "") for one in failed[:5]]}
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:

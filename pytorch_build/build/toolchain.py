@@ -23,9 +23,9 @@ from pydantic import Field
 from core import console, files, process
 from core.cli.options import environment
 from core.data import Model, data_file
-from core.errors import BuildError, DataError, MissingInputError, ProcessError
+from core.errors import BuildError, DataError, MissingInputError
 from core.http import download
-from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
+from pytorch_build.sources.git import Origins, Repository, fetch_commit
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -250,13 +250,8 @@ def _build_libuv(
 ) -> None:
     pin = load_toolchain().libuv
     git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(pin.origin))
-    try:
-        git.run("init", "--quiet", "--template=")
-        git.run(
-            "fetch", "--quiet", "--depth=1", "--no-tags", pin.origin, pin.commit, timeout=TRANSFER_SECONDS
-        )
-    except ProcessError as problem:
-        raise unreachable(pin.origin, problem) from problem
+    git.init(pin.origin)
+    fetch_commit(git, pin.origin, pin.commit)
     git.run("checkout", "--quiet", "--detach", pin.commit)
     path = os.pathsep.join((str(target.scripts), environment().get("PATH", "")))  # ninja lies beside cmake
     env = process.handed_on(PATH=path)

@@ -254,7 +254,7 @@ class Reader:
             # would make it fetch, as objects may be missing from these repositories
             kept = f"refs/kept/{commit}"
             if git.run("show-ref", "--verify", "--quiet", kept, check=False).returncode != 0:
-                _fetch(git, origin, commit)
+                fetch_commit(git, origin, commit)
                 git.run("update-ref", kept, commit)
         return git
 
@@ -271,7 +271,7 @@ class Reader:
             raise unreachable(origin, problem) from problem
 
 
-def _fetch(git: Repository, origin: str, commit: str) -> None:
+def fetch_commit(git: Repository, origin: str, commit: str) -> None:
     """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
     words = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head")
     if not git.fetch(origin, *words, "--depth=1", "origin", commit):

@@ -174,11 +174,10 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
         words=words,
         root=common.root,
     )
-    engine = next((one for one in engines.RUNNERS if one == arguments.container), None)
-    engine = engine or engines.find_engine(
-        *engines.RUNNERS,
-        otherwise="Or build without --container; the wheel is then for machines like this one.",
-    )
+    engine = arguments.container
+    if engine == "any":
+        otherwise = "Or build without --container; the wheel is then for machines like this one."
+        engine = engines.find_engine(*engines.RUNNERS, otherwise=otherwise)
     if common.dry_run:
         console.say(" ".join(container.command(engine, job)))
         return
