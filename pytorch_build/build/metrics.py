@@ -26,6 +26,7 @@ MOST_SAMPLES, MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 100, 4, 25, 
 
 _HEADER = "# ninja log v"
 _FIELDS = 5
+_PERIOD = 1.0  # seconds between two samples of memory
 # more restarts than that are a log that was written anew, in any order
 _MOST_RESTARTS = 20
 _MILLISECONDS = 1000
@@ -56,28 +57,24 @@ class Metrics:
 
 
 class Memory:
-    """Samples of the memory in use; at most `MOST_SAMPLES` of them, evenly spread."""
+    """Samples of the memory in use, one a second."""
 
     def __init__(self) -> None:
-        self.total = self.peak = 0
-        self.period = 1.0  # seconds between two samples, doubled whenever there are too many of them
+        self.total = 0
         self._used: list[int] = []
 
     def add(self, used: int, total: int) -> None:
         """Add a sample, in bytes."""
-        self.total, self.peak = total, max(self.peak, used)
+        self.total = total
         self._used.append(used)
-        if len(self._used) >= 2 * MOST_SAMPLES:
-            # the higher of two, because peaks decide how many jobs a machine can take
-            self._used = [max(pair) for pair in zip(self._used[::2], self._used[1::2], strict=True)]
-            self.period *= 2
 
     @property
     def details(self) -> dict[str, Any] | None:
-        """What a record keeps as ``details.memory``; None without a sample."""
-        step = 2 if len(self._used) > MOST_SAMPLES else 1
+        """What a record keeps as ``details.memory``, at most `MOST_SAMPLES`; None without a sample."""
+        step = 1 + len(self._used) // MOST_SAMPLES
+        # the highest of each part, because peaks decide how many jobs a machine can take
         used = [max(self._used[at : at + step]) for at in range(0, len(self._used), step)]
-        return {"peak": self.peak, "total": self.total, "used": used} if used else None
+        return {"peak": max(used), "total": self.total, "used": used} if used else None
 
 
 def memory_use(text: str) -> tuple[int, int] | None:
@@ -103,7 +100,7 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Memory]:
         return found is not None
 
     def sample_on() -> None:
-        while not ended.wait(memory.period) and sample():
+        while not ended.wait(_PERIOD) and sample():
             pass
 
     sample()  # so that the shortest build is seen

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import zstandard
 from pydantic import Field
@@ -194,41 +194,28 @@ class Step:
     source: str
     digest: str
     license: str
-    target: str
-    commands: tuple[tuple[str, ...], ...] = ()
+    folder: Path
 
 
 def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[Step, ...]:
     """Return what `provide` would do for a platform, from any platform."""
     pins, at = load_toolchain(), places(cache_dir, platform)
     libuv, openmp = pins.libuv, pins.openmp.download
-    commands = _libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv)
-    facts: tuple[dict[str, Any], ...] = (
-        {"name": "libuv", "source": libuv.origin, "digest": libuv.commit, "target": str(at.libuv)},
-        {"name": "openmp", "source": openmp.url, "digest": openmp.sha256, "target": str(at.openmp)},
+    parts = (
+        ("libuv", libuv, libuv.origin, libuv.commit, at.libuv, libuv.platforms),
+        ("openmp", openmp, openmp.url, openmp.sha256, at.openmp, pins.openmp.platforms),
     )
-    parts = zip(facts, (libuv, openmp), (commands, ()), (libuv.platforms, pins.openmp.platforms), strict=True)
     return tuple(
-        Step(version=pin.version, license=pin.license, commands=commands, **known)
-        for known, pin, commands, platforms in parts
-        if known["name"] in only or (not only and platform in platforms)
-    )
-
-
-def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> tuple[tuple[str, ...], ...]:
-    build = str(source / "build")
-    configure = ("-S", str(source), "-B", build, "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}")
-    return (
-        (str(cmake), *configure, *pin.options),
-        (str(cmake), "--build", build),
-        (str(cmake), "--install", build),
+        Step(name=name, version=pin.version, source=source, digest=digest, license=pin.license, folder=folder)
+        for name, pin, source, digest, folder, platforms in parts
+        if name in only or (not only and platform in platforms)
     )
 
 
 def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
     """Provide what `plan` names and does not exist yet."""
     for step in steps:
-        folder = Path(step.target)
+        folder = step.folder
         with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
             if (folder / LICENSE).is_file():
                 console.done(f"{step.name} {step.version}: already at {folder}")
@@ -255,8 +242,10 @@ def _build_libuv(
     git.run("checkout", "--quiet", "--detach", pin.commit)
     path = os.pathsep.join((str(target.scripts), environment().get("PATH", "")))  # ninja lies beside cmake
     env = process.handed_on(PATH=path)
-    for command in _libuv_commands(pin, target.scripts / "cmake", scratch, prefix):
-        process.run(command, cwd=scratch, env=env)
+    source, build = str(scratch), str(scratch / "build")
+    configure = ("-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}", *pin.options)
+    for words in (configure, ("--build", build), ("--install", build)):
+        process.run([target.scripts / "cmake", *words], cwd=scratch, env=env)
     library = prefix / pin.libraries[platform]
     if not library.is_file():
         raise BuildError(
