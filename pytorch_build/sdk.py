@@ -25,7 +25,7 @@ from rocm_packaging.origin import (
     own_run,
     release_index_url,
 )
-from rocm_packaging.packages.layouts import Layout, sdk_target
+from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
     from core.env.installer import Backend
@@ -166,7 +166,6 @@ class RocmSdk:
     """What an installed ``rocm_sdk`` says of itself, and what lies below its root."""
 
     version: str
-    layout: Layout
     root: PurePath
     bin: PurePath
     cmake: PurePath
@@ -241,7 +240,6 @@ def ask(
     root = _path(target, env, "--root")
     return RocmSdk(
         version=version,
-        layout=layout,
         root=root,
         bin=_path(target, env, "--bin"),
         cmake=_path(target, env, "--cmake"),

@@ -117,7 +117,6 @@ def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
         if build.rocm is None
         else RocmSdk(
             version=build.rocm.version,
-            layout=build.rocm.layout,
             root=sdk,
             bin=sdk / "bin",
             cmake=sdk / "lib" / "cmake",

@@ -71,7 +71,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
-            layout, epoch = sdk.layout if sdk else None, source_date_epoch(env)
+            layout, epoch = build.rocm.layout if build.rocm else None, source_date_epoch(env)
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (details := cache.details()) is not None:
                 metrics.details["compiler_cache"] = details

@@ -66,8 +66,17 @@ def resolve(
     torch_version = next((one.base_version for one in locked if one.project == "torch"), "")
     projects = {}
     for one in locked:
-        named = torch_version if ref.projects[one.project].torch_in_version else ""
-        made = {} if one.prebuilt else _versions(one, suffixes, release_type, named)
+        made = {
+            kind: versions.wheel_version(
+                one.base_version,
+                suffix,
+                release_type=release_type,
+                commit=one.commit,
+                tagged=one.tagged,
+                torch=torch_version if ref.projects[one.project].torch_in_version else "",
+            )
+            for kind, suffix in ({} if one.prebuilt else suffixes).items()
+        }
         projects[one.project] = one.model_copy(update={"versions": made})
     return SourceLock(
         torch_ref=ref.name, release_type=release_type, rocm_version=rocm_version, projects=projects
@@ -81,22 +90,6 @@ def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
         labelled = not ref.local_label or ref.local_label in re.split(r"[.+]", suffix)
         suffixes = {"rocm": suffix if labelled else f"{suffix}.{ref.local_label}", **suffixes}
     return suffixes
-
-
-def _versions(
-    project: LockedProject, suffixes: Mapping[Kind, str], release_type: str, torch: str
-) -> dict[Kind, str]:
-    return {
-        kind: versions.wheel_version(
-            project.base_version,
-            suffix,
-            release_type=release_type,
-            commit=project.commit,
-            tagged=project.tagged,
-            torch=torch,
-        )
-        for kind, suffix in suffixes.items()
-    }
 
 
 _PINS = {"triton": versions.TRITON_PIN_FILE, "related_commits": versions.RELATED_COMMITS_FILE}

@@ -33,7 +33,6 @@ def run(arguments: argparse.Namespace) -> None:
         digest = installer.digest_of_calls(target, calls)
         with installer.prepared(target, calls, digest=digest, force=common.force, **options.how):
             sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
-            facts = [
-                (name, str(getattr(sdk, name))) for name in ("version", "layout", "root", "bin", "cmake")
-            ]
-            console.table(("rocm_sdk", target.prefix.name), [*facts, ("targets", ";".join(sdk.targets))])
+            facts = [(name, str(getattr(sdk, name))) for name in ("version", "root", "bin", "cmake")]
+            facts += [("layout", source.layout), ("targets", ";".join(sdk.targets))]
+            console.table(("rocm_sdk", target.prefix.name), facts)
