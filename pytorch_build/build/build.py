@@ -22,7 +22,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.run.records import Cell, Record
+    from core.run.records import Record
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
@@ -107,11 +107,6 @@ class Build:
         return PLATFORMS[self.context.common.outputs.platform]
 
     @property
-    def cell(self) -> Cell:
-        """The cell of the build's record."""
-        return self.context.cell(self.target.tag)
-
-    @property
     def source(self) -> ProjectSource:
         """What the torch ref says of the project; its build requirements replace locked ones."""
         return self.context.ref.projects[self.project]
@@ -174,7 +169,7 @@ def stage_of(build: Build) -> Stage:
         name=f"build_{build.project}",
         common=build.context.common,
         artifact_group=build.context.artifact_group,
-        cell=build.cell,
+        cell=build.context.cell(build.target.tag),
         output_dir=build.choices.output_dir,
     )
 

@@ -8,7 +8,6 @@ both in submodules too. A tree's files and the hipify commit depend on the lock 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -37,7 +36,6 @@ class CheckoutOptions:
     depth: int = 1
     submodules: bool = True
     hipify: bool = False
-    python: Path = field(default_factory=lambda: Path(sys.executable))
     force: bool = False
     origins: Origins = field(default_factory=Origins)
 
@@ -257,7 +255,7 @@ class _Checkout:
         if not (self.options.hipify and edits.can_hipify(git.path)):
             return commit
         before = {one.path: set(edits.all_untracked(one)) for one in repositories}
-        edits.hipify(git.path, self.options.python)
+        edits.hipify(git.path)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
         return edits.commit_hipified(git, date, before) or commit
 

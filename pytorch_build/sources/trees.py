@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -100,7 +99,7 @@ class DevelopersTree:
                     f"{self.own.source} was changed while its build began.", hint="Run the same again."
                 )
             if self.hipify and edits.can_hipify(path):
-                edits.hipify(path, Path(sys.executable))
+                edits.hipify(path)
             yield path
 
 
