@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from core import process
 from core.env import Interpreter, interpreter, require
@@ -102,11 +102,10 @@ def rocm_options_from(
     arguments: argparse.Namespace, env: Mapping[str, str] = MappingProxyType({})
 ) -> RocmOptions:
     """Turn parsed arguments into the value that stages get."""
-    installer: Literal["uv", "pip"] = arguments.installer
     return RocmOptions(
         source=source_options(arguments, _PREFIX, env),
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
-        installer=installer,
+        installer=arguments.installer,
         pip_cache_dir=arguments.pip_cache_dir,
     )
 
