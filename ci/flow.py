@@ -108,7 +108,7 @@ def run_trees(
     named = replace(chosen.common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
     chosen = replace(chosen, common=named)
     lender = replace(chosen, common=replace(named, run_id=changed.lender))
-    tag = python_tag(python or f"{sys.version_info.major}.{sys.version_info.minor}").abi
+    tag = python_tag(python or f"{sys.version_info.major}.{sys.version_info.minor}")
     console.say(f"run {run_id}:")
     for project, tree in changed.trees.items():
         _, edited = edits_of(tree)

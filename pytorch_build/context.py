@@ -20,21 +20,13 @@ SAMPLE = "sample"
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """A stage's options with their names looked up.
-
-    Attributes:
-        common: The options.
-        ref: The torch ref, as this platform builds it.
-        gpu_family: The family's name; ``cpu`` for none.
-        gpu_targets: The family's gfx targets; empty for ``cpu``.
-        group: The artifact group that wheels are taken from, where it is not the family's own; else "".
-    """
+    """A stage's options with their names looked up."""
 
     common: Common
-    ref: TorchRef
-    gpu_family: str
-    gpu_targets: tuple[str, ...]
-    group: str = ""
+    ref: TorchRef  # as this platform builds it
+    gpu_family: str  # ``cpu`` for none
+    gpu_targets: tuple[str, ...]  # gfx targets; empty for ``cpu``
+    group: str = ""  # the artifact group that wheels are taken from, where it is not the family's own
 
     @property
     def gpu(self) -> bool:
@@ -88,15 +80,7 @@ def chosen_family(common: Common, ref: TorchRef) -> str:
 
 
 def context(common: Common, *, group: str = "") -> Context:
-    """Look up what the options name.
-
-    Args:
-        common: The options.
-        group: The artifact group that wheels are taken from; its families are the default.
-
-    Raises:
-        UsageError: As `chosen_ref` and `chosen_family`, or the group is for other families.
-    """
+    """Look up what the options name; where wheels are taken from a `group`, its families are the default."""
     ref, whole = chosen_ref(common), group_families(group)
     name = whole if whole and not common.gpu_family else chosen_family(common, ref)
     chosen = family(name)

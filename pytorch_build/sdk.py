@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from core import process
 from core.env import Interpreter, interpreter, require
@@ -25,7 +25,7 @@ from rocm_packaging.origin import (
     own_run,
     release_index_url,
 )
-from rocm_packaging.packages.layouts import Layout, sdk_target
+from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
     from core.env.installer import Backend
@@ -70,6 +70,11 @@ class RocmOptions:
         """The version that is chosen; "" for that of the source lock, or the newest there is."""
         return self.source.version
 
+    @property
+    def how(self) -> dict[str, Any]:
+        """The installer and its cache, as installs take them."""
+        return {"backend": self.installer, "cache_dir": self.pip_cache_dir}
+
 
 def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:
     """Declare the options."""
@@ -97,11 +102,10 @@ def rocm_options_from(
     arguments: argparse.Namespace, env: Mapping[str, str] = MappingProxyType({})
 ) -> RocmOptions:
     """Turn parsed arguments into the value that stages get."""
-    installer: Literal["uv", "pip"] = arguments.installer
     return RocmOptions(
         source=source_options(arguments, _PREFIX, env),
         extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
-        installer=installer,
+        installer=arguments.installer,
         pip_cache_dir=arguments.pip_cache_dir,
     )
 
@@ -161,7 +165,6 @@ class RocmSdk:
     """What an installed ``rocm_sdk`` says of itself, and what lies below its root."""
 
     version: str
-    layout: Layout
     root: PurePath
     bin: PurePath
     cmake: PurePath
@@ -236,7 +239,6 @@ def ask(
     root = _path(target, env, "--root")
     return RocmSdk(
         version=version,
-        layout=layout,
         root=root,
         bin=_path(target, env, "--bin"),
         cmake=_path(target, env, "--cmake"),

@@ -77,7 +77,7 @@ class Required(Model):
 
     def concerns(self, wheel: Wheel, release_type: str) -> bool:
         """Return whether a wheel of PyTorch's must have passed it."""
-        cell, tags = wheel.cell, [python_tag(one).abi for one in self.pythons]
+        cell, tags = wheel.cell, [python_tag(one) for one in self.pythons]
         given = (self.families, self.platforms, tags, self.torch_refs, self.release_types)
         found = (cell.family, cell.platform, cell.python, wheel.file.torch_ref, release_type)
         return all(not some or one in some for some, one in zip(given, found, strict=True))

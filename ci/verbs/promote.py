@@ -177,7 +177,7 @@ def _request(
         version=version or _only_version(source, change),
         families=tuple(group_name(one, common.build_variant) for one in listed(common.gpu_family)),
         platforms=(arguments.platform,) if arguments.platform else (),
-        pythons=tuple(python_tag(one).abi for one in listed(arguments.pythons)),
+        pythons=tuple(python_tag(one) for one in listed(arguments.pythons)),
         cells=_cells(arguments, common) if arguments.matrix else (),
     )
 
@@ -203,7 +203,7 @@ def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Ce
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(platform=platform)
         for one in expand(matrix, refs, platform).sessions[tested]:
-            family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python).abi
+            family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python)
             cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))
     return tuple(cells)
 

@@ -18,11 +18,11 @@ from core.run.stage import Made, Stage
 from core.wheel import distributions, read_metadata
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS, Platform
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.run.records import Cell, Record
+    from core.run.records import Record
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
@@ -64,8 +64,6 @@ class BuildChoices:
     flash_attention: bool | None = None
     split: bool = True
     compiler_cache: CompilerCache | None = None
-    compiler_cache_store: str = ""
-    compiler_cache_read_only: bool = False
     max_jobs: str = ""
     clean: bool = False
     update: bool = False
@@ -109,21 +107,9 @@ class Build:
         return PLATFORMS[self.context.common.outputs.platform]
 
     @property
-    def cell(self) -> Cell:
-        """The cell of the build's record."""
-        return self.context.cell(self.target.tag)
-
-    @property
-    def ref_env(self) -> Mapping[str, str]:
-        """The environment that the torch ref gives this project's build."""
-        source = self.context.ref.projects.get(self.project)
-        return source.env if source else {}
-
-    @property
-    def ref_requirements(self) -> tuple[str, ...]:
-        """The build requirements of the torch ref, which replace locked ones."""
-        source = self.context.ref.projects.get(self.project)
-        return source.build_requirements if source else ()
+    def source(self) -> ProjectSource:
+        """What the torch ref says of the project; its build requirements replace locked ones."""
+        return self.context.ref.projects[self.project]
 
     @property
     def gpu_targets(self) -> tuple[str, ...]:
@@ -157,7 +143,7 @@ class Build:
 
     def environment_calls(self, rocm: Install | None) -> list[Install]:
         """Return the installer calls that make the target environment: lock, ROCm, triton and torch."""
-        wanted = self.ref_requirements
+        wanted = self.source.build_requirements
         # ours by their files alone, what they require of others by name
         ours = [
             Install(
@@ -183,7 +169,7 @@ def stage_of(build: Build) -> Stage:
         name=f"build_{build.project}",
         common=build.context.common,
         artifact_group=build.context.artifact_group,
-        cell=build.cell,
+        cell=build.context.cell(build.target.tag),
         output_dir=build.choices.output_dir,
     )
 
@@ -215,8 +201,8 @@ def inputs(build: Build) -> dict[str, Any]:
         "rocm_extras": list(build.choices.rocm.extras) if gpu else [],
         "gpu_targets": list(build.gpu_targets),
         "dependencies": build.dependency_inputs,
-        "ref_env": dict(build.ref_env),
-        "build_requirements": list(build.ref_requirements),
+        "ref_env": dict(build.source.env),
+        "build_requirements": list(build.source.build_requirements),
         "flash_attention": build.choices.flash_attention,
         "split": build.splits,
         # the user's variables that change what upstream's builds and compilers make

@@ -102,10 +102,12 @@ class Storage:
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerCache:
-    """A compiler cache that a build goes through; its program's path is absolute."""
+    """A compiler cache that a build goes through; its program's path is absolute, its `location` as given."""
 
     kind: str
     program: PurePath
+    location: str = ""
+    read_only: bool = False
     storage: Storage = field(default_factory=Storage)
 
 
@@ -123,9 +125,7 @@ class S3Access:
 class Wanted:
     """What a build's storage follows from."""
 
-    kind: str
-    location: str = ""
-    read_only: bool = False
+    cache: CompilerCache
     store: str = ""
     release_type: str = "ci"
     origin: Origin
@@ -142,12 +142,13 @@ def storage_for(wanted: Wanted, *, rules: CacheRules, env: Mapping[str, str]) ->
 
     A fork's run reads what the main repository's runs stored, not the bucket that forks leave outputs in.
     """
-    folder = rules.layout.format(release_type=wanted.release_type, kind=wanted.kind)
-    if wanted.location:
-        chosen = storage_at(wanted.kind, wanted.location, folder)
-    elif any(env.get(name) for name in rules.own_settings[wanted.kind]):
+    cache = wanted.cache
+    folder = rules.layout.format(release_type=wanted.release_type, kind=cache.kind)
+    if cache.location:
+        chosen = storage_at(cache.kind, cache.location, folder)
+    elif any(env.get(name) for name in rules.own_settings[cache.kind]):
         chosen = Storage(kind="own")
-    elif wanted.kind == "sccache" and wanted.store.startswith(_S3):
+    elif cache.kind == "sccache" and wanted.store.startswith(_S3):
         chosen = Storage(kind="s3", where=f"{_cache_bucket(wanted)}/{folder}")
     else:
         chosen = Storage()
@@ -204,7 +205,7 @@ def _access(chosen: Storage, wanted: Wanted, rules: AccessRules) -> Access:
         allowed = rules.shared
     else:
         allowed = rules.fork if wanted.origin.fork else rules.own
-    return "read-only" if wanted.read_only and allowed == "read-write" else allowed
+    return "read-only" if wanted.cache.read_only and allowed == "read-write" else allowed
 
 
 def launcher_env(

@@ -240,15 +240,11 @@ class _Sccache(CacheUse):
             self._child = None
 
 
-def located(
-    cache: CompilerCache, common: Common, *, location: str, read_only: bool, env: Mapping[str, str]
-) -> CompilerCache:
+def located(cache: CompilerCache, common: Common, *, env: Mapping[str, str]) -> CompilerCache:
     """Return the cache with the storage that this build may use."""
     buckets = run_buckets()
     wanted = Wanted(
-        kind=cache.kind,
-        location=location,
-        read_only=read_only,
+        cache=cache,
         store=common.store,
         release_type=common.release_type,
         origin=origin_from(env, buckets),
@@ -257,7 +253,7 @@ def located(
     storage = storage_for(wanted, rules=cache_rules(), env=env)
     if storage.access == "none":
         console.warn(f"No compiler cache: other repositories write to {storage}, too, so it is not trusted.")
-    elif cache.kind == "ccache" and not location and common.store.startswith("s3://"):
+    elif cache.kind == "ccache" and not cache.location and common.store.startswith("s3://"):
         console.say("ccache does not speak S3: entries stay on this machine (--compiler-cache-store).")
     return replace(cache, storage=storage)
 

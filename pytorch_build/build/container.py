@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import field_validator
 
 from core import files, process
-from core.data import Dated, load_toml
+from core.cli.options import environment
+from core.data import Dated, data_file
 
 if TYPE_CHECKING:
     from core.env.engines import Engine
@@ -50,25 +51,27 @@ class Container(Dated):
         return value
 
 
+load_container = data_file(DATA, Container)
+
+
+def _this_user() -> tuple[int, int]:
+    return (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to run."""
+    """What is to run, for the user's and the group's number, with the machine's variables."""
 
     session: str
     python: str
     words: tuple[str, ...]
     root: Path
-    user: tuple[int, int]
-    present: frozenset[str]
+    user: tuple[int, int] = field(default_factory=_this_user)
+    present: frozenset[str] = field(default_factory=lambda: frozenset(environment()))
 
     def kept_by(self, engine: Engine) -> bool:
         """Whether the user's number must be kept: podman without root maps it to root otherwise."""
         return engine == "podman" and self.user[0] != 0
-
-
-def load_container(path: Path = DATA) -> Container:
-    """Read the data."""
-    return load_toml(path, Container)
 
 
 def command(engine: Engine, job: Job) -> tuple[str, ...]:
@@ -121,8 +124,3 @@ def run(engine: Engine, job: Job, *, env: Mapping[str, str]) -> None:
     for folder in load_container().caches.values():
         files.made(job.root / CACHE / folder)
     process.run(command(engine, job), cwd=job.root, env=env)
-
-
-def this_user() -> tuple[int, int]:
-    """Return the user's and the group's number; 0 and 0 where there are none."""
-    return (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from core.env import Interpreter
-    from core.env.installer import Backend
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay
@@ -87,13 +86,7 @@ def the_wheel(plan: BuildPlan) -> Path:
 
 
 def install_requirements(
-    target: Interpreter,
-    plan: BuildPlan,
-    tree: Path,
-    *,
-    locked: Install | None,
-    backend: Backend,
-    cache_dir: Path | None,
+    target: Interpreter, plan: BuildPlan, tree: Path, locked: Install | None, how: Mapping[str, Any]
 ) -> None:
     """Install the project's own requirements, beyond the locked ones."""
     names = dict.fromkeys((*plan.uninstall, plan.distribution))
@@ -104,18 +97,16 @@ def install_requirements(
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
         call = Install(files=paths, requirements=plan.requirements)
-        installer.install(target, call, backend=backend, cache_dir=cache_dir)
+        installer.install(target, call, **how)
     if locked:  # last, whatever the project's own requirements brought
-        installer.install(target, locked, backend=backend, cache_dir=cache_dir)
+        installer.install(target, locked, **how)
 
 
-def check_import(
-    target: Interpreter, plan: BuildPlan, wheel: Path, *, backend: Backend, cache_dir: Path | None
-) -> None:
+def check_import(target: Interpreter, plan: BuildPlan, wheel: Path, how: Mapping[str, Any]) -> None:
     """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     call = Install(requirements=(str(wheel),))
-    installer.install(target, call, backend=backend, cache_dir=cache_dir)
+    installer.install(target, call, **how)
     installer.require_planned(target, call.planned, more=True)
     _require_import(plan, wheel, target.executable, cwd=target.prefix)
     console.echo(f"{wheel.name} imports")

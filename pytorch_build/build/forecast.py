@@ -24,7 +24,7 @@ from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, find_source, packages_of
 from pytorch_build.sources.git import Reader
-from pytorch_build.sources.trees import DevelopersTree, Tree, base_version_of, developers_tree, managed_tree
+from pytorch_build.sources.trees import DevelopersTree, Tree, developers_tree, managed_tree
 from rocm_packaging.origin import RocmSource, requirements
 from rocm_packaging.packages.layouts import Layout, sdk_target
 
@@ -48,27 +48,24 @@ def forecast(chosen: Context, choices: BuildChoices, *, target: Interpreter, pro
     name = chosen.common.outputs.platform
     lock = source_lock(chosen, choices.rocm, mirrors=choices.mirrors, update=choices.update)
     rocm, assumed = _rocm(chosen, choices, lock.rocm_version)
+    # named without a checkout, and without a copy of a developer's
+    tree: Tree = (
+        developers_tree(chosen, own, project, rocm_version=lock.rocm_version, lock=lambda: lock)
+        if (own := choices.own_trees.get(project))
+        else managed_tree(chosen, choices, lock, project)
+    )
     build = Build(
         context=chosen,
         choices=choices,
         target=target,
         project=project,
-        tree=_tree(chosen, choices, lock, project),
+        tree=tree,
         rocm=rocm,
         dependencies=tuple(_dependencies(chosen, lock, project)),
         base_env={**(environment() if name == this_platform() else {}), "PATH": _PATH[name]},
     )
     root, site = _site(build, _tree_facts(build, lock))
     return _data(build, plan_build(build, site), (*_assumptions(build, site, root), *assumed))
-
-
-def _tree(chosen: Context, choices: BuildChoices, lock: SourceLock, project: str) -> Tree:
-    """Name the tree that would be built, without a checkout and without a copy of a developer's."""
-    own = choices.own_trees.get(project)
-    if own is None:
-        return managed_tree(chosen, choices, lock, project)
-    base = base_version_of(own, project) or lock.project(project).base_version
-    return developers_tree(chosen, own, project, rocm_version=lock.rocm_version, base_version=base)
 
 
 def _dependencies(chosen: Context, lock: SourceLock, project: str) -> Iterator[Dependency]:
@@ -120,7 +117,6 @@ def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
         if build.rocm is None
         else RocmSdk(
             version=build.rocm.version,
-            layout=build.rocm.layout,
             root=sdk,
             bin=sdk / "bin",
             cmake=sdk / "lib" / "cmake",
@@ -194,7 +190,7 @@ def _origin(build: Build, plan: BuildPlan, name: str) -> str:
     yours, planned = build.base_env.get(name, ""), plan.env.get(name)
     if planned is None or planned == yours:
         return f"your environment: {need_of(name)}"
-    if name in build.ref_env:
+    if name in build.source.env:
         return f"the env of {build.project} in the refs data"
     return "the plan, with yours" if yours and yours in planned else "the plan"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import Field
 
 from core import process
@@ -118,7 +118,7 @@ def problems(project: str, machine: MachineFacts, *, sample: bool = False) -> It
         hint = prompt if windows else "Install g++ (build-essential), or set CXX."
         yield "There is no C++ compiler on the PATH.", hint
     for name, oldest in (("cmake", tools.cmake), ("ninja", tools.ninja)):
-        if _older(found := machine.tools[name], oldest):
+        if (found := machine.tools[name]) and Version(found) < Version(oldest):
             yield (
                 f"{name} {found} is on the PATH, and builds need {oldest} or newer.",
                 f"Install a newer {name}.",
@@ -149,13 +149,6 @@ def problems(project: str, machine: MachineFacts, *, sample: bool = False) -> It
             "Windows does not allow paths beyond 260 characters, and these builds make them.",
             "Set LongPathsEnabled to 1 in the registry, and git config --global core.longpaths true.",
         )
-
-
-def _older(version: str, oldest: str) -> bool:
-    try:
-        return bool(version) and Version(version) < Version(oldest)
-    except InvalidVersion:
-        return False
 
 
 def require_none(found: Sequence[tuple[str, str]]) -> None:

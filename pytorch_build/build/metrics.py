@@ -26,6 +26,7 @@ MOST_SAMPLES, MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 100, 4, 25, 
 
 _HEADER = "# ninja log v"
 _FIELDS = 5
+_PERIOD = 1.0  # seconds between two samples of memory
 # more restarts than that are a log that was written anew, in any order
 _MOST_RESTARTS = 20
 _MILLISECONDS = 1000
@@ -56,28 +57,24 @@ class Metrics:
 
 
 class Memory:
-    """Samples of the memory in use; at most `MOST_SAMPLES` of them, evenly spread."""
+    """Samples of the memory in use, one a second."""
 
     def __init__(self) -> None:
-        self.total = self.peak = 0
-        self.period = 1.0  # seconds between two samples, doubled whenever there are too many of them
+        self.total = 0
         self._used: list[int] = []
 
     def add(self, used: int, total: int) -> None:
         """Add a sample, in bytes."""
-        self.total, self.peak = total, max(self.peak, used)
+        self.total = total
         self._used.append(used)
-        if len(self._used) >= 2 * MOST_SAMPLES:
-            # the higher of two, because peaks decide how many jobs a machine can take
-            self._used = [max(pair) for pair in zip(self._used[::2], self._used[1::2], strict=True)]
-            self.period *= 2
 
     @property
     def details(self) -> dict[str, Any] | None:
-        """What a record keeps as ``details.memory``; None without a sample."""
-        step = 2 if len(self._used) > MOST_SAMPLES else 1
+        """What a record keeps as ``details.memory``, at most `MOST_SAMPLES`; None without a sample."""
+        step = 1 + len(self._used) // MOST_SAMPLES
+        # the highest of each part, because peaks decide how many jobs a machine can take
         used = [max(self._used[at : at + step]) for at in range(0, len(self._used), step)]
-        return {"peak": self.peak, "total": self.total, "used": used} if used else None
+        return {"peak": max(used), "total": self.total, "used": used} if used else None
 
 
 def memory_use(text: str) -> tuple[int, int] | None:
@@ -103,7 +100,7 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Memory]:
         return found is not None
 
     def sample_on() -> None:
-        while not ended.wait(memory.period) and sample():
+        while not ended.wait(_PERIOD) and sample():
             pass
 
     sample()  # so that the shortest build is seen
@@ -124,22 +121,21 @@ class Edge(NamedTuple):
     end: int
 
 
-def logs(folder: Path) -> Mapping[str, frozenset[str]]:
+def logs(folder: Path) -> Mapping[str, Sequence[str]]:
     """Read the lines of every log below a build folder; path of the log's folder to its lines."""
     return {
-        path.parent.relative_to(folder).as_posix(): frozenset(_lines(path))
+        path.parent.relative_to(folder).as_posix(): path.read_text("utf-8", errors="replace").split("\n")
         for path in folder.rglob(NAME)
         if path.is_file()
     }
 
 
-def summaries(folder: Path, before: Mapping[str, frozenset[str]]) -> list[dict[str, Any]]:
+def summaries(folder: Path, before: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """Summarize what ninja did below a build folder since `before`."""
     found = []
-    for path in filter(Path.is_file, folder.rglob(NAME)):
-        name = path.parent.relative_to(folder).as_posix()
-        known = before.get(name, frozenset())
-        edges = parse_log(line for line in _lines(path) if line.startswith(_HEADER) or line not in known)
+    for name, lines in logs(folder).items():
+        known = frozenset(before.get(name, ()))
+        edges = parse_log(line for line in lines if line.startswith(_HEADER) or line not in known)
         if edges:
             found.append(summary(edges, folder=f"{folder.name}/{name}".removesuffix("/."), root=str(folder)))
     return sorted(found, key=lambda one: (-one["busy_seconds"], one["folder"]))[:MOST_GRAPHS]
@@ -154,10 +150,6 @@ def reached(output: str) -> dict[str, Any] | None:
         return None
     counts = dict(zip(("done", "total"), map(int, printed[-1]), strict=True)) if printed else {}
     return {**counts, "failed": [_short(one, "") for one in failed[:5]]}
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:

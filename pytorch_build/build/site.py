@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytorch_build.sdk import RocmSdk
 
 _BUILD_ENV, _LLVM_HASH = "build_env.json", "cmake/llvm-hash.txt"
-_AGAIN = "Run nox -s checkout again."
 _PROJECT_FILES = (
     "pyproject.toml",
     "setup.py",
@@ -77,22 +76,19 @@ def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Cal
     requires = table.get("requires", [])
     if not isinstance(requires, list) or not all(isinstance(entry, str) for entry in requires):
         raise DataError(f"{pyproject}: build-system.requires is not a list of requirements.")
+    variables, hint = str(where / _BUILD_ENV), "Run nox -s checkout again."
+    build_env = json_object(texts.get(_BUILD_ENV, "{}"), where=variables, hint=hint)
+    if not all(isinstance(value, str) for value in build_env.values()):
+        raise DataError(f"{variables} is not a table of variables.", hint=hint)
     return TreeFacts(
         files=frozenset(texts).intersection(_PROJECT_FILES),
         build_backend=str(table.get("build-backend", "")),
         build_requires=tuple(requires),
-        build_env=_build_env(texts.get(_BUILD_ENV, "{}"), where / _BUILD_ENV),
+        build_env=build_env,
         reads_build_version="BUILD_VERSION" in setup,
         git_suffix=git_suffix() if adds_commit(setup) else "",
         llvm_hash=texts.get(_LLVM_HASH, "").strip(),
     )
-
-
-def _build_env(text: str, where: PurePath) -> dict[str, str]:
-    content = json_object(text, where=str(where), hint=_AGAIN)
-    if not all(isinstance(value, str) for value in content.values()):
-        raise DataError(f"{where} is not a table of variables.", hint=_AGAIN)
-    return content
 
 
 def _git_suffix(tree: Path) -> str:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core import archive, console, files, process
 from core.archive import Member, zips
@@ -61,18 +61,17 @@ def make(build: Build, log: Path, metrics: Metrics) -> Made:
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
-    rocm = build.choices.rocm
-    how: Any = {"backend": rocm.installer, "cache_dir": rocm.pip_cache_dir}
+    how = build.choices.rocm.how
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache))
         with console.group(f"requirements of {build.project}"):
             common, target, names = build.context.common, build.target, plan.as_locked
             locked = locked_call(common, target, only=names) if names else None
-            install_requirements(target, plan, tree, locked=locked, **how)
+            install_requirements(target, plan, tree, locked, how)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
-            layout, epoch = sdk.layout if sdk else None, source_date_epoch(env)
+            layout, epoch = build.rocm.layout if build.rocm else None, source_date_epoch(env)
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (details := cache.details()) is not None:
                 metrics.details["compiler_cache"] = details
@@ -81,7 +80,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         with console.group(f"split {build.project}"):
             wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
     with console.group(f"check {build.project}"):
-        check_import(build.target, plan, wheels[0], **how)
+        check_import(build.target, plan, wheels[0], how)
         if sdk is not None and not build.platform.windows:
             check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
         for one in wheels:
@@ -92,20 +91,15 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
-    choices, root = build.choices, build.context.common.root
-    if choices.compiler_cache is None:
+    cache = build.choices.compiler_cache
+    if cache is None:
         return nullcontext()
     # imported where there is one: it brings boto3 with it
     from pytorch_build.build.cache_use import in_use, located
 
-    placed = located(
-        choices.compiler_cache,
-        build.context.common,
-        location=choices.compiler_cache_store,
-        read_only=choices.compiler_cache_read_only,
-        env=build.base_env,
-    )
-    return in_use(placed, base_dirs=(tree, build.target.prefix, root), base_env=build.base_env)
+    placed = located(cache, build.context.common, env=build.base_env)
+    folders = (tree, build.target.prefix, build.context.common.root)
+    return in_use(placed, base_dirs=folders, base_env=build.base_env)
 
 
 def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None) -> Site:
@@ -137,7 +131,7 @@ def jobs(build: Build) -> int:
 @contextmanager
 def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
-    common, family, choices = build.context.common, build.context.gpu_family, build.choices.rocm
+    common, family = build.context.common, build.context.gpu_family
     own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
     here = bool(build.rocm and build.rocm.packages.installed)
     with ExitStack() as stack:
@@ -145,17 +139,9 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         if build.rocm is not None and not here:
             rocm = stack.enter_context(build.rocm.opened_call(common.cache / "locks", family))
         calls = build.environment_calls(rocm)
-        salt = [build.dependency_inputs, own, here]
-        stack.enter_context(
-            installer.prepared(
-                build.target,
-                calls,
-                digest=installer.digest_of_calls(build.target, calls, salt=salt),
-                backend=choices.installer,
-                cache_dir=choices.pip_cache_dir,
-                force=common.force,
-            )
-        )
+        salt, how = [build.dependency_inputs, own, here], build.choices.rocm.how
+        digest = installer.digest_of_calls(build.target, calls, salt=salt)
+        stack.enter_context(installer.prepared(build.target, calls, digest=digest, force=common.force, **how))
         if here:
             link(build.target)
         if build.rocm is None:

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import zstandard
 from pydantic import Field
@@ -23,9 +23,9 @@ from pydantic import Field
 from core import console, files, process
 from core.cli.options import environment
 from core.data import Model, data_file
-from core.errors import BuildError, DataError, MissingInputError, ProcessError
+from core.errors import BuildError, DataError, MissingInputError
 from core.http import download
-from pytorch_build.sources.git import TRANSFER_SECONDS, Origins, Repository, unreachable
+from pytorch_build.sources.git import Origins, Repository, fetch_commit
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -161,18 +161,17 @@ def _openmp(
         "download": [path] if (path := at.openmp / data.dll).is_file() else [],
         "visual_studio": sorted(Path(redist).glob(data.visual_studio.pattern)) if redist else [],
     }
-    allowed = {
-        "download": data.download.redistributable,
-        "visual_studio": data.visual_studio.redistributable,
-    }
-    usable = (name for name in data.order if found[name] and (allowed[name] or not redistributed))
-    chosen = next(usable, None)
-    if chosen is not None and not allowed[chosen]:
-        console.warn(
-            f"The wheel gets {found[chosen][-1]}, which may not be redistributed: keep it to yourself, "
-            "or run nox -s prepare first."
-        )
-    return found[chosen][-1] if chosen else None
+    for name in data.order:
+        allowed = getattr(data, name).redistributable
+        if not found[name] or (redistributed and not allowed):
+            continue
+        if not allowed:
+            console.warn(
+                f"The wheel gets {found[name][-1]}, which may not be redistributed: keep it to yourself, "
+                "or run nox -s prepare first."
+            )
+        return found[name][-1]
+    return None
 
 
 def _uv(platform: Platform, base_env: Mapping[str, str], at: Places) -> Path | None:
@@ -195,41 +194,28 @@ class Step:
     source: str
     digest: str
     license: str
-    target: str
-    commands: tuple[tuple[str, ...], ...] = ()
+    folder: Path
 
 
 def plan(cache_dir: Path, platform: str, *, only: Sequence[str] = ()) -> tuple[Step, ...]:
     """Return what `provide` would do for a platform, from any platform."""
     pins, at = load_toolchain(), places(cache_dir, platform)
     libuv, openmp = pins.libuv, pins.openmp.download
-    commands = _libuv_commands(libuv, PurePath("cmake"), Path("SOURCE"), at.libuv)
-    facts: tuple[dict[str, Any], ...] = (
-        {"name": "libuv", "source": libuv.origin, "digest": libuv.commit, "target": str(at.libuv)},
-        {"name": "openmp", "source": openmp.url, "digest": openmp.sha256, "target": str(at.openmp)},
+    parts = (
+        ("libuv", libuv, libuv.origin, libuv.commit, at.libuv, libuv.platforms),
+        ("openmp", openmp, openmp.url, openmp.sha256, at.openmp, pins.openmp.platforms),
     )
-    parts = zip(facts, (libuv, openmp), (commands, ()), (libuv.platforms, pins.openmp.platforms), strict=True)
     return tuple(
-        Step(version=pin.version, license=pin.license, commands=commands, **known)
-        for known, pin, commands, platforms in parts
-        if known["name"] in only or (not only and platform in platforms)
-    )
-
-
-def _libuv_commands(pin: Libuv, cmake: PurePath, source: Path, prefix: Path) -> tuple[tuple[str, ...], ...]:
-    build = str(source / "build")
-    configure = ("-S", str(source), "-B", build, "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}")
-    return (
-        (str(cmake), *configure, *pin.options),
-        (str(cmake), "--build", build),
-        (str(cmake), "--install", build),
+        Step(name=name, version=pin.version, source=source, digest=digest, license=pin.license, folder=folder)
+        for name, pin, source, digest, folder, platforms in parts
+        if name in only or (not only and platform in platforms)
     )
 
 
 def provide(steps: Sequence[Step], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
     """Provide what `plan` names and does not exist yet."""
     for step in steps:
-        folder = Path(step.target)
+        folder = step.folder
         with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
             if (folder / LICENSE).is_file():
                 console.done(f"{step.name} {step.version}: already at {folder}")
@@ -251,18 +237,15 @@ def _build_libuv(
 ) -> None:
     pin = load_toolchain().libuv
     git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(pin.origin))
-    try:
-        git.run("init", "--quiet", "--template=")
-        git.run(
-            "fetch", "--quiet", "--depth=1", "--no-tags", pin.origin, pin.commit, timeout=TRANSFER_SECONDS
-        )
-    except ProcessError as problem:
-        raise unreachable(pin.origin, problem) from problem
+    git.init(pin.origin)
+    fetch_commit(git, pin.origin, pin.commit)
     git.run("checkout", "--quiet", "--detach", pin.commit)
     path = os.pathsep.join((str(target.scripts), environment().get("PATH", "")))  # ninja lies beside cmake
     env = process.handed_on(PATH=path)
-    for command in _libuv_commands(pin, target.scripts / "cmake", scratch, prefix):
-        process.run(command, cwd=scratch, env=env)
+    source, build = str(scratch), str(scratch / "build")
+    configure = ("-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_INSTALL_PREFIX={prefix}", *pin.options)
+    for words in (configure, ("--build", build), ("--install", build)):
+        process.run([target.scripts / "cmake", *words], cwd=scratch, env=env)
     library = prefix / pin.libraries[platform]
     if not library.is_file():
         raise BuildError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -30,6 +30,11 @@ class Found:
     ref: str
     commit: str
 
+    @property
+    def where(self) -> str:
+        """Where its files are, for errors."""
+        return f"of {self.origin} at {self.commit[:12]}"
+
 
 def resolve(
     ref: TorchRef,
@@ -46,24 +51,32 @@ def resolve(
     A ref given in `explicit` comes before a pin in torch's tree, and that before the ref's
     default. Origins are asked side by side.
     """
+    names = [name for name in PROJECTS if name in {"torch", *ref.components} & ref.projects.keys()]
+    if not names:
+        raise DataError(f"Torch ref {ref.name} has no components.", hint="Give it components to build.")
     work = _Resolution(
         ref=ref,
         reader=Reader(cache=cache, origins=origins or Origins()),
         explicit=explicit or {},
         require_related_commit=require_related_commit,
-    )
-    suffixes = _suffixes(ref, rocm_version)
-    names = [name for name in PROJECTS if name in {"torch", *ref.components} & ref.projects.keys()]
-    if not names:
-        raise DataError(f"Torch ref {ref.name} has no components.", hint="Give it components to build.")
-    torch = work.torch()
+    ).with_torch()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
-        locked = list(pool.map(lambda name: work.locked(name, torch), names))
+        locked = list(pool.map(work.locked, names))
+    suffixes = _suffixes(ref, rocm_version)
     torch_version = next((one.base_version for one in locked if one.project == "torch"), "")
     projects = {}
     for one in locked:
-        named = torch_version if ref.projects[one.project].torch_in_version else ""
-        made = {} if one.prebuilt else _versions(one, suffixes, release_type, named)
+        made = {
+            kind: versions.wheel_version(
+                one.base_version,
+                suffix,
+                release_type=release_type,
+                commit=one.commit,
+                tagged=one.tagged,
+                torch=torch_version if ref.projects[one.project].torch_in_version else "",
+            )
+            for kind, suffix in ({} if one.prebuilt else suffixes).items()
+        }
         projects[one.project] = one.model_copy(update={"versions": made})
     return SourceLock(
         torch_ref=ref.name, release_type=release_type, rocm_version=rocm_version, projects=projects
@@ -79,31 +92,7 @@ def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
     return suffixes
 
 
-def _versions(
-    project: LockedProject, suffixes: Mapping[Kind, str], release_type: str, torch: str
-) -> dict[Kind, str]:
-    return {
-        kind: versions.wheel_version(
-            project.base_version,
-            suffix,
-            release_type=release_type,
-            commit=project.commit,
-            tagged=project.tagged,
-            torch=torch,
-        )
-        for kind, suffix in suffixes.items()
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Torch:
-    """torch's own tree, as far as it answers for other projects."""
-
-    found: Found | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    def where(self, path: str) -> str:
-        return f"{path} of {self.found.origin} at {self.found.commit[:12]}" if self.found else path
+_PINS = {"triton": versions.TRITON_PIN_FILE, "related_commits": versions.RELATED_COMMITS_FILE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,22 +101,24 @@ class _Resolution:
     reader: Reader
     explicit: Mapping[str, str]
     require_related_commit: bool
+    # torch, as far as its tree answers for other projects
+    torch: Found | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
-    def torch(self) -> _Torch:
+    def with_torch(self) -> _Resolution:
         """Find torch first: its tree names commits and versions of others."""
         source = self.ref.projects.get("torch")
         if source is None or source.prebuilt:
-            return _Torch()
+            return self
         found = self._found(source, self.explicit.get("torch") or source.ref)
-        version, triton = versions.VERSION_FILE, (versions.TRITON_PIN_FILE, versions.TRITON_VERSION_FILE)
-        named = (version, versions.RELATED_COMMITS_FILE, *triton)
-        return _Torch(found=found, files=self.reader.texts(found.origin, found.commit, named))
+        named = (versions.VERSION_FILE, versions.TRITON_VERSION_FILE, *_PINS.values())
+        return replace(self, torch=found, files=self.reader.texts(found.origin, found.commit, named))
 
-    def locked(self, project: str, torch: _Torch) -> LockedProject:
+    def locked(self, project: str) -> LockedProject:
         source = self.ref.projects[project]
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
-        found = torch.found if project == "torch" and torch.found else self._find(source, torch)
+        found = self.torch if project == "torch" and self.torch else self._find(source)
         setup_files = versions.SETUP_FILES if project == "triton" else ()
         setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
         return LockedProject(
@@ -135,55 +126,50 @@ class _Resolution:
             origin=found.origin,
             ref=found.ref,
             commit=found.commit,
-            base_version=self._base_version(found, torch),
+            base_version=self._base_version(found),
             tagged=any(map(versions.adds_commit, setup.values())),
         )
 
-    def _find(self, source: ProjectSource, torch: _Torch) -> Found:
+    def _find(self, source: ProjectSource) -> Found:
         given = self.explicit.get(source.project)
-        if not given and (pinned := self._pinned(source, torch)):
+        if not given and (pinned := self._pinned(source)):
             return pinned
         ref = given or source.ref
         if not ref:
-            raise self._unpinned(source, torch)
+            raise self._unpinned(source)
         return self._found(source, ref)
 
-    def _pinned(self, source: ProjectSource, torch: _Torch) -> Found | None:
-        if source.pin == "triton":
-            if versions.TRITON_PIN_FILE not in torch.files:
-                return None
-            where = torch.where(versions.TRITON_PIN_FILE)
-            commit = versions.parse_commit_pin(torch.files[versions.TRITON_PIN_FILE], where)
-            return self._by_pin(source, source.origin, commit, where)
-        if source.pin == "related_commits":
-            where = torch.where(versions.RELATED_COMMITS_FILE)
-            rows = versions.parse_related_commits(torch.files.get(versions.RELATED_COMMITS_FILE, ""), where)
+    def _where(self, path: str) -> str:
+        return f"{path} {self.torch.where}" if self.torch else path
+
+    def _pinned(self, source: ProjectSource) -> Found | None:
+        origin, commit, path = source.origin, "", _PINS.get(source.pin, "")
+        where = self._where(path)
+        if source.pin == "triton" and path in self.files:
+            commit = versions.parse_commit_pin(self.files[path], where)
+        elif source.pin == "related_commits":
+            rows = versions.parse_related_commits(self.files.get(path, ""), where)
             row = rows.get(DISTRIBUTIONS[source.project])
             if row is None and self.require_related_commit:
-                raise self._unpinned(source, torch)
-            if row is None:
-                return None
-            origin = source.origin
-            if not source.own_origin and origin != row.origin:
+                raise self._unpinned(source)
+            commit = row.commit if row else ""
+            if row and not source.own_origin and origin != row.origin:
                 origin = row.origin
                 require_safe(origin, f"{where}: {source.project}")
-            return self._by_pin(source, origin, row.commit, where)
-        return None
-
-    def _by_pin(self, source: ProjectSource, origin: str, commit: str, where: str) -> Found:
+        if not commit:
+            return None
         try:
             self.reader.fetched(origin, commit)
         except SourceError as problem:
             raise _prefixed(f"{source.project} is pinned by {where}: ", problem) from problem
         return Found(project=source.project, origin=origin, ref=commit, commit=commit)
 
-    def _unpinned(self, source: ProjectSource, torch: _Torch) -> SourceError:
-        if torch.found is None:
-            reason = "torch is prebuilt or not known"
-        elif source.pin == "triton":
-            reason = f"{torch.where(versions.TRITON_PIN_FILE)} does not exist"
-        else:
-            reason = f"{torch.where(versions.RELATED_COMMITS_FILE)} has no such row"
+    def _unpinned(self, source: ProjectSource) -> SourceError:
+        reason = "torch is prebuilt or not known"
+        if self.torch:
+            path = _PINS.get(source.pin, versions.RELATED_COMMITS_FILE)
+            what = "does not exist" if source.pin == "triton" else "has no such row"
+            reason = f"{self._where(path)} {what}"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
@@ -197,22 +183,23 @@ class _Resolution:
             raise _prefixed(f"{source.project} of torch ref {self.ref.name}: ", problem) from problem
         return Found(project=source.project, origin=source.origin, ref=ref, commit=commit)
 
-    def _base_version(self, found: Found, torch: _Torch) -> str:
-        if found.project == "triton" and versions.TRITON_VERSION_FILE in torch.files:
-            where = torch.where(versions.TRITON_VERSION_FILE)
-            return versions.parse_version(torch.files[versions.TRITON_VERSION_FILE], where)
+    def _base_version(self, found: Found) -> str:
+        if found.project == "triton" and (text := self.files.get(versions.TRITON_VERSION_FILE)) is not None:
+            return versions.parse_version(text, self._where(versions.TRITON_VERSION_FILE))
         modules = versions.TRITON_MODULES if found.project == "triton" else ()
-        texts = torch.files
-        if found is not torch.found:
+        texts = self.files
+        if found is not self.torch:
             texts = self.reader.texts(found.origin, found.commit, (versions.VERSION_FILE, *modules))
-        where = f"of {found.origin} at {found.commit[:12]}"
         if versions.VERSION_FILE in texts:
-            return versions.parse_version(texts[versions.VERSION_FILE], f"{versions.VERSION_FILE} {where}")
+            return versions.parse_version(
+                texts[versions.VERSION_FILE], f"{versions.VERSION_FILE} {found.where}"
+            )
         for path in modules:
-            if said := versions.module_version(texts.get(path, ""), f"{path} {where}"):
+            if said := versions.module_version(texts.get(path, ""), f"{path} {found.where}"):
                 return said
         raise SourceError(
-            f"{versions.VERSION_FILE} {where} does not exist, so the version of {found.project} is unknown.",
+            f"{versions.VERSION_FILE} {found.where} does not exist, "
+            f"so the version of {found.project} is unknown.",
             hint="Check that origin and ref are those of this project.",
         )
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
@@ -120,30 +119,17 @@ def _shown(text: str) -> str:
 
 _GIT_TAGGED = frozenset({"dev", "dev-bkc"})
 _GIT_TAG_LENGTH = 8
-_COMMIT = re.compile(r"[0-9a-f]{8,40}", re.ASCII)
 _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelTag:
-    """The part of a wheel's tag that its Python decides (PEP 425)."""
-
-    interpreter: str
-    abi: str
-
-    def __str__(self) -> str:
-        return f"{self.interpreter}-{self.abi}"
-
-
-def python_tag(version: str) -> WheelTag:
-    """Return which wheels a Python version takes: 3.12, 3.12.4 -> cp312-cp312, 3.13t -> cp313-cp313t."""
+def python_tag(version: str) -> str:
+    """Return the ABI tag (PEP 425) of wheels for a Python version: 3.12, 3.12.4 -> cp312, 3.13t -> cp313t."""
     match = _PYTHON.fullmatch(version)
     if match is None:
         raise UsageError(
             f"{version!r} is not a Python version.", hint="Write 3.12, or 3.13t for free-threaded Python."
         )
-    interpreter = f"cp3{match[1]}"
-    return WheelTag(interpreter=interpreter, abi=interpreter + match[2])
+    return f"cp3{match[1]}{match[2]}"
 
 
 def version_suffix(rocm_version: str) -> str:
@@ -153,7 +139,10 @@ def version_suffix(rocm_version: str) -> str:
     development builds, then the ROCm version (without an epoch) with its own ``+`` replaced. Given
     in the normal form, so ``7.10.0.dev0+efed3c`` becomes ``+devrocm7.10.0.dev0.efed3c``.
     """
-    parsed = _parse(rocm_version)
+    try:
+        parsed: Version | None = Version(rocm_version)
+    except InvalidVersion:
+        parsed = None
     if parsed is None or parsed.epoch:
         raise UsageError(
             f"{rocm_version!r} is not a ROCm version.",
@@ -186,34 +175,12 @@ def without_edits(text: str) -> str:
 def wheel_version(
     base: str, suffix: str, *, release_type: str, commit: str, tagged: bool = False, torch: str = ""
 ) -> str:
-    """Put a wheel's full version together."""
+    """Put a wheel's full version together, of what `parse_version` and the suffix functions gave."""
     if release_type not in RELEASE_TYPES:
         raise UsageError(f"Unknown release type {release_type!r}.", hint=nearest(release_type, RELEASE_TYPES))
-    parsed = _parse(base)
-    if parsed is None or parsed.local:
-        raise SourceError(
-            f"{base!r} is not a base version for a wheel.",
-            hint="Look at the project's version.txt at this commit.",
-        )
-    git_tag = ""
-    if tagged or release_type in _GIT_TAGGED:
-        if not _COMMIT.fullmatch(commit):
-            raise SourceError(f"{commit!r} is not a commit, so no git tag can be made from it.")
-        git_tag = f"git{commit[:_GIT_TAG_LENGTH]}."
-    of_torch = _parse(torch) or parsed
+    parsed = Version(base)
+    git_tag = f"git{commit[:_GIT_TAG_LENGTH]}." if tagged or release_type in _GIT_TAGGED else ""
+    of_torch = Version(torch or base)
     other = (of_torch.major, of_torch.minor) != (parsed.major, parsed.minor)
     label = f"torch{of_torch.major}.{of_torch.minor}." if other else ""
-    local = f"{git_tag}{label}{suffix.removeprefix('+')}"
-    whole = _parse(f"{parsed}+{local}") if suffix.startswith("+") else None
-    if whole is None:
-        raise UsageError(
-            f"{suffix!r} is not a version suffix.", hint="A suffix looks like +rocm7.10.0 or +cpu."
-        )
-    return str(whole)
-
-
-def _parse(version: str) -> Version | None:
-    try:
-        return Version(version)
-    except InvalidVersion:
-        return None
+    return str(Version(f"{parsed}+{git_tag}{label}{suffix.removeprefix('+')}"))

@@ -8,7 +8,6 @@ both in submodules too. A tree's files and the hipify commit depend on the lock 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,20 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console, files
-from core.errors import ProcessError, SourceError
+from core.errors import SourceError
 from core.run import key_name
 from pytorch_build.sources import edits
 from pytorch_build.sources.edits import HIPIFY_TAG, UPSTREAM_TAG, Stash
-from pytorch_build.sources.git import (
-    TRANSFER_SECONDS,
-    Origins,
-    Repository,
-    refuses_commits,
-    remove_left,
-    submodules,
-    unreachable,
-    update_submodules,
-)
+from pytorch_build.sources.git import Origins, Repository, remove_left, submodules, update_submodules
 
 if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import LockedProject
@@ -46,8 +36,6 @@ class CheckoutOptions:
     depth: int = 1
     submodules: bool = True
     hipify: bool = False
-    python: Path = field(default_factory=lambda: Path(sys.executable))
-    jobs: int = 8
     force: bool = False
     origins: Origins = field(default_factory=Origins)
 
@@ -194,22 +182,18 @@ class _Checkout:
 
     def _prepare(self) -> None:
         """Make the repository, or settle what an interrupted git left in it."""
-        git, address = self.git, self.options.origins.address(self.locked.origin)
-        folder = git.path / ".git"
+        git, folder = self.git, self.git.path / ".git"
         if folder.is_file():
             raise SourceError(
                 f"{git.path} is a worktree or submodule of another repository.", hint="Name another folder."
             )
-        git.path.mkdir(parents=True, exist_ok=True)
-        if not folder.exists() and any(git.path.iterdir()):
+        if git.path.exists() and not folder.exists() and any(git.path.iterdir()):
             raise SourceError(
                 f"{git.path} holds files but is not a git repository.",
                 hint="Name another folder, or move what it holds.",
             )
         _remove_stale_locks(folder)
-        git.run("init", "--quiet", "--template=")
-        if git.run("remote", "set-url", "origin", address, check=False).returncode != 0:
-            git.run("remote", "add", "origin", address)
+        git.init(self.options.origins.address(self.locked.origin))
 
     def _fetch(self) -> None:
         git, commit, depth = self.git, self.locked.commit, self.options.depth
@@ -219,25 +203,16 @@ class _Checkout:
         origin = self.locked.origin
         console.echo(f"Fetching {origin} at {commit[:12]}")
         how = [f"--depth={depth}"] if depth else ["--unshallow"] if shallow else []
-        if self._fetched("--no-tags", *how, "origin", commit):
+        words = (origin, "--no-recurse-submodules")
+        if git.fetch(*words, "--no-tags", *how, "origin", commit):
             return
         # the server gives no single commits, or lacks this one
-        self._fetched("--tags", "origin", "+refs/heads/*:refs/remotes/origin/*")
+        git.fetch(*words, "--tags", "origin", "+refs/heads/*:refs/remotes/origin/*")
         if not git.commit_of(commit):
             raise SourceError(
                 f"{origin} does not have {commit} any more; it was {self.locked.ref!r} when it was locked.",
                 hint="Run `nox -s resolve` again for a new source lock.",
             )
-
-    def _fetched(self, *words: str) -> bool:
-        """Fetch; False where the server refuses a commit."""
-        try:
-            self.git.run("fetch", "--quiet", "--no-recurse-submodules", *words, timeout=TRANSFER_SECONDS)
-        except ProcessError as problem:
-            if refuses_commits(problem):
-                return False
-            raise unreachable(self.locked.origin, problem) from problem
-        return True
 
     def _ours(self, git: Repository) -> list[str]:
         """Commits that a checkout of ours put into a repository of the tree."""
@@ -255,7 +230,7 @@ class _Checkout:
         git.run("checkout", "--quiet", "--force", "--detach", hipified)
         try:
             if self.options.submodules:
-                update_submodules(git, depth=self.options.depth, jobs=self.options.jobs)
+                update_submodules(git, depth=self.options.depth)
         except SourceError:
             # a submodule was cloned again, and its hipify commit is nowhere else
             return ""
@@ -268,7 +243,7 @@ class _Checkout:
         git.run("update-ref", UPSTREAM_REF, commit)
         git.run("checkout", "--quiet", "--force", "--detach", commit)
         if self.options.submodules:
-            update_submodules(git, depth=self.options.depth, jobs=self.options.jobs)
+            update_submodules(git, depth=self.options.depth)
         # a half clone has no commit to stash on: files that are not upstream's are found now
         if leftover := edits.put_aside(git):
             stashes.append(leftover)
@@ -280,7 +255,7 @@ class _Checkout:
         if not (self.options.hipify and edits.can_hipify(git.path)):
             return commit
         before = {one.path: set(edits.all_untracked(one)) for one in repositories}
-        edits.hipify(git.path, self.options.python)
+        edits.hipify(git.path)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
         return edits.commit_hipified(git, date, before) or commit
 

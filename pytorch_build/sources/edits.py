@@ -7,6 +7,7 @@ kept as a branch. What an interrupted run of our own left is told from them by c
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -144,7 +145,7 @@ def can_hipify(tree: Path) -> bool:
     return (tree / SCRIPT).is_file()
 
 
-def hipify(tree: Path, python: Path) -> None:
+def hipify(tree: Path) -> None:
     """Rewrite a tree's sources in place, its submodules' included.
 
     The same sources give the same result on every machine: an installed HIP, which the
@@ -158,11 +159,11 @@ def hipify(tree: Path, python: Path) -> None:
     )
     console.echo(f"Rewriting the CUDA sources of {tree} for HIP")
     try:
-        process.capture([python, SCRIPT], cwd=tree, env=env)
+        process.capture([sys.executable, SCRIPT], cwd=tree, env=env)
     except ProcessError as problem:
         raise SourceError(
             f"hipify failed in {tree}: {problem.message}",
-            hint=f"Run `{python} {SCRIPT}` there to see the whole output.",
+            hint=f"Run `{sys.executable} {SCRIPT}` there to see the whole output.",
         ) from problem
 
 

@@ -139,6 +139,23 @@ class Repository:
                 output=problem.output or f"no end after {timeout} s",
             ) from problem
 
+    def init(self, address: str, *words: str) -> None:
+        """Make the repository where it is missing, and `address` its origin."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.run("init", "--quiet", "--template=", *words)
+        if self.run("remote", "set-url", "origin", address, check=False).returncode != 0:
+            self.run("remote", "add", "origin", address)
+
+    def fetch(self, origin: str, *words: str) -> bool:
+        """Fetch from what errors call `origin`; False where the server refuses a commit, or lacks it."""
+        try:
+            self.run("fetch", "--quiet", *words, timeout=TRANSFER_SECONDS)
+        except ProcessError as problem:
+            if re.search(r"not our ref|unadvertised object|Server does not allow request", problem.output):
+                return False
+            raise unreachable(origin, problem) from problem
+        return True
+
     def out(self, *arguments: str | Path) -> str:
         """Run one git command for the text it prints, without the last line's end."""
         return self.run(*arguments).stdout.rstrip("\n")
@@ -198,11 +215,6 @@ def unreachable(origin: str, problem: ProcessError) -> SourceError:
     )
 
 
-def refuses_commits(problem: ProcessError) -> bool:
-    """Return whether a server refused a fetch because it was for a commit, or for one it lacks."""
-    return bool(re.search(r"not our ref|unadvertised object|Server does not allow request", problem.output))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """Reads refs and files of origins, without cloning them."""
@@ -235,12 +247,14 @@ class Reader:
         path = self.cache / files.sha256_text(address)[:16]
         git = Repository(path=path, settings=self.origins.settings(origin))
         with files.locked(self.cache / f"{path.name}.lock", what=f"the cache of {origin}"):
-            _ensure_cache(git, address)
+            if not (path / "complete").is_file():
+                git.init(address, "--bare")
+                (path / "complete").touch()
             # a ref of our own says that a commit is there: asking git for the commit itself
             # would make it fetch, as objects may be missing from these repositories
             kept = f"refs/kept/{commit}"
             if git.run("show-ref", "--verify", "--quiet", kept, check=False).returncode != 0:
-                _fetch(git, origin, commit)
+                fetch_commit(git, origin, commit)
                 git.run("update-ref", kept, commit)
         return git
 
@@ -257,33 +271,16 @@ class Reader:
             raise unreachable(origin, problem) from problem
 
 
-def _ensure_cache(git: Repository, address: str) -> None:
-    if (git.path / "complete").is_file():
-        return
-    git.path.mkdir(parents=True, exist_ok=True)
-    git.run("init", "--quiet", "--bare", "--template=")
-    if git.run("remote", "add", "origin", address, check=False).returncode != 0:
-        git.run("remote", "set-url", "origin", address)
-    (git.path / "complete").touch()
-
-
-def _fetch(git: Repository, origin: str, commit: str) -> None:
+def fetch_commit(git: Repository, origin: str, commit: str) -> None:
     """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
-    fetch = ("fetch", "--quiet", "--filter=blob:none", "--no-tags", "--no-write-fetch-head")
-    try:
-        git.run(*fetch, "--depth=1", "origin", commit, timeout=TRANSFER_SECONDS)
-    except ProcessError as problem:
-        if not refuses_commits(problem):
-            raise unreachable(origin, problem) from problem
-        try:
-            git.run(*fetch, "origin", "+refs/*:refs/fetched/*", timeout=TRANSFER_SECONDS)
-        except ProcessError as second:
-            raise unreachable(origin, second) from second
+    words = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head")
+    if not git.fetch(origin, *words, "--depth=1", "origin", commit):
+        git.fetch(origin, *words, "origin", "+refs/*:refs/fetched/*")
         if not git.commit_of(commit):
             raise SourceError(
-                f"{origin} does not have the commit {commit}: {last_words(problem)}",
+                f"{origin} does not have the commit {commit}.",
                 hint="It may lie in a fork, or have been removed; correct the ref or the pin.",
-            ) from problem
+            )
     if not git.commit_of(commit):
         raise SourceError(f"{origin}: {commit} is not a commit.")
 
@@ -315,11 +312,11 @@ def listed(git: Repository) -> list[tuple[str, Path]]:
     return found
 
 
-def update_submodules(git: Repository, *, depth: int, jobs: int) -> None:
+def update_submodules(git: Repository, *, depth: int) -> None:
     """Check out every submodule at the commit that its parent names."""
     if not listed(git):
         return
-    words = ("submodule", "update", "--init", "--recursive", "--force", f"--jobs={jobs}")
+    words = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8")
     console.echo(f"Fetching the submodules of {git.path}")
     shallow = [f"--depth={depth}"] if depth else []
     try:

@@ -8,9 +8,8 @@ import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,16 +37,13 @@ class Tree(Protocol):
     @property
     def inputs(self) -> Mapping[str, Any]:
         """What a record says of it."""
-        ...
 
     @property
     def version(self) -> str:
         """The full version of the wheel to come."""
-        ...
 
     def checked_out(self) -> AbstractContextManager[Path]:
         """Make it ready, and hold it while it is built in."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,6 @@ class ManagedTree:
 class DevelopersTree:
     """A tree that a developer named: built from a copy of ours that follows it, never changed."""
 
-    project: str
     own: OwnTree
     version: str
     hipify: bool
@@ -104,7 +99,7 @@ class DevelopersTree:
                     f"{self.own.source} was changed while its build began.", hint="Run the same again."
                 )
             if self.hipify and edits.can_hipify(path):
-                edits.hipify(path, Path(sys.executable))
+                edits.hipify(path)
             yield path
 
 
@@ -132,10 +127,11 @@ def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, proj
 
 
 def developers_tree(
-    context: Context, tree: Path, project: str, *, rocm_version: str, base_version: str
+    context: Context, tree: Path, project: str, *, rocm_version: str, lock: Callable[[], SourceLock]
 ) -> DevelopersTree:
-    """Take a developer's own tree: its base version with the run's suffix, and a digest of its edits."""
-    common, source = context.common, context.ref.projects.get(project)
+    """Take a developer's own tree: its base version or the lock's, the run's suffix, its edits' digest."""
+    base_version = base_version_of(tree, project) or lock().project(project).base_version
+    common = context.common
     # one copy a tree and project, for all refs
     path = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
     own = observed(tree, path) if common.dry_run else mirror(tree, path)
@@ -144,7 +140,6 @@ def developers_tree(
         suffix = versions.version_suffix(rocm_version)
     setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
     return DevelopersTree(
-        project=project,
         own=own,
         version=versions.wheel_version(
             base_version,
@@ -153,7 +148,7 @@ def developers_tree(
             commit=own.commit,
             tagged=any(versions.adds_commit(read_text(one)) for one in setups if one.is_file()),
         ),
-        hipify=context.gpu and source is not None and source.hipify,
+        hipify=context.gpu and context.ref.projects[project].hipify,
     )
 
 

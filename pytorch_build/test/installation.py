@@ -254,14 +254,7 @@ def prepared(
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
         digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with installer.prepared(
-            target,
-            calls,
-            digest=digest,
-            backend=rocm.installer,
-            cache_dir=rocm.pip_cache_dir,
-            force=context.common.force,
-        ):
+        with installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
             installer.require_complete(target)
             require_device_code(target, what.targets)
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from core import console, process
@@ -20,13 +21,10 @@ from pytorch_build.context import Context, add_source_options, context, mirrors_
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES, PROJECTS
 from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.sources.trees import Tree, base_version_of, developers_tree, managed_tree
+from pytorch_build.sources.trees import Tree, developers_tree, managed_tree
 
 # options that are choices as they are
-_AS_GIVEN = (
-    *("compiler_cache_store", "compiler_cache_read_only", "max_jobs", "clean", "update", "depth"),
-    "output_dir",
-)
+_AS_GIVEN = ("max_jobs", "clean", "update", "depth", "output_dir")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -92,8 +90,9 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
 def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
     kind, store = arguments.compiler_cache, arguments.compiler_cache_store
+    read_only = arguments.compiler_cache_read_only
     if kind is None:
-        if store or arguments.compiler_cache_read_only:
+        if store or read_only:
             raise UsageError(
                 "--compiler-cache-store and --compiler-cache-read-only say how a compiler cache is used.",
                 hint="Name it: --compiler-cache sccache, or COMPILER_CACHE.",
@@ -108,7 +107,7 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache | None:
         raise EnvironmentSetupError(
             f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
         )
-    return CompilerCache(kind=kind, program=program.absolute())
+    return CompilerCache(kind=kind, program=program.absolute(), location=store, read_only=read_only)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -163,30 +162,26 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
     """Run the same session in the manylinux image, which has the same checkout and run."""
     from pytorch_build.build import container
 
-    env, project = environment(), arguments.project
     words = container.inner_words(sys.argv[2:], project={}, **{"--container": {"nargs": "?"}})
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
         from core.run.locations import origin_from, run_buckets
 
         # the event's file, which names a fork's run, is not mounted
-        words += ("--compiler-cache-read-only",) if origin_from(env, run_buckets()).fork else ()
+        words += ("--compiler-cache-read-only",) if origin_from(environment(), run_buckets()).fork else ()
     job = container.Job(
-        session=f"build_{project}",
+        session=f"build_{arguments.project}",
         python=target.series,
         words=words,
         root=common.root,
-        user=container.this_user(),
-        present=frozenset(env),
     )
-    engine = next((one for one in engines.RUNNERS if one == arguments.container), None)
-    engine = engine or engines.find_engine(
-        *engines.RUNNERS,
-        otherwise="Or build without --container; the wheel is then for machines like this one.",
-    )
+    engine = arguments.container
+    if engine == "any":
+        otherwise = "Or build without --container; the wheel is then for machines like this one."
+        engine = engines.find_engine(*engines.RUNNERS, otherwise=otherwise)
     if common.dry_run:
         console.say(" ".join(container.command(engine, job)))
         return
-    container.run(engine, job, env=env)
+    container.run(engine, job, env=environment())
 
 
 def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:
@@ -198,9 +193,8 @@ def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project
         tree: Tree = managed_tree(chosen, choices, lock, project)
     else:
         rocm_version = find_version(chosen, choices.rocm)
-        base = base_version_of(own, project)
-        base = base or source_lock(chosen, choices.rocm).project(project).base_version
-        tree = developers_tree(chosen, own, project, rocm_version=rocm_version, base_version=base)
+        found = partial(source_lock, chosen, choices.rocm)
+        tree = developers_tree(chosen, own, project, rocm_version=rocm_version, lock=found)
         console.say(f"{project} from {own}, as it is there")
     return Build(
         context=chosen,

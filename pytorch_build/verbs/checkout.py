@@ -16,7 +16,7 @@ from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.stored import origins, source_lock, with_components
 from pytorch_build.refs.torch_refs import PROJECTS, absolute_origin
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
-from pytorch_build.sources.checkout import SourceTree, checkout, tree_path
+from pytorch_build.sources.checkout import checkout, tree_path
 from pytorch_build.sources.trees import checkout_options
 from pytorch_build.verbs.resolve import any_context
 
@@ -45,13 +45,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Check out every chosen project, and print where each is."""
     chosen = any_context(common_from(arguments))
     names = chosen_components(chosen, arguments.components)
-    if arguments.checkout_dir and len(names) != 1:
-        raise UsageError("--checkout-dir is for one project.", hint="Name it with --components.")
-    if arguments.gitrepo_origin or arguments.repo_hashtag:
-        if len(names) != 1:
-            raise UsageError(
-                "--gitrepo-origin and --repo-hashtag are for one project.", hint="Name it with --components."
-            )
+    own = arguments.gitrepo_origin or arguments.repo_hashtag
+    if (own or arguments.checkout_dir) and len(names) != 1:
+        raise UsageError(
+            "--checkout-dir, --gitrepo-origin and --repo-hashtag are for one project.",
+            hint="Name it with --components.",
+        )
+    if own:
         lock = _lock_of(chosen, names[0], arguments)
     else:
         lock = source_lock(
@@ -68,7 +68,10 @@ def run(arguments: argparse.Namespace) -> None:
         path = arguments.checkout_dir or tree_path(chosen.common.sources, chosen.ref.name, name)
         with console.group(f"checkout {name}"):
             tree = checkout(lock.project(name), path, options)
-        rows.append(row(tree))
+        hipified = tree.head[:12] if tree.head != tree.commit else "-"
+        state = "checked out" if tree.changed else "unchanged"
+        state += ", edits kept in git stash" if tree.stashed else ""
+        rows.append((tree.project, tree.commit[:12], hipified, str(tree.path), state))
     console.table(("project", "commit", "hipified", "folder", ""), rows)
 
 
@@ -80,15 +83,6 @@ def chosen_components(chosen: Context, given: str) -> Sequence[str]:
         if chosen.ref.projects[name].prebuilt:
             raise UsageError(f"{name} of {chosen.ref.name} is prebuilt: there is nothing to check out.")
     return ordered
-
-
-def row(tree: SourceTree) -> tuple[str, str, str, str, str]:
-    """Return a tree's row of the closing table."""
-    hipified = tree.head[:12] if tree.head != tree.commit else "-"
-    state = "checked out" if tree.changed else "unchanged"
-    if tree.stashed:
-        state += ", edits kept in git stash"
-    return (tree.project, tree.commit[:12], hipified, str(tree.path), state)
 
 
 def _lock_of(chosen: Context, name: str, arguments: argparse.Namespace) -> SourceLock:

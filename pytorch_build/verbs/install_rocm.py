@@ -30,16 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
     with source.opened_call(common.cache / "locks", chosen.gpu_family) as rocm:
         calls = (locked_call(common, target), rocm)
-        with installer.prepared(
-            target,
-            calls,
-            digest=installer.digest_of_calls(target, calls),
-            backend=options.installer,
-            cache_dir=options.pip_cache_dir,
-            force=common.force,
-        ):
+        digest = installer.digest_of_calls(target, calls)
+        with installer.prepared(target, calls, digest=digest, force=common.force, **options.how):
             sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)
-            facts = [
-                (name, str(getattr(sdk, name))) for name in ("version", "layout", "root", "bin", "cmake")
-            ]
-            console.table(("rocm_sdk", target.prefix.name), [*facts, ("targets", ";".join(sdk.targets))])
+            facts = [(name, str(getattr(sdk, name))) for name in ("version", "root", "bin", "cmake")]
+            facts += [("layout", source.layout), ("targets", ";".join(sdk.targets))]
+            console.table(("rocm_sdk", target.prefix.name), facts)

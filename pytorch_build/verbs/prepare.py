@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
 
 from core import console
 from core.cli.options import add_platform, common_from
@@ -21,7 +19,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "provide this part, whether the platform needs it or not; repeatable"
     parser.add_argument("--only", action="append", default=[], choices=("libuv", "openmp"), help=what)
     add_platform(parser)
-    parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
     add_source_options(parser)
 
 
@@ -34,9 +31,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"Parts for {platform} are provided on {platform}.", hint="Add --dry-run for the plan."
         )
     steps = plan(common.cache, platform, only=arguments.only)
-    if common.dry_run and arguments.json:
-        console.result(json.dumps([asdict(step) for step in steps], indent=2))
-        return
     if not steps:
         console.done(f"Builds on {platform} need nothing that they do not bring.")
         return

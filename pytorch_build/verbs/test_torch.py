@@ -182,8 +182,6 @@ def _in_container(arguments: argparse.Namespace) -> None:
             arguments.words, **{"--container": {"action": "store_true"}, "--image": {}}
         ),
         root=common.root,
-        user=container.this_user(),
-        present=frozenset(environment()),
     )
     for folder in _caches(common.root).values():
         files.made(Path(folder))

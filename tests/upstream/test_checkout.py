@@ -47,9 +47,9 @@ def test_the_real_torch_is_hipified_and_repaired(
     tree = tmp_path / "src" / "torch"
     options = CheckoutOptions(hipify=True)
 
-    def half(folder: Path, python: Path) -> None:
+    def half(folder: Path) -> None:
         """Hipify as far as a kill would let it: some files not rewritten, one half written."""
-        hipify_whole(folder, python)
+        hipify_whole(folder)
         changed = git(folder, "diff", "--name-only").splitlines()
         git(folder, "checkout", "--quiet", "--", *changed[::2])
         torn = folder / changed[1]

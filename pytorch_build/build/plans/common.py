@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -49,23 +49,27 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """How to build one wheel. Executing it takes no further decision."""
+    """How to build one wheel. Executing it takes no further decision; `completed` adds to it."""
 
-    project: str
     distribution: str
-    version: str
     env: Mapping[str, str]
-    unset: frozenset[str]
-    uninstall: tuple[str, ...]
-    requirements_files: tuple[str, ...]
-    requirements: tuple[str, ...]
-    as_locked: tuple[str, ...]
-    removes: tuple[str, ...]
-    overlays: tuple[Overlay, ...]
     commands: tuple[Command, ...]
-    wheel_dir: PurePath
-    notes: tuple[str, ...]
-    configuration: str
+    uninstall: tuple[str, ...] = ()
+    requirements_files: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    as_locked: tuple[str, ...] = ()
+    removes: tuple[str, ...] = ()
+    overlays: tuple[Overlay, ...] = ()
+    notes: tuple[str, ...] = ()
+    project: str = ""
+    version: str = ""
+    unset: frozenset[str] = frozenset()
+    configuration: str = ""
+
+    @property
+    def wheel_dir(self) -> PurePath:
+        """The folder that the commands leave the wheel in."""
+        return self.commands[-1].cwd / "dist"
 
     @property
     def wheel_glob(self) -> str:
@@ -73,48 +77,26 @@ class BuildPlan:
         return f"{self.distribution.replace('-', '_')}-*.whl"
 
 
-def make_plan(  # noqa: PLR0913 - a plan has as many parts
-    build: Build,
-    site: Site,
-    *,
-    distribution: str,
-    env: Mapping[str, str],
-    commands: tuple[Command, ...],
-    folder: str = "",
-    uninstall: tuple[str, ...] = (),
-    requirements_files: tuple[str, ...] = (),
-    requirements: tuple[str, ...] = (),
-    as_locked: tuple[str, ...] = (),
-    removes: tuple[str, ...] = (),
-    overlays: tuple[Overlay, ...] = (),
-    notes: tuple[str, ...] = (),
-) -> BuildPlan:
+def completed(build: Build, site: Site, plan: BuildPlan) -> BuildPlan:
     """Add what all projects share to a plan: the ref's environment last, nothing leaking in."""
-    if _TARGET_VARIABLE in build.ref_env:
+    if _TARGET_VARIABLE in build.source.env:
         raise DataError(
             f"The ref's env of {build.project} sets {_TARGET_VARIABLE}, which compiler caches do not see.",
             hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
         )
-    env = {**env, **build.ref_env}
-    place = site.tree / folder
-    made = [f"{folder}/{name}".lstrip("/") for name in ("dist", *(("build",) if build.choices.clean else ()))]
+    env = {**plan.env, **build.source.env}
+    made = [plan.wheel_dir, *([plan.wheel_dir.with_name("build")] if build.choices.clean else [])]
     # an edit compiles what it changes, in the folder that there is
     lasting = {name: without_edits(value) for name, value in env.items() if name not in _PASSING}
-    return BuildPlan(
+    return replace(
+        plan,
         project=build.project,
-        distribution=distribution,
         version=build.tree.version,
         env=env,
         unset=(_OTHER_ROCM if site.rocm else _ANY_ROCM) - env.keys(),
-        uninstall=uninstall,
-        requirements_files=tuple(name for name in requirements_files if name in site.facts.files),
-        requirements=tuple(dict.fromkeys(requirements)),
-        as_locked=as_locked,
-        removes=(*made, *removes),
-        overlays=overlays,
-        commands=commands,
-        wheel_dir=place / "dist",
-        notes=notes,
+        requirements_files=tuple(name for name in plan.requirements_files if name in site.facts.files),
+        requirements=tuple(dict.fromkeys(plan.requirements)),
+        removes=(*(path.relative_to(site.tree).as_posix() for path in made), *plan.removes),
         configuration=digest_of({"python": str(site.python), "env": lasting}),
     )
 

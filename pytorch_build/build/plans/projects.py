@@ -16,7 +16,7 @@ from pytorch_build.build.plans.common import (
     build_command,
     build_requires,
     common_env,
-    make_plan,
+    completed,
     needed_torch,
     setup_command,
     sysdeps_env,
@@ -35,7 +35,7 @@ _LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit
 def plan_build(build: Build, site: Site) -> BuildPlan:
     """Plan the build of one wheel."""
     planners = {"triton": _triton, "torch": torch.plan, "audio": _audio, "vision": _vision, "apex": _apex}
-    return planners[build.project](build, site)
+    return completed(build, site, planners[build.project](build, site))
 
 
 def _triton(build: Build, site: Site) -> BuildPlan:
@@ -45,21 +45,16 @@ def _triton(build: Build, site: Site) -> BuildPlan:
     env["TRITON_APPEND_CMAKE_ARGS"] = "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"
     if build.platform.windows:
         env |= _windows_env(site)
-        name = build.ref_env.get("TRITON_WHEEL_NAME", "triton")
+        name = build.source.env.get("TRITON_WHEEL_NAME", "triton")
         commands = (build_command(build, site),)
-        return make_plan(
-            build, site, distribution=name, env=env, commands=commands, requirements=("build", "wheel")
-        )
+        return BuildPlan(distribution=name, env=env, commands=commands, requirements=("build", "wheel"))
     # Up to triton 3.3 setup.py lay in python/.
     folder = "python" if "python/setup.py" in site.facts.files else ""
-    name = {"TRITON_WHEEL_NAME": "triton", **env, **build.ref_env}["TRITON_WHEEL_NAME"]
-    return make_plan(
-        build,
-        site,
+    name = {"TRITON_WHEEL_NAME": "triton", **env, **build.source.env}["TRITON_WHEEL_NAME"]
+    return BuildPlan(
         distribution=name,
         env=env,
         commands=(setup_command(build, site, folder=folder),),
-        folder=folder,
         uninstall=(name,),
         requirements_files=("python/requirements.txt",),
         requirements=("setuptools", "wheel", *build_requires(site)),
@@ -118,9 +113,7 @@ def _audio(build: Build, site: Site) -> BuildPlan:
     if site.max_jobs is not None:
         # Its CMake build knows nothing of MAX_JOBS.
         env["CMAKE_BUILD_PARALLEL_LEVEL"] = str(site.max_jobs)
-    return make_plan(
-        build,
-        site,
+    return BuildPlan(
         distribution="torchaudio",
         env=env,
         commands=(setup_command(build, site),),
@@ -139,9 +132,7 @@ def _vision(build: Build, site: Site) -> BuildPlan:
         TORCHVISION_USE_NVJPEG="0",
         TORCHVISION_USE_VIDEO_CODEC="0",
     )
-    return make_plan(
-        build,
-        site,
+    return BuildPlan(
         distribution="torchvision",
         env=env,
         commands=(setup_command(build, site),),
@@ -156,9 +147,7 @@ def _apex(build: Build, site: Site) -> BuildPlan:
     arguments = (f"-C--build-option={option}" for option in options)
     # Older setup.py files know version.txt alone.
     versioned = Overlay(path="version.txt", content=f"{build.tree.version}\n")
-    return make_plan(
-        build,
-        site,
+    return BuildPlan(
         distribution="apex",
         env=_env(build, site),
         commands=(build_command(build, site, "--no-isolation", *arguments),),

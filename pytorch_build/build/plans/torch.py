@@ -20,7 +20,6 @@ from pytorch_build.build.plans.common import (
     build_command,
     build_requires,
     common_env,
-    make_plan,
     sysdeps_env,
     windows_env,
 )
@@ -53,9 +52,7 @@ def plan(build: Build, site: Site) -> BuildPlan:
         included = [one.path for one in overlays if one.path.startswith("torch/")]
         included += ["torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll"] if windows and flash else []
         arguments += [f"-Cwheel.force-include.{path}={path}" for path in included]
-    return make_plan(
-        build,
-        site,
+    return BuildPlan(
         distribution="torch",
         env=_env(build, site, triton_version, attention="ON" if flash else "OFF"),
         commands=(build_command(build, site, *arguments),),
@@ -124,7 +121,7 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
     """Lead gloo to libuv; without it torch would silently be built without distributed."""
     if site.provided.uv:
         return {"libuv_ROOT": str(site.provided.uv.parent.parent)}
-    wanted = build.platform.find_variable({**build.base_env, **build.ref_env}, "USE_DISTRIBUTED")
+    wanted = build.platform.find_variable({**build.base_env, **build.source.env}, "USE_DISTRIBUTED")
     if wanted.upper() not in {"0", "OFF", "NO", "FALSE", "N"}:
         raise MissingInputError(
             "torch's distributed needs libuv on Windows.",
@@ -143,7 +140,7 @@ def _unchecked(build: Build, site: Site) -> tuple[str, ...]:
 
 def _overlays(build: Build, site: Site) -> Iterator[Overlay]:
     if site.rocm:
-        names, _ = preload_names(build.platform, site.rocm.libraries)
+        names = preload_names(build.platform, site.rocm.libraries)
         yield Overlay(path=ROCM_INIT, content=rocm_init_text(names, rocm_version=site.rocm.version))
     if not build.platform.windows:
         return
@@ -163,21 +160,21 @@ def _overlays(build: Build, site: Site) -> Iterator[Overlay]:
 
 
 def _notes(build: Build, site: Site) -> Iterator[str]:
-    if site.rocm and (absent := preload_names(build.platform, site.rocm.libraries)[1]):
+    known = site.rocm.libraries if site.rocm else build.platform.preloads
+    if absent := [name for name in build.platform.preloads if name not in known]:
         yield f"This ROCm has no {', '.join(absent)}: torch will not load them first."
     if build.platform.windows and site.cache and site.cache.kind == "ccache":
         yield "If aotriton fails with 'invalid argument', build without --compiler-cache ccache."
 
 
-def preload_names(platform: Platform, available: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the libraries to load first that the SDK has, and those that it lacks."""
+def preload_names(platform: Platform, available: Collection[str]) -> tuple[str, ...]:
+    """Return the libraries to load first that the SDK has."""
     if lacking := [name for name in REQUIRED if name not in available]:
         raise RocmError(
             f"The ROCm SDK has no {', '.join(lacking)}, without which torch cannot be imported.",
             hint="Install rocm[libraries,devel] completely: nox -s install_rocm.",
         )
-    names = tuple(name for name in platform.preloads if name in available)
-    return names, tuple(name for name in platform.preloads if name not in available)
+    return tuple(name for name in platform.preloads if name in available)
 
 
 def rocm_init_text(names: Sequence[str], *, rocm_version: str) -> str:

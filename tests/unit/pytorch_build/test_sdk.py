@@ -208,7 +208,7 @@ def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) ->
     answer = answered(target)
     assert (answer.root, answer.bin) == (tmp_path / "root", tmp_path / "root" / "bin")
     assert answer.cmake == tmp_path / "root" / "cmake"
-    assert (answer.layout, answer.targets) == ("unsplit", ("gfx942", "gfx950"))
+    assert answer.targets == ("gfx942", "gfx950")
     assert (answer.device_libs, answer.host_math, answer.sysdeps) == (False, False, False)
     for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
         (tmp_path / "root" / folder).mkdir(parents=True)
@@ -224,7 +224,7 @@ def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) ->
 def test_a_split_sdk_is_never_told_a_family(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
-    assert answered(target, "gfx942", "gfx950").layout == "split"
+    assert answered(target, "gfx942", "gfx950").version == "7.1.0"
     with pytest.raises(RocmError, match="no device code for gfx1100, only for gfx942, gfx950"):
         answered(target, "gfx942", "gfx1100")
     with pytest.raises(RocmError, match="has split packages, not unsplit ones"):

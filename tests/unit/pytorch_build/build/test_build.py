@@ -115,7 +115,7 @@ def test_a_refs_requirements_replace_locked_ones(build: Build) -> None:
     locked, wanted, _ = chosen.environment_calls(None)
     assert "setuptools" not in locked.files[0].read_text()
     assert wanted.requirements == ("setuptools<70",)
-    assert chosen.ref_env == {"USE_X": "1"}
+    assert chosen.source.env == {"USE_X": "1"}
 
 
 def test_device_code_is_split_as_rocm_is_and_torch_may_be_foreign(build: Build) -> None:

@@ -180,11 +180,13 @@ RULES = cache_rules().model_copy(
         "access": AccessRules(own="read-write", fork="read-only", shared="none"),
     }
 )
-WANTED = Wanted(kind="sccache", store="s3://ours", origin=OWN, buckets=BUCKETS)
+WANTED = Wanted(cache=SCCACHE, store="s3://ours", origin=OWN, buckets=BUCKETS)
 
 
 def chosen(wanted: Wanted = WANTED, env: dict[str, str] | None = None, **changes: object) -> Storage:
-    return storage_for(replace(wanted, **changes), rules=RULES, env=env or {})  # type: ignore[arg-type]
+    own = {name: changes.pop(name) for name in ("kind", "location", "read_only") if name in changes}
+    wanted = replace(wanted, cache=replace(wanted.cache, **own), **changes)  # type: ignore[arg-type]
+    return storage_for(wanted, rules=RULES, env=env or {})
 
 
 def test_the_data_keeps_release_types_apart_and_forks_from_writing() -> None:

@@ -78,9 +78,9 @@ def test_ccaches_server_that_does_not_answer_is_left_out(
 
 
 def test_a_run_places_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def place(cache: CompilerCache, env: dict[str, str], *, location: str = "", **common: Any) -> Storage:
+    def place(cache: CompilerCache, env: dict[str, str], **common: Any) -> Storage:
         run = Common(root=tmp_path, **common)
-        return located(cache, run, location=location, read_only=False, env=env).storage
+        return located(cache, run, env=env).storage
 
     assert str(place(SCCACHE, {}, store="s3://mine")) == "s3://mine/compiler-cache/ci/sccache"
     assert place(SCCACHE, {}) == Storage()

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from core.data import load_toml
 from core.errors import DataError
 from pytorch_build.build import container
-from pytorch_build.build.container import Job, command, inner_words, load_container
+from pytorch_build.build.container import Container, Job, command, inner_words, load_container
 
 ROOT = Path("/home/dev/checkout")
 OUTER: dict[str, Any] = {"project": {}, "--container": {"nargs": "?"}}
@@ -68,4 +69,4 @@ def test_an_image_without_a_digest_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "container.toml"
     path.write_text(text.replace(load_container().image, "quay.io/pypa/manylinux_2_28_x86_64:latest"))
     with pytest.raises(DataError, match="names no digest"):
-        load_container(path)
+        load_toml(path, Container)

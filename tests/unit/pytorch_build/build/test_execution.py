@@ -41,15 +41,8 @@ def plan(tree: Path, *code: str, **changes: Any) -> BuildPlan:
         version=VERSION,
         env={"ADDED": "1"},
         unset=frozenset({"GONE"}),
-        uninstall=(),
-        requirements_files=(),
-        requirements=(),
-        as_locked=(),
         removes=("dist",),
-        overlays=(),
         commands=commands,
-        wheel_dir=tree / "dist",
-        notes=(),
         configuration="a" * 64,
     )
     return replace(made, **changes)
@@ -187,9 +180,8 @@ def test_clean_and_another_tree_bring_nothing_back(tree: Path, commit_files: Com
 def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
     inner = tree / "python"
     inner.mkdir()
-    changes = {"wheel_dir": inner / "dist", "removes": ("python/dist",)}
-    code = (BUILD.replace("'build'", "'python/build'"), MAKE_WHEEL.replace("'dist", "'python/dist"))
-    one = plan(tree, *code, **changes)
+    one = plan(tree, BUILD, MAKE_WHEEL, removes=("python/dist",))
+    one = replace(one, commands=tuple(replace(command, cwd=inner) for command in one.commands))
     go(one, tree)
     go(replace(one, configuration="b" * 64), tree)
     assert (inner / "build" / "objects").read_text() == "x"
@@ -198,7 +190,7 @@ def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
 
 
 def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
-    planned = plan(tmp_path)
+    planned = plan(tmp_path, MAKE_WHEEL)
     with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
         the_wheel(planned)
     (tmp_path / "dist").mkdir()
@@ -228,7 +220,7 @@ def test_a_wheel_of_another_version_or_name_is_refused(
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / name).touch()
     with pytest.raises(error, match=message):
-        the_wheel(plan(tmp_path))
+        the_wheel(plan(tmp_path, MAKE_WHEEL))
 
 
 @pytest.fixture
@@ -257,7 +249,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
         requirements=("numpy",),
     )
     install_requirements(
-        run.target(), planned, run.root, locked=LOCKED, backend="pip", cache_dir=run.root / "cache"
+        run.target(), planned, run.root, LOCKED, {"backend": "pip", "cache_dir": run.root / "cache"}
     )
     before, (call, options), (after, _) = calls
     # an installed wheel of an earlier build must not be what the build imports
@@ -269,7 +261,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
     assert after == LOCKED, "whatever the project's own requirements brought"
     calls.clear()
-    install_requirements(run.target(), plan(run.root), run.root, locked=None, backend="uv", cache_dir=None)
+    install_requirements(run.target(), plan(run.root), run.root, None, {})
     assert [one[-1] for one in calls] == ["torch"], "without requirements nothing is installed"
 
 
@@ -283,11 +275,11 @@ def test_a_wheel_is_imported_where_it_was_built(
     with monkeypatch.context() as patch:
         patch.setattr(process, "capture", lambda *_, **__: failed)
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
-            check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
+            check_import(run.target(), plan(run.root), wheel, {})
     assert "import torch" in caught.value.hint
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
-    check_import(run.target(), plan(run.root), wheel, backend="uv", cache_dir=None)
+    check_import(run.target(), plan(run.root), wheel, {})
     assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
     (call, _), command = calls
     assert call.requirements == (str(wheel),)

@@ -258,9 +258,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         shop.done.append(f"checked {promised.distribution}")
         return shop.findings
 
-    sdk = RocmSdk(
-        version="7.1.0", layout="split", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",)
-    )
+    sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     parts: Mapping[str, Callable[..., Any]] = {
         "ask": lambda *_, **__: sdk,
         "plan_build": plan,

@@ -102,7 +102,7 @@ def world(tmp_path: Path, upstream: Path, commit_files: Commit, git: Git, write_
     locked = LockedProject(
         project="torch", origin=str(tmp_path / "torch"), ref="main", commit=commit, base_version="2.10.0a0"
     )
-    return World(tmp_path, commit_files, git, write_files, locked, CheckoutOptions(hipify=True, jobs=2))
+    return World(tmp_path, commit_files, git, write_files, locked, CheckoutOptions(hipify=True))
 
 
 def test_a_checkout_is_tagged_and_hipified_with_its_submodules(world: World) -> None:

@@ -51,7 +51,7 @@ def test_git_starts_no_helper_and_takes_no_folder_for_a_tree(
     git = Repository(path=tree, settings=Origins().settings("https://example.org/a"))
     git.run("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},a")
     with pytest.raises(SourceError, match="not allowed"):
-        module.update_submodules(git, depth=1, jobs=1)
+        module.update_submodules(git, depth=1)
     if "://" not in address:
         with pytest.raises(SourceError, match=r"transport '.*' not allowed"):
             module.ls_remote(address, ("refs/heads/main",), Origins())
@@ -129,8 +129,8 @@ def tree(tmp_path: Path, commit_files: Commit, git: Git) -> Repository:
 
 def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
     assert list(module.submodules(tree)) == []
-    module.update_submodules(Repository(path=tree.path.parent / "inner"), depth=1, jobs=2)  # has none
-    module.update_submodules(tree, depth=1, jobs=2)
+    module.update_submodules(Repository(path=tree.path.parent / "inner"), depth=1)  # has none
+    module.update_submodules(tree, depth=1)
     outer = tree.path / "outer"
     assert [one.path for one in module.submodules(tree)] == [outer / "lib/inner", outer]
     assert [one.path for one in module.direct_submodules(tree)] == [outer]
@@ -139,18 +139,18 @@ def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
 
 @pytest.mark.usefixtures("old_server")
 def test_submodules_of_servers_that_give_no_single_commits(tree: Repository) -> None:
-    module.update_submodules(tree, depth=1, jobs=2)
+    module.update_submodules(tree, depth=1)
     assert (tree.path / "outer/o").read_text() == "1"
     assert (tree.path / "outer/lib/inner/i").read_text() == "1"
 
 
 def test_a_nested_clone_that_broke_off_is_made_again(tree: Repository) -> None:
-    module.update_submodules(tree, depth=1, jobs=2)
+    module.update_submodules(tree, depth=1)
     nested = tree.path / "outer/lib/inner"
     modules = tree.path / ".git/modules/outer/modules/lib/inner"
     shutil.rmtree(modules)
     modules.mkdir()
-    module.update_submodules(tree, depth=1, jobs=2)
+    module.update_submodules(tree, depth=1)
     assert (nested / "i").read_text() == "1"
     assert len(list(module.submodules(tree))) == 2
 

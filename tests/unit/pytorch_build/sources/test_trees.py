@@ -59,7 +59,7 @@ def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **opti
         tree,
         "torch",
         rocm_version="" if gpu_family == "cpu" else "7.1.0",
-        base_version=base_version_of(tree, "torch"),
+        lock=lambda: pytest.fail("the tree names a version"),
     )
 
 
@@ -112,7 +112,7 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
 ) -> None:
     hipified: list[Path] = []
     monkeypatch.setattr(edits, "can_hipify", lambda _path: True)
-    monkeypatch.setattr(edits, "hipify", lambda path, _python: hipified.append(path))
+    monkeypatch.setattr(edits, "hipify", hipified.append)
     with developers(run, own[0], gpu_family=gpu_family).checked_out() as path:
         pass
     assert hipified == ([path] if gpu_family != "cpu" else [])

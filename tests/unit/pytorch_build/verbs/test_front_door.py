@@ -34,7 +34,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
         (("resolve", *CPU, "--config-file", "nowhere.toml"), 4, "nowhere.toml does not exist"),
         (("resolve", *CPU, "--store", "ftp://x"), 2, "ftp://x"),
         (("checkout", *CPU, "--components", "torhc"), 2, "Did you mean 'torch'?"),
-        (("checkout", *CPU, "--checkout-dir", "x"), 2, "--checkout-dir is for one project"),
+        (("checkout", *CPU, "--checkout-dir", "x"), 2, "--checkout-dir, --gitrepo-origin and"),
         (("checkout", *CPU, "--repo-hashtag", "main"), 2, "are for one project"),
         (("install-rocm", *CPU, "--python", "/usr/bin/nowhere"), 13, "not a working Python interpreter"),
         (("check-wheels", *CPU), 4, "has no wheel of sample"),

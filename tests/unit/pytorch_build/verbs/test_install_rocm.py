@@ -17,7 +17,7 @@ def installed(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) ->
     def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
         prepared.append({"version": source.version, "layout": source.layout, **question})
         place = {"root": run.root, "bin": run.root, "cmake": run.root}
-        return RocmSdk(version=source.version, layout=source.layout, **place, targets=("gfx942",))
+        return RocmSdk(version=source.version, **place, targets=("gfx942",))
 
     monkeypatch.setattr(install_rocm, "require", lambda _python: run.target())
     monkeypatch.setattr(install_rocm, "ask", ask)

@@ -92,7 +92,6 @@ def plan(tmp_path: Path) -> Plan:
         )
         rocm = RocmSdk(
             version="7.10.0a20251120",
-            layout="split",
             root=root,
             bin=root / "bin",
             cmake=root / "lib" / "cmake",
