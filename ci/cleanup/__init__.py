@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from email import message_from_bytes
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
@@ -18,6 +17,7 @@ from ci.promote import documents
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
 from core.http import links
+from core.packages import requirements_in
 from core.run import RUN_ID
 from core.stores import Stored
 from core.wheel import parse_name
@@ -158,7 +158,7 @@ def required(staying: Iterable[Unit], going: Iterable[Unit], metadata: Mapping[s
 
 
 def _pins(metadata: bytes) -> Iterator[Requirement]:
-    for text in message_from_bytes(metadata).get_all("Requires-Dist", []):
+    for text in requirements_in(metadata):
         try:
             requirement = Requirement(text)
         except InvalidRequirement:

@@ -158,7 +158,7 @@ def rewrite_set(
     The whole set is written and checked before one new file appears in `folder`; the old files
     stay as they are. The same files give the same bytes, so an interrupted call can be repeated.
     """
-    sources = _by_name(paths)
+    sources = {path.name: path for path in paths}
     plans = plan_set(sources, change)
     done = []
     with tempfile.TemporaryDirectory(dir=files.made(folder), prefix=".rewriting.") as scratch:
@@ -174,20 +174,6 @@ def rewrite_set(
             replace(one, file=replace(one.file, path=one.file.path.replace(folder / one.file.path.name)))
             for one in done
         )
-
-
-def _by_name(paths: Sequence[Path]) -> Mapping[str, Path]:
-    found: dict[str, Path] = {}
-    for path in paths:
-        if path.name in found:
-            raise WheelError(
-                f"{path} and {found[path.name]} have one name.",
-                hint="Rewrite the packages of each GPU family on their own.",
-            )
-        if not path.is_file():
-            raise MissingInputError(f"{path} does not exist.")
-        found[path.name] = path
-    return found
 
 
 def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> Rewritten:

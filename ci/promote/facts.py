@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from email import message_from_bytes
 from functools import cached_property, partial
 
 from ci.promote import documents
 from ci.promote.documents import Cell, Document, Lock, StagedFile, StagingRecord
 from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
-from core.errors import MissingInputError, WheelError, nearest
+from core.errors import MissingInputError, nearest
+from core.packages import offers_named, requirements_in
 from core.run import RunOutputs
 from core.stores import Store
-from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
@@ -191,7 +190,7 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
             found=bucket.digest(file.key) if file.key in present else "",
             sidecar=hashlib.sha256(sidecar).hexdigest() if sidecar else "",
             built=member.group.promised.get(file.source_key, frozenset()),
-            requires=tuple(map(str, message_from_bytes(sidecar).get_all("Requires-Dist", ()))),
+            requires=requirements_in(sidecar),
         )
 
     # a file that two runs have staged alike is one, and either run may speak for it
@@ -248,16 +247,9 @@ def _place(cell: Cell) -> tuple[str, str]:
 
 def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
     """List what the release index of a family has already."""
-    found = set()
-    for one in bucket.list(documents.folder(documents.RELEASE, family), recursive=False):
-        name = one.key.rpartition("/")[2]
-        if distributions.is_distribution(name):
-            try:
-                parsed = parse_name(name)
-            except WheelError:
-                continue  # a file that no installer takes satisfies nothing
-            found.add((parsed.distribution, str(parsed.version)))
-    return frozenset(found)
+    listed = bucket.list(documents.folder(documents.RELEASE, family), recursive=False)
+    offers = (offer for one in listed for offer in offers_named(one.key.rpartition("/")[2], url=one.key))
+    return frozenset((offer.distribution, offer.version) for offer in offers)
 
 
 def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[Cell, str]]:

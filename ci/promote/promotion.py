@@ -88,7 +88,7 @@ def carry_out(
     if before is not None and not missing(bucket, before):
         # written only where somebody changed them
         _list(bucket, before)
-        _withdraw_intent(bucket, decision)
+        bucket.delete(decision.intent_key)
         return Done(decision=before, outcome="already")
     # the same files stand in it, and the grounds that were good when it began
     claimed = before or _first(bucket, decision.intent_key, decision)
@@ -104,7 +104,7 @@ def carry_out(
     _list(bucket, decision)
     ended = {"files": decision.files, "status": "promoted", "completed": now()}
     held = before or _first(bucket, decision.key, claimed.model_copy(update=ended))
-    _withdraw_intent(bucket, decision)
+    bucket.delete(decision.intent_key)
     return Done(decision=held, outcome="promoted", copied=sum(outcome != "unchanged" for outcome in outcomes))
 
 
@@ -166,11 +166,6 @@ def _first(bucket: Store, key: str, decision: Decision) -> Decision:
         bucket.put_bytes(key, documents.serialized(decision), if_match="")
     # a server without conditional writes lets a later one win: what is there holds
     return _maybe(bucket, key) or decision
-
-
-def _withdraw_intent(bucket: Store, decision: Decision) -> None:
-    if bucket.find(decision.intent_key) is not None:
-        bucket.delete(decision.intent_key)
 
 
 def _list(bucket: Store, decision: Decision) -> None:

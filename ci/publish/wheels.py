@@ -127,24 +127,26 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         raise MissingInputError(
             f"No record of group {artifact_group} names a wheel.", hint="Build something first."
         )
-    paths = {key: _verified(common, source.store, key, known) for key, known in built.items()}
+    found_at = {
+        source.key_in(outputs, key): _verified(common, source.store, key, built[key]) for key in sorted(built)
+    }
+    made = [distributions.describe(path, key=key, sha256=sha256) for key, (path, sha256) in found_at.items()]
     prefix = outputs.python_prefix(artifact_group)
     if source.store.url == store.url:
-        console.done(f"upload: unchanged, {len(paths)} files in {store.url}/{prefix} are as recorded")
-        return [_described(one).record for one in sorted(paths.items())]
-    distributions.require_platform([path.name for path, _ in paths.values()], outputs)
-    moved = {source.key_in(outputs, key): one for key, one in paths.items()}
+        console.done(f"upload: unchanged, {len(made)} files in {store.url}/{prefix} are as recorded")
+        return [one.record for one in made]
+    distributions.require_platform([one.record.name for one in made], outputs)
     listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     ours = [_moved(one, source, outputs) for one in found]
     settled = _first_of_each(store, ours, listed) if outputs.immutable else ours
     promised = records.promised(settled)
-    described = [_described(one) for one in sorted(moved.items()) if one[1][1] in promised.get(one[0], ())]
+    described = [one for one in made if one.record.sha256 in promised.get(one.record.key, ())]
     documents = {outputs.record_key(artifact_group, one.name): one for one in settled}
     fresh = changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
     items = [
         Item(
             key=one.record.key,
-            path=moved[one.record.key][0],
+            path=found_at[one.record.key][0],
             size=one.record.size,
             sha256=one.record.sha256,
             replace=not outputs.immutable,
@@ -171,11 +173,6 @@ def _verified(common: Common, source: Store, key: str, promised: frozenset[str])
             f"{path} is not the file that its record names.", hint="Build it again with --force."
         )
     return path, digest
-
-
-def _described(one: tuple[str, tuple[Path, str]]) -> Described:
-    key, (path, sha256) = one
-    return distributions.describe(path, key=key, sha256=sha256)
 
 
 def _moved(record: Record, source: Source, after: RunOutputs) -> Record:
