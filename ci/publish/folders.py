@@ -83,20 +83,10 @@ class Digests:
 
     def _hashed(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
         status, now = path.stat(), time.time_ns()
-        size, sha256 = packed_content(path) if packed else (status.st_size, files.sha256(path))
+        size, sha256 = pack(path, Path(os.devnull)) if packed else (status.st_size, files.sha256(path))
         if now - status.st_mtime_ns > _SETTLED:
             self.known[_name(path, packed=packed)] = [_seen(status), size, sha256]
         return Content(size, sha256, status.st_mtime_ns)
-
-
-def packed_content(path: Path) -> tuple[int, str]:
-    """Return the size and digest of a file's gzip form without keeping it."""
-    from core.archive.zips import HashingStream  # few uploads hold a large log
-
-    with Path(os.devnull).open("wb") as nothing:
-        sink = HashingStream(nothing)
-        _pack(path, cast("BinaryIO", sink))
-    return sink.size, sink.sha256
 
 
 def _name(path: Path, *, packed: bool) -> str:
@@ -107,18 +97,16 @@ def _seen(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
-def pack(path: Path, target: Path) -> None:
-    """Write a file's gzip form: the same bytes each time."""
-    with target.open("wb") as stream:
-        _pack(path, stream)
+def pack(path: Path, target: Path) -> tuple[int, str]:
+    """Write a file's gzip form, the same bytes each time; return its size and digest."""
+    from core.archive.zips import HashingStream  # few uploads hold a large log
 
-
-def _pack(path: Path, stream: BinaryIO) -> None:
-    with (
-        path.open("rb") as source,
-        gzip.GzipFile(filename="", fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed,
-    ):
-        shutil.copyfileobj(source, packed, files.CHUNK)
+    with path.open("rb") as source, target.open("wb") as stream:
+        sink = HashingStream(stream)
+        whole = cast("BinaryIO", sink)
+        with gzip.GzipFile(filename="", fileobj=whole, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
+            shutil.copyfileobj(source, packed, files.CHUNK)
+    return sink.size, sink.sha256
 
 
 def is_temporary(name: str) -> bool:

@@ -73,7 +73,7 @@ def upload_folder(
     found = [one.record for one in described]
     fresh = [one for one in found if one.sha256 not in known.get(one.key, ())]
     if fresh:
-        write_record(common, "", artifact_group, [one.key for one in fresh], named=fresh)
+        write_record(common, "", artifact_group, named=fresh)
     show(found)
     done(common, prefix, sent)
     return found

@@ -162,7 +162,7 @@ def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
     assert packed == content((tmp_path / "a.gz").read_bytes())
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == path.read_bytes()
     assert found(known, path) == content(path.read_bytes())
-    monkeypatch.setattr(folders, "packed_content", pytest.fail)
+    monkeypatch.setattr(folders, "pack", pytest.fail)
     assert found(known, path, packed=True) == packed
 
 
