@@ -24,9 +24,7 @@ from ci.publish.buckets import buckets, takes_samples
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
 from core.errors import nearest
-from core.families import (
-    FamilyName,  # noqa: TC001 - pydantic reads it
-)
+from core.families import FamilyName  # noqa: TC001 - pydantic reads it
 from core.run import Platform
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm

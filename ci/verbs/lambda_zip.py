@@ -115,14 +115,11 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _running(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Walk statements that run at import: not those of functions, nor for type checkers alone."""
-    for node in body:
+def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Walk what runs at import: not the bodies of functions, nor what is for type checkers alone."""
+    for node in nodes:
         yield node
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield from _running(node.orelse)
-        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _running(getattr(node, part, ()))
-            for handler in getattr(node, "handlers", ()):
-                yield from _running(handler.body)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _running(ast.iter_child_nodes(node))
