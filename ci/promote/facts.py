@@ -79,11 +79,14 @@ class _Member:
     record: StagingRecord
     document: Document
     files: tuple[StagedFile, ...]
-    torch_refs: frozenset[str]
     group: RunGroup
 
     def cell(self, python: str = "") -> Cell:
         return Cell(family=self.record.family, platform=self.record.platform, python=python)
+
+    @cached_property
+    def torch_refs(self) -> frozenset[str]:
+        return frozenset(one.torch_ref for one in self.files if one.distribution == "torch")
 
     @cached_property
     def locks(self) -> Mapping[str, Lock | None]:
@@ -105,8 +108,8 @@ def gather(
 ) -> Facts:
     """Gather what there is of a set."""
     records = documents.staging_records(bucket, request.families)
-    found = [(record, document, *_files(record, request)) for record, document in records]
-    if not any(files for _, _, files, _ in found):
+    found = [(record, document, _files(record, request)) for record, document in records]
+    if not any(files for _, _, files in found):
         every = [record for record, _ in documents.staging_records(bucket)]
         held = [one.family for one in every if request.version in _versions([one], request.distribution)]
         there = f"There is one of {', '.join(sorted(held))}." if held else ""
@@ -116,14 +119,8 @@ def gather(
             hint=there or nearest(request.version, _versions(every, request.distribution)),
         )
     members = [
-        _Member(
-            record=record,
-            document=document,
-            files=files,
-            torch_refs=refs,
-            group=_group(record, open_source),
-        )
-        for record, document, files, refs in found
+        _Member(record=record, document=document, files=files, group=_group(record, open_source))
+        for record, document, files in found
         if files and (not request.platforms or record.platform in request.platforms)
     ]
     locked = [(one, lock) for one in members for lock in one.locks.values() if lock]
@@ -143,13 +140,13 @@ def gather(
     )
 
 
-def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile, ...], frozenset[str]]:
-    """Choose what belongs to the set; return also which torch refs it was built from."""
+def _files(record: StagingRecord, request: SetRequest) -> tuple[StagedFile, ...]:
+    """Choose what belongs to the set."""
     if request.distribution != "torch":
         files = (one for one in record.files if is_rocm(one.distribution) and one.version == request.version)
-        return tuple(files), frozenset()
+        return tuple(files)
     heads = [one for one in record.files if (one.distribution, one.version) == ("torch", request.version)]
-    refs = frozenset(one.torch_ref for one in heads)
+    refs = {one.torch_ref for one in heads}
     locks = {ref: lock_of(record.locks, ref) for ref in refs}
     rocm = {lock.rocm_version for lock in locks.values() if lock}
 
@@ -163,7 +160,7 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile
         version = without_edits(file.version)  # edits are said, and not left out
         return not lock or version == lock.promised.get(device_host(name) or name, version)
 
-    return tuple(one for one in record.files if belongs(one)) if heads else (), refs
+    return tuple(one for one in record.files if belongs(one)) if heads else ()
 
 
 def _group(record: StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -246,9 +246,7 @@ def _rule(
     if reasons and override is None:
         return None, reasons
     ruling = Ruling(
-        family=cell.family,
-        platform=cell.platform,
-        python=cell.python,
+        **asdict(cell),
         rule="override" if reasons else rule,
         evidence=tuple(evidence[key] for key in sorted(evidence)),
         overridden=tuple(one.message for one in reasons),

@@ -132,12 +132,10 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     fresh = upload.changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
     items = [
         Item(
-            key=one.record.key,
             path=found_at[one.record.key][0],
-            size=one.record.size,
-            sha256=one.record.sha256,
             replace=not outputs.immutable,
             owned=True,
+            **one.record.model_dump(include={"key", "size", "sha256"}),
         )
         for one in described
     ]
