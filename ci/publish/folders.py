@@ -116,11 +116,9 @@ def is_temporary(name: str) -> bool:
 
 def walked(folder: Path) -> Sequence[Path]:
     """List a folder's files at every depth, sorted, without links and temporary files."""
-    if not folder.is_dir():
-        raise MissingInputError(f"{folder} is not a folder.", hint="Name an existing one.")
-    found = sorted(_visible(folder))
+    found = sorted(_visible(folder)) if folder.is_dir() else []
     if not found:
-        raise MissingInputError(f"{folder} holds no file to upload.", hint="Name a folder that does.")
+        raise MissingInputError(f"{folder} is not a folder with files to upload.", hint="Name one that is.")
     return found
 
 

@@ -146,20 +146,18 @@ class Catalog:
         """Return what pages say of a new file; None for one that is held back."""
         filename = _filename(stored.key, self.prefix)
         candidates = self.promises.get(filename, ())
+        promise, why = None, "no record names it"
         try:
             read_name(filename)
             promise = self._kept(filename, seen, stored, candidates)
         except (StoreError, WheelError) as problem:
             if self.strict:
                 raise
-            self.held.append(Held(stored=stored, why=problem.message))
-            self.pending |= set(candidates)
-            return None
+            why = problem.message
+        if promise and promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
+            promise, why = None, "its metadata sidecar does not exist yet"
         if promise is None:
-            self.held.append(Held(stored=stored, why="no record names it"))
-            return None
-        if promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
-            self.held.append(Held(stored=stored, why="its metadata sidecar does not exist yet"))
+            self.held.append(Held(stored=stored, why=why))
             self.pending |= set(candidates)
             return None
         return entry_of(promise._replace(key=filename), int(stored.modified), self.yanked)

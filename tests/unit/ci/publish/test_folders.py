@@ -70,7 +70,7 @@ def test_wheels_lie_in_dist_where_there_is_one(tmp_path: Path, make_wheel: Calla
 
 
 def test_a_folder_that_is_none_or_empty_is_an_error(common: Common, tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="holds no file to upload"):
+    with pytest.raises(MissingInputError, match="is not a folder with files"):
         folders.walked(tmp_path)
     with pytest.raises(MissingInputError, match="is not a folder"):
         folders.walked(tmp_path / "none")
