@@ -65,36 +65,23 @@ class Digests:
 
     def contents(self, wanted: Sequence[tuple[Path, bool]]) -> list[Content]:
         """Return sizes and digests of files, or of their gzip forms; unknown files are hashed in parallel."""
-        found = [self._remembered(path, packed=packed) for path, packed in wanted]
-        unknown = [number for number, one in enumerate(found) if one is None]
         before = dict(self.known)
-        hashed = each(lambda number: self._hashed(*wanted[number]), unknown, jobs=os.cpu_count() or 1)
+        found = each(lambda one: self._content(*one), wanted, jobs=os.cpu_count() or 1)
         if self.memory is not None and self.known != before:
             files.write_json(self.memory, self.known)
-        fresh = dict(zip(unknown, hashed, strict=True))
-        return [fresh[number] if one is None else one for number, one in enumerate(found)]
+        return found
 
-    def _remembered(self, path: Path, *, packed: bool) -> Content | None:
-        status = path.stat()
-        match self.known.get(_name(path, packed=packed)):
-            case [str(seen), int(size), str(sha256)] if seen == _seen(status):
-                return Content(size, sha256, status.st_mtime_ns)
-        return None
-
-    def _hashed(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
+    def _content(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
+        name = f"{'gz ' if packed else ''}{os.path.abspath(path)}"  # noqa: PTH100 - a third of the time
         status, now = path.stat(), time.time_ns()
+        seen = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+        match self.known.get(name):
+            case [str(then), int(size), str(sha256)] if then == seen:
+                return Content(size, sha256, status.st_mtime_ns)
         size, sha256 = pack(path, Path(os.devnull)) if packed else (status.st_size, files.sha256(path))
         if now - status.st_mtime_ns > _SETTLED:
-            self.known[_name(path, packed=packed)] = [_seen(status), size, sha256]
+            self.known[name] = [seen, size, sha256]
         return Content(size, sha256, status.st_mtime_ns)
-
-
-def _name(path: Path, *, packed: bool) -> str:
-    return f"{'gz ' if packed else ''}{os.path.abspath(path)}"  # noqa: PTH100 - a third of the time
-
-
-def _seen(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
 def pack(path: Path, target: Path) -> tuple[int, str]:

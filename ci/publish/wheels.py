@@ -161,9 +161,7 @@ def _verified(common: Common, source: Store, key: str, promised: frozenset[str])
 
 
 def _moved(record: Record, source: Source, after: RunOutputs) -> Record:
-    """Rename the keys of a record's files; where the run's folder is the same, the record stays as it is."""
-    if source.outputs.prefix == after.prefix:
-        return record
+    """Rename the keys of a record's files, which lie in a folder of another run or in the same."""
     files = tuple(one.model_copy(update={"key": source.key_in(after, one.key)}) for one in record.files)
     return record.model_copy(update={"files": files})
 
