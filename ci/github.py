@@ -242,9 +242,8 @@ class GitHub:
             try:
                 status, limits, data = respond(url, seconds=_SECONDS, **headers)
             except (OSError, HTTPException) as problem:
-                wait, why = 2.0**attempt, f"cannot be reached: {getattr(problem, 'reason', problem)}"
-                if attempt == _TRIES:
-                    raise ServiceError(f"{self.address} {why}.", hint="Try again later.") from problem
+                reason = getattr(problem, "reason", problem)
+                wait, why = 2.0**attempt, f"cannot be reached at {self.address}: {reason}"
             else:
                 wait, why = pause(status, limits, data, attempt, self.clock())
                 if wait < 0:

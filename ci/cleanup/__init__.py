@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from email import message_from_bytes
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
@@ -18,6 +17,7 @@ from ci.promote import documents
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
 from core.http import links
+from core.packages import requirements_in
 from core.run import RUN_ID
 from core.stores import Stored
 from core.wheel import parse_name
@@ -40,8 +40,8 @@ class Unit:
 
     name: str
     series: str
-    objects: tuple[Stored, ...]
-    modified: float
+    objects: tuple[Stored, ...] = ()
+    modified: float = 0.0
     run_id: str = ""
     folder: str = ""
     project: str = ""
@@ -60,50 +60,32 @@ def is_page(key: str) -> bool:
 
 def units(objects: Sequence[Stored]) -> Sequence[Unit]:
     """Put a bucket's objects together; what is neither a run's nor a staged version's is left out."""
-    runs: dict[tuple[str, str], list[Stored]] = defaultdict(list)
-    versions: dict[tuple[str, str, Version], list[Stored]] = defaultdict(list)
+    files: dict[Unit, list[Stored]] = defaultdict(list)
     for one in objects:
-        if one.key.startswith(STAGING):
-            if (staged := _staged(one.key)) is not None:
-                versions[staged].append(one)
-        elif not one.key.startswith(_NEVER) and (run := _run_of(one.key)) is not None:
-            runs[run].append(one)
-    found = [_run_unit(*run, files) for run, files in runs.items()]
-    found += [_staged_unit(*staged, files) for staged, files in versions.items()]
+        if unit := _staged(one.key) if one.key.startswith(STAGING) else _run_of(one.key):
+            files[unit].append(one)
+    found = []
+    for unit, mine in files.items():
+        # pages may be written again at any time: that makes a run no younger
+        dated = [one.modified for one in mine if not is_page(one.key)] or [one.modified for one in mine]
+        found.append(replace(unit, objects=tuple(mine), modified=max(dated)))
     # of a series the newest first
     return sorted(found, key=lambda one: (one.series, one.version or one.modified, one.name), reverse=True)
 
 
-def _run_of(key: str) -> tuple[str, str] | None:
-    """Return the repository's folder ("" or ``owner-name/``) and the run's."""
+def _run_of(key: str) -> Unit | None:
+    """Return the run that a key is of, below its repository's folder or not; still without objects."""
     first, _, rest = key.partition("/")
     second, slash, _ = rest.partition("/")
     # a repository may be named as a run is (owner-linux): then runs lie below it
-    if slash and _RUN.fullmatch(second):
-        return f"{first}/", second
-    return ("", first) if rest and _RUN.fullmatch(first) else None
+    for external_repo, folder in ((f"{first}/", second if slash else ""), ("", first if rest else "")):
+        if (run := _RUN.fullmatch(folder)) and not key.startswith(_NEVER):
+            series = f"{external_repo}*-{run['platform']}"
+            return Unit(name=f"{external_repo}{folder}", series=series, run_id=run["id"])
+    return None
 
 
-def _run_unit(external_repo: str, folder: str, files: Sequence[Stored]) -> Unit:
-    run_id, _, platform = folder.rpartition("-")
-    # pages may be written again at any time: that makes a run no younger
-    dated = [one.modified for one in files if not is_page(one.key)] or [one.modified for one in files]
-    return Unit(
-        name=f"{external_repo}{folder}",
-        series=f"{external_repo}*-{platform}",
-        objects=tuple(files),
-        modified=max(dated),
-        run_id=run_id,
-    )
-
-
-def _staged_unit(folder: str, project: str, version: Version, files: Sequence[Stored]) -> Unit:
-    series, modified = f"{folder}/{project}", max(one.modified for one in files)
-    unit = Unit(name=f"{series} {version}", series=series, objects=tuple(files), modified=modified)
-    return replace(unit, folder=folder, project=project, version=version)
-
-
-def _staged(key: str) -> tuple[str, str, Version] | None:
+def _staged(key: str) -> Unit | None:
     folder, _, filename = key.rpartition("/")
     if folder.count("/") != 1 or is_page(key):
         return None
@@ -111,7 +93,9 @@ def _staged(key: str) -> tuple[str, str, Version] | None:
         parsed = parse_name(filename.removesuffix(SIDECAR))
     except WheelError:
         return None
-    return folder, parsed.distribution, parsed.version
+    series = f"{folder}/{parsed.distribution}"
+    unit = Unit(name=f"{series} {parsed.version}", series=series, folder=folder)
+    return replace(unit, project=parsed.distribution, version=parsed.version)
 
 
 def listed(page_key: str, page: bytes, *, bucket: str = "", own: bool = True) -> frozenset[str]:
@@ -158,7 +142,7 @@ def required(staying: Iterable[Unit], going: Iterable[Unit], metadata: Mapping[s
 
 
 def _pins(metadata: bytes) -> Iterator[Requirement]:
-    for text in message_from_bytes(metadata).get_all("Requires-Dist", []):
+    for text in requirements_in(metadata):
         try:
             requirement = Requirement(text)
         except InvalidRequirement:

@@ -6,7 +6,6 @@ bytes), `rewrite_set` does it for files here, `rewritten` for those of a store.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import time
@@ -25,7 +24,7 @@ from ci.promote.version_change import Renamed, RocmChange, plan_set
 from core import console, files, parallel
 from core.errors import MissingInputError, StoreError, WheelError
 from core.stores import Store
-from core.wheel import read_metadata
+from core.wheel import distributions, read_metadata
 from core.wheel.editor import edit_sdist, edit_wheel
 from core.wheel.record import Tap, verify_record
 from core.wheel.writer import WrittenFile
@@ -105,13 +104,9 @@ def rewritten(
         for result in results:
             target = _target(found[result.plan.source], result.plan)
             paths[target.key] = path = result.file.path
-            said = {"size": result.file.size, "sha256": result.file.sha256, "metadata_sha256": ""}
-            if path.suffix == ".whl":
-                metadata = read_metadata(path)
-                sidecars[target.key] = metadata.raw
-                digest = hashlib.sha256(metadata.raw).hexdigest()
-                said |= {"requires_python": metadata.requires_python, "metadata_sha256": digest}
-            released.append(target.model_copy(update=said))
+            described = distributions.describe(path, key=target.key, sha256=result.file.sha256)
+            sidecars[target.key] = described.sidecar or b""
+            released.append(target.model_copy(update=described.record.model_dump(exclude={"license"})))
     return tuple(sorted(released, key=lambda one: one.key)), rewritten_here(paths, sidecars)
 
 
@@ -158,7 +153,7 @@ def rewrite_set(
     The whole set is written and checked before one new file appears in `folder`; the old files
     stay as they are. The same files give the same bytes, so an interrupted call can be repeated.
     """
-    sources = _by_name(paths)
+    sources = {path.name: path for path in paths}
     plans = plan_set(sources, change)
     done = []
     with tempfile.TemporaryDirectory(dir=files.made(folder), prefix=".rewriting.") as scratch:
@@ -174,20 +169,6 @@ def rewrite_set(
             replace(one, file=replace(one.file, path=one.file.path.replace(folder / one.file.path.name)))
             for one in done
         )
-
-
-def _by_name(paths: Sequence[Path]) -> Mapping[str, Path]:
-    found: dict[str, Path] = {}
-    for path in paths:
-        if path.name in found:
-            raise WheelError(
-                f"{path} and {found[path.name]} have one name.",
-                hint="Rewrite the packages of each GPU family on their own.",
-            )
-        if not path.is_file():
-            raise MissingInputError(f"{path} does not exist.")
-        found[path.name] = path
-    return found
 
 
 def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> Rewritten:

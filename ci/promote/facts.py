@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from email import message_from_bytes
 from functools import cached_property, partial
 
 from ci.promote import documents
 from ci.promote.documents import Cell, Document, Lock, StagedFile, StagingRecord
 from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
-from core.errors import MissingInputError, WheelError, nearest
+from core.errors import MissingInputError, nearest
+from core.packages import offers_named, requirements_in
 from core.run import RunOutputs
 from core.stores import Store
-from core.wheel import distributions, parse_name
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
@@ -80,11 +79,14 @@ class _Member:
     record: StagingRecord
     document: Document
     files: tuple[StagedFile, ...]
-    torch_refs: frozenset[str]
     group: RunGroup
 
     def cell(self, python: str = "") -> Cell:
         return Cell(family=self.record.family, platform=self.record.platform, python=python)
+
+    @cached_property
+    def torch_refs(self) -> frozenset[str]:
+        return frozenset(one.torch_ref for one in self.files if one.distribution == "torch")
 
     @cached_property
     def locks(self) -> Mapping[str, Lock | None]:
@@ -106,8 +108,8 @@ def gather(
 ) -> Facts:
     """Gather what there is of a set."""
     records = documents.staging_records(bucket, request.families)
-    found = [(record, document, *_files(record, request)) for record, document in records]
-    if not any(files for _, _, files, _ in found):
+    found = [(record, document, _files(record, request)) for record, document in records]
+    if not any(files for _, _, files in found):
         every = [record for record, _ in documents.staging_records(bucket)]
         held = [one.family for one in every if request.version in _versions([one], request.distribution)]
         there = f"There is one of {', '.join(sorted(held))}." if held else ""
@@ -117,14 +119,8 @@ def gather(
             hint=there or nearest(request.version, _versions(every, request.distribution)),
         )
     members = [
-        _Member(
-            record=record,
-            document=document,
-            files=files,
-            torch_refs=refs,
-            group=_group(record, open_source),
-        )
-        for record, document, files, refs in found
+        _Member(record=record, document=document, files=files, group=_group(record, open_source))
+        for record, document, files in found
         if files and (not request.platforms or record.platform in request.platforms)
     ]
     locked = [(one, lock) for one in members for lock in one.locks.values() if lock]
@@ -144,13 +140,13 @@ def gather(
     )
 
 
-def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile, ...], frozenset[str]]:
-    """Choose what belongs to the set; return also which torch refs it was built from."""
+def _files(record: StagingRecord, request: SetRequest) -> tuple[StagedFile, ...]:
+    """Choose what belongs to the set."""
     if request.distribution != "torch":
         files = (one for one in record.files if is_rocm(one.distribution) and one.version == request.version)
-        return tuple(files), frozenset()
+        return tuple(files)
     heads = [one for one in record.files if (one.distribution, one.version) == ("torch", request.version)]
-    refs = frozenset(one.torch_ref for one in heads)
+    refs = {one.torch_ref for one in heads}
     locks = {ref: lock_of(record.locks, ref) for ref in refs}
     rocm = {lock.rocm_version for lock in locks.values() if lock}
 
@@ -164,7 +160,7 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[tuple[StagedFile
         version = without_edits(file.version)  # edits are said, and not left out
         return not lock or version == lock.promised.get(device_host(name) or name, version)
 
-    return tuple(one for one in record.files if belongs(one)) if heads else (), refs
+    return tuple(one for one in record.files if belongs(one)) if heads else ()
 
 
 def _group(record: StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:
@@ -191,7 +187,7 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
             found=bucket.digest(file.key) if file.key in present else "",
             sidecar=hashlib.sha256(sidecar).hexdigest() if sidecar else "",
             built=member.group.promised.get(file.source_key, frozenset()),
-            requires=tuple(map(str, message_from_bytes(sidecar).get_all("Requires-Dist", ()))),
+            requires=requirements_in(sidecar),
         )
 
     # a file that two runs have staged alike is one, and either run may speak for it
@@ -248,16 +244,9 @@ def _place(cell: Cell) -> tuple[str, str]:
 
 def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
     """List what the release index of a family has already."""
-    found = set()
-    for one in bucket.list(documents.folder(documents.RELEASE, family), recursive=False):
-        name = one.key.rpartition("/")[2]
-        if distributions.is_distribution(name):
-            try:
-                parsed = parse_name(name)
-            except WheelError:
-                continue  # a file that no installer takes satisfies nothing
-            found.add((parsed.distribution, str(parsed.version)))
-    return frozenset(found)
+    listed = bucket.list(documents.folder(documents.RELEASE, family), recursive=False)
+    offers = (offer for one in listed for offer in offers_named(one.key.rpartition("/")[2], url=one.key))
+    return frozenset((offer.distribution, offer.version) for offer in offers)
 
 
 def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[Cell, str]]:

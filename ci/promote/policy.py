@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,9 +24,7 @@ from ci.publish.buckets import buckets, takes_samples
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
 from core.errors import nearest
-from core.families import (
-    FamilyName,  # noqa: TC001 - pydantic reads it
-)
+from core.families import FamilyName  # noqa: TC001 - pydantic reads it
 from core.run import Platform
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
@@ -248,9 +246,7 @@ def _rule(
     if reasons and override is None:
         return None, reasons
     ruling = Ruling(
-        family=cell.family,
-        platform=cell.platform,
-        python=cell.python,
+        **asdict(cell),
         rule="override" if reasons else rule,
         evidence=tuple(evidence[key] for key in sorted(evidence)),
         overridden=tuple(one.message for one in reasons),

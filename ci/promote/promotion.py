@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, ReleaseRecord
@@ -71,25 +70,16 @@ def rewritten_here(paths: Mapping[str, Path], sidecars: Mapping[str, bytes]) -> 
     return put
 
 
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """How a promotion ended."""
-
-    decision: Decision
-    outcome: Literal["promoted", "already"]
-    copied: int = 0
-
-
 def carry_out(
     bucket: Store, decision: Decision, origin: Origin, *, now: Callable[[], str], jobs: int = parallel.JOBS
-) -> Done:
-    """Promote a set."""
+) -> tuple[Decision, int | None]:
+    """Promote a set; return the decision that holds, and how many files were new: None if it held before."""
     before = _maybe(bucket, decision.key)
     if before is not None and not missing(bucket, before):
         # written only where somebody changed them
         _list(bucket, before)
-        _withdraw_intent(bucket, decision)
-        return Done(decision=before, outcome="already")
+        bucket.delete(decision.intent_key)
+        return before, None
     # the same files stand in it, and the grounds that were good when it began
     claimed = before or _first(bucket, decision.intent_key, decision)
     outcomes = parallel.each(lambda one: origin(bucket, one, ""), decision.files, jobs=jobs)
@@ -104,8 +94,8 @@ def carry_out(
     _list(bucket, decision)
     ended = {"files": decision.files, "status": "promoted", "completed": now()}
     held = before or _first(bucket, decision.key, claimed.model_copy(update=ended))
-    _withdraw_intent(bucket, decision)
-    return Done(decision=held, outcome="promoted", copied=sum(outcome != "unchanged" for outcome in outcomes))
+    bucket.delete(decision.intent_key)
+    return held, sum(outcome != "unchanged" for outcome in outcomes)
 
 
 def require_same_targets(bucket: Store, decision: Decision) -> None:
@@ -166,11 +156,6 @@ def _first(bucket: Store, key: str, decision: Decision) -> Decision:
         bucket.put_bytes(key, documents.serialized(decision), if_match="")
     # a server without conditional writes lets a later one win: what is there holds
     return _maybe(bucket, key) or decision
-
-
-def _withdraw_intent(bucket: Store, decision: Decision) -> None:
-    if bucket.find(decision.intent_key) is not None:
-        bucket.delete(decision.intent_key)
 
 
 def _list(bucket: Store, decision: Decision) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from ci.promote import documents
 from ci.promote.documents import Cell, Document, Evidence, Lock, StagedFile, StagingRecord, document
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["all", "rocm", "pytorch"]
 _TRIES = 5
-_REFUSED = {
-    False: (
-        "Wheels of the sample are never published",
-        "Rehearse (release type rehearsal), or build another ref.",
-    ),
-    True: ("A rehearsal is of the sample's wheels alone", "Name the release type of these: --release-type."),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +194,7 @@ def _report(record: Record) -> Document | None:
 
 def is_sample(version: str) -> bool:
     """Return whether a wheel is the sample's, by its local version; a rehearsal alone takes such wheels."""
-    try:
-        return "sample" in (Version(version).local or "")
-    except InvalidVersion:
-        return False
+    return "sample" in version.partition("+")[2]
 
 
 def require_samples(store: Store) -> None:
@@ -245,7 +234,11 @@ def chosen_files(
         raise UsageError(f"--packages: {where}, has no {unknown[0]}.", hint=nearest(unknown[0], names))
     files = tuple(found[name] for name in sorted(found) if found[name].distribution in wanted)
     if other := [file.name for file in files if is_sample(file.version) != samples]:
-        said, hint = _REFUSED[samples]
+        said = "Wheels of the sample are never published"
+        hint = "Rehearse (release type rehearsal), or build another ref."
+        if samples:
+            said = "A rehearsal is of the sample's wheels alone"
+            hint = "Name the release type of these: --release-type."
         raise UsageError(f"{said}:\n" + "\n".join(other), hint=hint)
     return files
 

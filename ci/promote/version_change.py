@@ -95,10 +95,6 @@ class RocmChange:
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if versions.parse(self.old).is_sample and not versions.parse(self.new).is_sample:
-            raise UsageError(f"ROCm {self.old} is the sample, which is never published.")
-        if Version(self.old) == Version(self.new):
-            raise UsageError(f"The packages have version {self.old} already.")
         known = _targets() if self.targets else ()
         for one in self.targets:
             if one not in known:

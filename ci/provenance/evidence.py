@@ -39,7 +39,7 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from rocm_packaging.packages.layouts import is_rocm
+from rocm_packaging.packages.layouts import device_host, is_rocm
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -308,9 +308,9 @@ def _would_make(record: Record, file: FileRecord) -> bool:
     """Return whether a stage's success would have made a file like this one."""
     if record.stage == "build_rocm":
         return is_rocm(file.distribution)
-    made = DISTRIBUTIONS.get(record.stage.removeprefix("build_"), "")
-    of_project = file.distribution == made or file.distribution.startswith(f"amd-{made}-device-")
-    return bool(made) and of_project and record.cell.python in {"", python_of(file.name)}
+    made = DISTRIBUTIONS.get(record.stage.removeprefix("build_"))
+    of_project = made in {file.distribution, device_host(file.distribution)}
+    return of_project and record.cell.python in {"", python_of(file.name)}
 
 
 def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:

@@ -112,12 +112,6 @@ class MadeFile:
     build_type: str = ""
     materials: tuple[Material, ...] = ()
 
-    @property
-    def commits(self) -> tuple[str, ...]:
-        """The commits of the sources that it was built from; not the build system's own."""
-        sources = (one for one in self.materials if one.annotations.get("role") == SOURCE)
-        return tuple(one.digest["gitCommit"] for one in sources)
-
 
 class Source(Model):
     """``inputs.source`` of a build: a locked commit, or a developer's tree."""

@@ -15,21 +15,8 @@ from urllib.parse import quote
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from ci.provenance.facts import (
-    PROVENANCE,
-    SBOM,
-    STATEMENT,
-    MadeFile,
-    Material,
-    RunRecords,
-    builder_of,
-    made_files,
-    names,
-    package_url,
-    read_run,
-    statement_path,
-    times,
-)
+from ci.provenance import facts
+from ci.provenance.facts import PROVENANCE, SBOM, STATEMENT, MadeFile, Material, RunRecords
 from core import files, parallel
 from core.errors import ConflictError, DataError, MissingInputError, StoreError, nearest
 from core.run import RunOutputs
@@ -93,15 +80,15 @@ def _definition(made: MadeFile) -> dict[str, Any]:
 
 
 def _details(run: RunRecords, made: MadeFile) -> dict[str, Any]:
-    builder = builder_of(made.by.record)
-    began, ended = times(made.by)
+    builder = facts.builder_of(made.by.record)
+    began, ended = facts.times(made.by)
     record = run.path(made.by.document.key)
     byproducts = [{"name": record, "digest": {"sha256": made.by.document.sha256}}]
     if made.file.metadata_sha256:
         sidecar = f"{run.path(made.file.key)}{SIDECAR}"
         byproducts.append({"name": sidecar, "digest": {"sha256": made.file.metadata_sha256}})
     return {
-        "builder": {"id": builder.get("id") or names().builders["local"]},
+        "builder": {"id": builder.get("id") or facts.names().builders["local"]},
         "metadata": {
             "invocationId": builder.get("invocation") or f"{run.prefix}/{record}@{began}",
             "startedOn": began,
@@ -124,7 +111,7 @@ def sbom(run: RunRecords, made: Sequence[MadeFile]) -> dict[str, Any]:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "timestamp": max(times(one.by)[1] for one in made),
+            "timestamp": max(facts.times(one.by)[1] for one in made),
             "lifecycles": [{"phase": "build"}],
             "tools": {"components": [{"type": "application", "name": _TOOL}]},
             "component": {"type": "application", "bom-ref": "run", "name": run.prefix},
@@ -154,13 +141,13 @@ def _made(run: RunRecords, made: MadeFile) -> dict[str, Any]:
     }
     references = [{"type": "build-meta", "url": quote(run.path(made.by.document.key))}]
     if made.build_type:
-        references.append({"type": "attestation", "url": quote(statement_path(made.group, file.name))})
+        references.append({"type": "attestation", "url": quote(facts.statement_path(made.group, file.name))})
     return {
         "type": "library",
         "bom-ref": run.path(file.key),
         "name": file.distribution,
         "version": file.version,
-        "purl": package_url(file.distribution, file.version, file.name),
+        "purl": facts.package_url(file.distribution, file.version, file.name),
         "hashes": [{"alg": "SHA-256", "content": file.sha256}],
         **({"licenses": [_license(file.license)]} if file.license else {}),
         "externalReferences": references,
@@ -220,11 +207,12 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
         bill = store.find(f"{prefix}/{SBOM}")
         seen |= {bill.key: bill.etag} if bill else {}
         try:
-            return _written(store, outputs, read_run(store, outputs, known, group), group, seen)
+            return _written(store, outputs, facts.read_run(store, outputs, known, group), group, seen)
         except ConflictError:
             continue
     raise StoreError(
-        f"{prefix}/{SBOM} in {store.url} was written by others {_TRIES} times.", hint="Run it again later."
+        f"{prefix}/{SBOM} in {store.url} was written by others {_TRIES} times.",
+        hint="Run it again later.",
     )
 
 
@@ -236,7 +224,7 @@ def _written(
             f"Run {outputs.run_id} has no records of group {group!r} in {store.url}.",
             hint=nearest(group, run.groups),
         )
-    chosen = made_files(run, group)
+    chosen = facts.made_files(run, group)
     built = [one for one in chosen if one.build_type]
     if not built:
         what = "only uploads" if chosen else "no stage that made files"
@@ -244,7 +232,7 @@ def _written(
             f"Run {outputs.run_id} has no record of a build: {what}.",
             hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
         )
-    paths = {statement_path(one.group, one.file.name): one for one in built}
+    paths = {facts.statement_path(one.group, one.file.name): one for one in built}
     documents = {f"{outputs.prefix}/{path}": serialized(statement(run, one)) for path, one in paths.items()}
     bill, problem = _bill(run, group)
 
@@ -277,7 +265,7 @@ def _bill(run: RunRecords, group: str) -> tuple[bytes, str]:
     try:
         if run.unreadable:
             raise run.unreadable[0]
-        return serialized(sbom(run, made_files(run))), ""
+        return serialized(sbom(run, facts.made_files(run))), ""
     except DataError as problem:
         if not group:
             raise

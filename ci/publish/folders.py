@@ -65,60 +65,35 @@ class Digests:
 
     def contents(self, wanted: Sequence[tuple[Path, bool]]) -> list[Content]:
         """Return sizes and digests of files, or of their gzip forms; unknown files are hashed in parallel."""
-        found = [self._remembered(path, packed=packed) for path, packed in wanted]
-        unknown = [number for number, one in enumerate(found) if one is None]
         before = dict(self.known)
-        hashed = each(lambda number: self._hashed(*wanted[number]), unknown, jobs=os.cpu_count() or 1)
+        found = each(lambda one: self._content(*one), wanted, jobs=os.cpu_count() or 1)
         if self.memory is not None and self.known != before:
             files.write_json(self.memory, self.known)
-        fresh = dict(zip(unknown, hashed, strict=True))
-        return [fresh[number] if one is None else one for number, one in enumerate(found)]
+        return found
 
-    def _remembered(self, path: Path, *, packed: bool) -> Content | None:
-        status = path.stat()
-        match self.known.get(_name(path, packed=packed)):
-            case [str(seen), int(size), str(sha256)] if seen == _seen(status):
-                return Content(size, sha256, status.st_mtime_ns)
-        return None
-
-    def _hashed(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
+    def _content(self, path: Path, packed: bool) -> Content:  # noqa: FBT001 - a pair of `contents`
+        name = f"{'gz ' if packed else ''}{os.path.abspath(path)}"  # noqa: PTH100 - a third of the time
         status, now = path.stat(), time.time_ns()
-        size, sha256 = packed_content(path) if packed else (status.st_size, files.sha256(path))
+        seen = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+        match self.known.get(name):
+            case [str(then), int(size), str(sha256)] if then == seen:
+                return Content(size, sha256, status.st_mtime_ns)
+        size, sha256 = pack(path, Path(os.devnull)) if packed else (status.st_size, files.sha256(path))
         if now - status.st_mtime_ns > _SETTLED:
-            self.known[_name(path, packed=packed)] = [_seen(status), size, sha256]
+            self.known[name] = [seen, size, sha256]
         return Content(size, sha256, status.st_mtime_ns)
 
 
-def packed_content(path: Path) -> tuple[int, str]:
-    """Return the size and digest of a file's gzip form without keeping it."""
+def pack(path: Path, target: Path) -> tuple[int, str]:
+    """Write a file's gzip form, the same bytes each time; return its size and digest."""
     from core.archive.zips import HashingStream  # few uploads hold a large log
 
-    with Path(os.devnull).open("wb") as nothing:
-        sink = HashingStream(nothing)
-        _pack(path, cast("BinaryIO", sink))
+    with path.open("rb") as source, target.open("wb") as stream:
+        sink = HashingStream(stream)
+        whole = cast("BinaryIO", sink)
+        with gzip.GzipFile(filename="", fileobj=whole, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
+            shutil.copyfileobj(source, packed, files.CHUNK)
     return sink.size, sink.sha256
-
-
-def _name(path: Path, *, packed: bool) -> str:
-    return f"{'gz ' if packed else ''}{os.path.abspath(path)}"  # noqa: PTH100 - a third of the time
-
-
-def _seen(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-
-
-def pack(path: Path, target: Path) -> None:
-    """Write a file's gzip form: the same bytes each time."""
-    with target.open("wb") as stream:
-        _pack(path, stream)
-
-
-def _pack(path: Path, stream: BinaryIO) -> None:
-    with (
-        path.open("rb") as source,
-        gzip.GzipFile(filename="", fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed,
-    ):
-        shutil.copyfileobj(source, packed, files.CHUNK)
 
 
 def is_temporary(name: str) -> bool:
@@ -128,11 +103,9 @@ def is_temporary(name: str) -> bool:
 
 def walked(folder: Path) -> Sequence[Path]:
     """List a folder's files at every depth, sorted, without links and temporary files."""
-    if not folder.is_dir():
-        raise MissingInputError(f"{folder} is not a folder.", hint="Name an existing one.")
-    found = sorted(_visible(folder))
+    found = sorted(_visible(folder)) if folder.is_dir() else []
     if not found:
-        raise MissingInputError(f"{folder} holds no file to upload.", hint="Name a folder that does.")
+        raise MissingInputError(f"{folder} is not a folder with files to upload.", hint="Name one that is.")
     return found
 
 

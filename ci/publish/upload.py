@@ -177,7 +177,6 @@ def write_record(
     common: Common,
     kind: str,
     artifact_group: str,
-    keys: Sequence[str],
     *,
     named: Sequence[FileRecord] = (),
     objects: Mapping[str, object] | None = None,
@@ -188,7 +187,8 @@ def write_record(
     from core.run.records import Cell, Record
 
     store, outputs = common.open_store(), common.outputs
-    name = hashlib.sha256(chr(10).join(sorted(keys)).encode()).hexdigest()[:16]
+    keys = sorted(objects or (one.key for one in named))
+    name = files.sha256_text("\n".join(keys))[:16]
     record = Record(
         stage=f"{UPLOAD}{kind}{name}",
         run_id=outputs.run_id,
@@ -235,7 +235,7 @@ def upload_tree(common: Common, items: Sequence[Item], kind: str, artifact_group
     sent = put(store, items, listed, known, title=f"{kind} of {artifact_group}")
     if sent.items or any(one.sha256 not in known.get(one.key, ()) for one in items):
         objects = {one.key: {"size": one.size, "sha256": one.sha256} for one in items}
-        write_record(common, f"{kind}-", artifact_group, list(objects), objects=objects)
+        write_record(common, f"{kind}-", artifact_group, objects=objects)
     done(common, prefix, sent)
 
 

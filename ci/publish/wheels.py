@@ -7,21 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci.publish import upload
 from ci.publish.folders import Digests, Item, is_temporary, items_of
-from ci.publish.upload import (
-    UPLOAD,
-    absent,
-    changed,
-    done,
-    listing,
-    put,
-    put_small,
-    recorded,
-    show,
-    upload_artifacts,
-    upload_tree,
-    write_record,
-)
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import each
@@ -66,16 +53,16 @@ def upload_folder(
     keys = [f"{prefix}/{path.name}" for path in paths]
     items = items_of(paths, keys, digests, replace=not outputs.immutable)
     described = each(lambda one: distributions.describe(one.path, key=one.key, sha256=one.sha256), items)
-    listed = listing(store, [prefix, manifests])
-    known = recorded(store, listed, f"{manifests}/{UPLOAD}")
-    sent = put(store, items, listed, known, title=f"wheels of {artifact_group}")
+    listed = upload.listing(store, [prefix, manifests])
+    known = upload.recorded(store, listed, f"{manifests}/{upload.UPLOAD}")
+    sent = upload.put(store, items, listed, known, title=f"wheels of {artifact_group}")
     _put_sidecars(common, described, listed)
     found = [one.record for one in described]
     fresh = [one for one in found if one.sha256 not in known.get(one.key, ())]
     if fresh:
-        write_record(common, "", artifact_group, [one.key for one in fresh], named=fresh)
-    show(found)
-    done(common, prefix, sent)
+        upload.write_record(common, "", artifact_group, named=fresh)
+    upload.show(found)
+    upload.done(common, prefix, sent)
     return found
 
 
@@ -127,40 +114,40 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         raise MissingInputError(
             f"No record of group {artifact_group} names a wheel.", hint="Build something first."
         )
-    paths = {key: _verified(common, source.store, key, known) for key, known in built.items()}
+    found_at = {
+        source.key_in(outputs, key): _verified(common, source.store, key, built[key]) for key in sorted(built)
+    }
+    made = [distributions.describe(path, key=key, sha256=sha256) for key, (path, sha256) in found_at.items()]
     prefix = outputs.python_prefix(artifact_group)
     if source.store.url == store.url:
-        console.done(f"upload: unchanged, {len(paths)} files in {store.url}/{prefix} are as recorded")
-        return [_described(one).record for one in sorted(paths.items())]
-    distributions.require_platform([path.name for path, _ in paths.values()], outputs)
-    moved = {source.key_in(outputs, key): one for key, one in paths.items()}
-    listed = listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
+        console.done(f"upload: unchanged, {len(made)} files in {store.url}/{prefix} are as recorded")
+        return [one.record for one in made]
+    distributions.require_platform([one.record.name for one in made], outputs)
+    listed = upload.listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     ours = [_moved(one, source, outputs) for one in found]
     settled = _first_of_each(store, ours, listed) if outputs.immutable else ours
     promised = records.promised(settled)
-    described = [_described(one) for one in sorted(moved.items()) if one[1][1] in promised.get(one[0], ())]
+    described = [one for one in made if one.record.sha256 in promised.get(one.record.key, ())]
     documents = {outputs.record_key(artifact_group, one.name): one for one in settled}
-    fresh = changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
+    fresh = upload.changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
     items = [
         Item(
-            key=one.record.key,
-            path=moved[one.record.key][0],
-            size=one.record.size,
-            sha256=one.record.sha256,
+            path=found_at[one.record.key][0],
             replace=not outputs.immutable,
             owned=True,
+            **one.record.model_dump(include={"key", "size", "sha256"}),
         )
         for one in described
     ]
     known = records.promised([record for key, record in documents.items() if key not in fresh])
-    sent = put(store, items, listed, known, title=f"wheels of {artifact_group}")
+    sent = upload.put(store, items, listed, known, title=f"wheels of {artifact_group}")
     _put_sidecars(common, described, listed)
     for key in sorted(fresh):
         records.write(store, outputs, artifact_group, documents[key])
     stands = {one.key: one for record in settled for one in record.files}
     held = [one for _, one in sorted((stands | {one.record.key: one.record for one in described}).items())]
-    show(held)
-    done(common, prefix, sent)
+    upload.show(held)
+    upload.done(common, prefix, sent)
     return held
 
 
@@ -173,15 +160,8 @@ def _verified(common: Common, source: Store, key: str, promised: frozenset[str])
     return path, digest
 
 
-def _described(one: tuple[str, tuple[Path, str]]) -> Described:
-    key, (path, sha256) = one
-    return distributions.describe(path, key=key, sha256=sha256)
-
-
 def _moved(record: Record, source: Source, after: RunOutputs) -> Record:
-    """Rename the keys of a record's files; where the run's folder is the same, the record stays as it is."""
-    if source.outputs.prefix == after.prefix:
-        return record
+    """Rename the keys of a record's files, which lie in a folder of another run or in the same."""
     files = tuple(one.model_copy(update={"key": source.key_in(after, one.key)}) for one in record.files)
     return record.model_copy(update={"files": files})
 
@@ -217,7 +197,8 @@ def _first(record: Record, there: Iterable[Record], listed: Mapping[str, Stored]
 
 def _put_sidecars(common: Common, described: Iterable[Described], listed: Mapping[str, Stored]) -> None:
     sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
-    put_small(common.open_store(), absent(sidecars, listed), listed, replace=not common.outputs.immutable)
+    new, replace = upload.absent(sidecars, listed), not common.outputs.immutable
+    upload.put_small(common.open_store(), new, listed, replace=replace)
 
 
 def _upload_manifests(common: Common, source: Source, kinds: Sequence[str], artifact_group: str) -> int:
@@ -240,10 +221,10 @@ def _upload_manifests(common: Common, source: Source, kinds: Sequence[str], arti
             builds.append(key)
     locks, builds = (locks, builds) if "manifests" in kinds else ([], [])
     tests = tests if "tests" in kinds else []
-    listed = listing(store, [f"{outputs.prefix}/manifests"])
+    listed = upload.listing(store, [f"{outputs.prefix}/manifests"])
     for chosen, may_replace in ((locks, not outputs.immutable), ([*builds, *tests], True)):
         documents = {source.key_in(outputs, key): source.store.read(key) for key in chosen}
-        put_small(store, changed(store, documents, listed), listed, replace=may_replace)
+        upload.put_small(store, upload.changed(store, documents, listed), listed, replace=may_replace)
     for key in tests:
         # a success takes the place of the failure before it, as where the stage itself writes both
         failed = source.key_in(outputs, key).removesuffix(".json") + _FAILED
@@ -263,7 +244,7 @@ def _upload_trees(common: Common, source: Source, kind: str, artifact_group: str
         paths = [source.store.fetch(key, common.cache / "fetched") for key in found]
         keys = [source.key_in(common.outputs, key) for key in found]
         items = items_of(paths, keys, digests, replace=True, pack=True, owned=True)
-        upload_tree(common, items, kind, group)
+        upload.upload_tree(common, items, kind, group)
     return len(groups)
 
 
@@ -274,5 +255,5 @@ def _upload_archives(common: Common, source: Source, digests: Digests) -> int:
         if is_archive(one.key)
     ]
     for folder in {path.parent for path in found}:
-        upload_artifacts(common, folder, digests)
+        upload.upload_artifacts(common, folder, digests)
     return len(found)

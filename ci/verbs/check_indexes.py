@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from ci.install.dependencies import mirror
 from ci.promote import documents, promotion
@@ -138,7 +139,6 @@ def folders(store: Store) -> Mapping[str, Callable[[], Indexed]]:
     for area in documents.AREAS:
         families = {one.key.split("/")[1] for one in store.list(f"{area}/")}
         for family in sorted(families):
-            found[documents.folder(area, family)] = lambda area=area, family=family: documents.write_pages(  # type: ignore[misc]
-                store, area, family, expected=()
-            )
+            pages = partial(documents.write_pages, store, area, family, expected=())
+            found[documents.folder(area, family)] = pages
     return found

@@ -13,7 +13,6 @@ import ast
 import importlib.metadata
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from core import console, files
@@ -32,15 +31,6 @@ _OURS = frozenset({"ci", "core"})
 _AVAILABLE = {*sys.stdlib_module_names, "boto3", "botocore", "urllib3", _VENDORED}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bundle:
-    """What the zip holds."""
-
-    files: Mapping[str, Path]
-    modules: tuple[str, ...]
-    vendored: str
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = f"where to write the zip (default: {OUTPUT.as_posix()})"
@@ -52,9 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     found = bundle(common.root)
     output: Path = arguments.output or common.root / OUTPUT
-    what = f"{len(found.modules)} modules and {found.vendored}"
+    what = f"{len(found)} files (with {_VENDORED} {importlib.metadata.version(_VENDORED)})"
     if common.dry_run:
-        console.table(("file",), [(name,) for name in found.files])
+        console.table(("file",), [(name,) for name in found])
         console.done(f"lambda-zip: {what} would be written to {output}")
         return
     sha256 = write(found, output)
@@ -62,18 +52,18 @@ def run(arguments: argparse.Namespace) -> None:
     console.done(f"lambda-zip: {what} are in {output}")
 
 
-def write(found: Bundle, output: Path) -> str:
+def write(found: Mapping[str, Path], output: Path) -> str:
     """Write the zip; return its SHA-256."""
     with files.atomic(output) as stream:
         hashing = HashingStream(stream)
         writer = ZipWriter(hashing)
-        writer.add([Member(name=name, source=path) for name, path in found.files.items()])
+        writer.add([Member(name=name, source=path) for name, path in found.items()])
         writer.finish()
         return hashing.sha256
 
 
-def bundle(root: Path, handler: str = HANDLER) -> Bundle:
-    """Collect the function's files."""
+def bundle(root: Path, handler: str = HANDLER) -> Mapping[str, Path]:
+    """Collect the function's files, by their names in the zip."""
     modules = _closure(root, handler)
     beside = (root / one for one in _DATA if (root / one).is_file())
     found = {path.relative_to(root).as_posix(): path for path in (*modules.values(), *beside)}
@@ -82,11 +72,7 @@ def bundle(root: Path, handler: str = HANDLER) -> Bundle:
         licence = ".dist-info" in file.parts[0] and "licenses" in file.parts
         if licence or (file.parts[0] == _VENDORED and file.suffix == ".py"):
             found[str(file)] = Path(str(vendored.locate_file(file)))
-    return Bundle(
-        files=dict(sorted(found.items())),
-        modules=tuple(sorted(modules)),
-        vendored=f"{_VENDORED} {vendored.version}",
-    )
+    return dict(sorted(found.items()))
 
 
 def _closure(root: Path, handler: str) -> dict[str, Path]:
@@ -129,14 +115,11 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _running(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Walk statements that run at import: not those of functions, nor for type checkers alone."""
-    for node in body:
+def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Walk what runs at import: not the bodies of functions, nor what is for type checkers alone."""
+    for node in nodes:
         yield node
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield from _running(node.orelse)
-        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _running(getattr(node, part, ()))
-            for handler in getattr(node, "handlers", ()):
-                yield from _running(handler.body)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _running(ast.iter_child_nodes(node))

@@ -123,8 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
         scratch = made(common.cache / "promotion" / decision.identity)
         files, origin = rewritten(source, staged, change, scratch, promised(facts, change))
         decision = decision.model_copy(update={"files": files})
-    done = promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs)
-    _show_done(bucket, done)
+    _show_done(bucket, *promotion.carry_out(bucket, decision, origin, now=records.now, jobs=arguments.jobs))
 
 
 def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
@@ -277,14 +276,13 @@ def _show_left_out(decision: Decision) -> None:
         console.say(f"Device code is kept for {', '.join(decision.gpu_targets)}. Left out: {names}.")
 
 
-def _show_done(bucket: Store, done: promotion.Done) -> None:
-    decision = done.decision
-    if done.outcome == "already":
+def _show_done(bucket: Store, decision: Decision, new: int | None) -> None:
+    if new is None:
         by = f"{decision.by} at {decision.completed}"
         console.done(f"promote: {decision.set_name} was already promoted by {by} ({decision.key})")
         return
     _show_left_out(decision)
     console.done(
         f"promote: {len(decision.files)} files of {decision.set_name} are in "
-        f"{bucket.url}/{documents.RELEASE}, {done.copied} of them new; decision {decision.key}"
+        f"{bucket.url}/{documents.RELEASE}, {new} of them new; decision {decision.key}"
     )

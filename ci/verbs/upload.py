@@ -235,18 +235,15 @@ def summarize(
 def _pinned(put: Sequence[FileRecord]) -> str:
     """Pin what most users install: unpinned, an installer takes the highest version it finds anywhere.
 
-    Split packages come with the extras of all targets, as without one the first kernel fails.
+    Split packages come with the device code of all targets, as without any the first kernel fails.
     """
-    from core.families import families
-    from rocm_packaging.packages.layouts import device_target
+    from rocm_packaging.packages.layouts import device_host, device_target
 
     names = [one.distribution for one in put]
     chosen = next((put[names.index(name)] for name in ("torch", "rocm") if name in names), put[0])
-    kind = "rocm-sdk-device-" if chosen.distribution == "rocm" else f"amd-{chosen.distribution}-device-"
-    held = sorted({device_target(name) for name in names if name.startswith(kind)} & families().keys())
-    libraries = ["libraries"] if chosen.distribution == "rocm" and held else []
-    extras = ",".join([*libraries, *(f"device-{gpu}" for gpu in held)])
-    return f"{chosen.distribution}{f'[{extras}]' if extras else ''}=={chosen.version}"
+    hosts = {device_host(name) or "rocm" for name in names if device_target(name)}
+    extras = "[libraries,device-all]" if chosen.distribution == "rocm" else "[device-all]"
+    return f"{chosen.distribution}{extras if chosen.distribution in hosts else ''}=={chosen.version}"
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:

@@ -75,17 +75,11 @@ def _known(file: FileRecord, by: Recorded, statement: Statement, where: str) -> 
     own = {one.name for one in statement.sources}
     return {
         "file": file.name,
-        "sha256": file.sha256,
-        "size": file.size,
-        "distribution": file.distribution,
-        "version": file.version,
+        **file.model_dump(include={"sha256", "size", "distribution", "version"}),
         "stage": by.record.stage,
         "cell": by.record.cell.model_dump(),
         "run_id": by.record.run_id,
-        "builder": statement.builder,
-        "invocation": statement.invocation,
-        "started": statement.started,
-        "finished": statement.finished,
+        **statement.model_dump(include={"builder", "invocation", "started", "finished"}),
         "record": by.document.key,
         "statement": where,
         "sources": [

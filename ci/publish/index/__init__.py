@@ -25,10 +25,8 @@ import json
 import random
 import re
 import time
-from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from operator import attrgetter, eq
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -64,7 +62,6 @@ STATE = f"{SIMPLE}/index-state.txt"
 _ROOT = f"{SIMPLE}/"
 _PAGE = re.compile(rf"(?:.*/)?(?:{FLAT}|{_ROOT}(?:[a-z0-9-]+/)?(?:index\.(?:html|json))?|{re.escape(STATE)})")
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_KEY, _SEEN = attrgetter("key"), attrgetter("etag", "modified")
 _TRIES = 100
 _LONGEST_PAUSE = 4.0
 
@@ -88,18 +85,9 @@ class Indexed:
 class _Snapshot:
     """What there is: pages by path, what names files, what else lies directly in the folder."""
 
-    pages: Mapping[str, Stored]
+    pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
     documents: Mapping[str, str]
     found: Sequence[Stored]
-
-    def same(self, other: _Snapshot) -> bool:
-        """Whether an index of the one is an index of the other."""
-        return (
-            self.documents == other.documents
-            and len(self.found) == len(other.found)
-            # not by name: no file's bytes are another's, as a wheel holds its own
-            and all(map(eq, map(_SEEN, self.found), map(_SEEN, other.found)))
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +125,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             new = catalog.listed(title)
         except FatalError:
             # perhaps of what was just being changed
-            if not found.same(_snapshot(store, prefix, source)):
+            if found != _snapshot(store, prefix, source):
                 _pause(attempt)
                 continue
             raise
@@ -151,7 +139,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             continue
         # a folder's conditions hold; files that were read had their sidecars written
         settled = todo is None or (is_local(store) and source.names_files)
-        if settled or found.same(_snapshot(store, prefix, source)):
+        if settled or found == _snapshot(store, prefix, source):
             _warn_of_idle(new, f"{store.url}/{key_in(prefix, YANKED)}")
             return Indexed(
                 files=sum(project.count for project in new.projects.values()),
@@ -171,12 +159,6 @@ def _pause(attempt: int) -> None:
     time.sleep(random.uniform(0, longest))  # noqa: S311 - nothing is secret about it
 
 
-def _place(listing: Sequence[Stored], key: str) -> int | None:
-    """Find a key in a listing, which is sorted by them."""
-    place = bisect_left(listing, key, key=_KEY)
-    return place if place < len(listing) and listing[place].key == key else None
-
-
 def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     """List pages, documents and files, in this order.
 
@@ -189,10 +171,7 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     if flat := store.find(flat_key):
         pages[FLAT] = flat
     documents = source.documents()
-    found = list(store.list(prefix, recursive=False))
-    place = _place(found, flat_key)
-    if place is not None:
-        del found[place]
+    found = [stored for stored in store.list(prefix, recursive=False) if stored.key != flat_key]
     return _Snapshot(pages=pages, documents=documents, found=found)
 
 
@@ -209,7 +188,7 @@ def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
 
 def _read_yanked(store: Store, key: str, found: _Snapshot) -> Mapping[str, str]:
     """Read why files are yanked (PEP 592): file name, or ``name==version``, to reason."""
-    if _place(found.found, key) is None:
+    if all(stored.key != key for stored in found.found):
         return {}
     try:
         reasons = json.loads(store.read(key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -128,9 +129,11 @@ class Catalog:
         """Keep promises of files that do not exist yet, or refuse them."""
         missing = self.promises.keys() - new
         present = {seen.partition(" ")[0] for seen in self.files} if missing else set()
-        absent = sorted(filename for filename in missing - present if self.strict or _is_name(filename))
-        for filename in absent:
-            read_name(filename)
+        absent = []
+        for filename in sorted(missing - present):
+            with nullcontext() if self.strict else suppress(WheelError):
+                read_name(filename)
+                absent.append(filename)
         if absent and self.strict:
             more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
             raise StoreError(
@@ -143,20 +146,18 @@ class Catalog:
         """Return what pages say of a new file; None for one that is held back."""
         filename = _filename(stored.key, self.prefix)
         candidates = self.promises.get(filename, ())
+        promise, why = None, "no record names it"
         try:
             read_name(filename)
             promise = self._kept(filename, seen, stored, candidates)
         except (StoreError, WheelError) as problem:
             if self.strict:
                 raise
-            self.held.append(Held(stored=stored, why=problem.message))
-            self.pending |= set(candidates)
-            return None
+            why = problem.message
+        if promise and promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
+            promise, why = None, "its metadata sidecar does not exist yet"
         if promise is None:
-            self.held.append(Held(stored=stored, why="no record names it"))
-            return None
-        if promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
-            self.held.append(Held(stored=stored, why="its metadata sidecar does not exist yet"))
+            self.held.append(Held(stored=stored, why=why))
             self.pending |= set(candidates)
             return None
         return entry_of(promise._replace(key=filename), int(stored.modified), self.yanked)
@@ -216,14 +217,6 @@ def entry_of(promise: Promise, modified: int, yanked: Mapping[str, str]) -> Entr
         metadata_sha256=promise.metadata_sha256,
         yanked=yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None,
     )
-
-
-def _is_name(filename: str) -> bool:
-    try:
-        read_name(filename)
-    except WheelError:
-        return False
-    return True
 
 
 def key_in(prefix: str, path: str) -> str:

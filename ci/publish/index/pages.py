@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
-from itertools import chain, groupby
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -106,25 +106,6 @@ class Entry:
     requires_python: str = ""
     metadata_sha256: str = ""
     yanked: str | None = None
-
-
-def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
-    """Write every page of an index."""
-    pages: dict[str, str] = {}
-    blocks = []
-    ordered = in_order(entries)
-    for name, group in groupby(ordered, key=lambda entry: entry.name):
-        mine = tuple(group)
-        rows = [row(entry) for entry in mine]
-        blocks.append(flat_block(name, str(newest(mine)), _lines(rows).encode()))
-        pages |= project_pages(name, mine, rows)
-    names = [path.split("/")[1] for path in pages if path.endswith(".html")]
-    return {**pages, **root_pages(names), FLAT: flat_page(title, len(ordered), blocks).decode()}
-
-
-def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Sort entries by name, version (PEP 440) and file name."""
-    return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
 
 
 def newest(entries: Sequence[Entry]) -> Version:
@@ -215,7 +196,10 @@ def page_format() -> str:
         metadata_sha256="1" * 64,
         yanked="why",
     )
-    return hashlib.sha256(repr(sorted(render("t", [sample]).items())).encode()).hexdigest()[:12]
+    rows = [row(sample)]
+    flat = flat_page("t", 1, [flat_block("a", "1", _lines(rows).encode())]).decode()
+    pages = {**project_pages("a", [sample], rows), **root_pages(["a"]), FLAT: flat}
+    return hashlib.sha256(repr(sorted(pages.items())).encode()).hexdigest()[:12]
 
 
 def _json_file(entry: Entry) -> str:

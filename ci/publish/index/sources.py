@@ -110,12 +110,12 @@ class Files(Source):
         path = self.store.fetch(stored.key, self.folder)
         if path.suffix != ".whl":
             return _promise_of(stored, files.sha256(path), _sdist_requires_python(path))
-        from core.wheel import read_metadata  # no part of the server
+        from core.wheel.distributions import describe  # no part of the server
 
-        metadata = read_metadata(path)
-        _require_name(path, metadata.name, str(metadata.version), "METADATA")
-        self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata.raw)
-        return _promise_of(stored, files.sha256(path), metadata.requires_python, metadata.raw)
+        described = describe(path, key=stored.key, sha256=files.sha256(path))
+        metadata = described.sidecar or b""
+        self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata)
+        return _promise_of(stored, described.record.sha256, described.record.requires_python, metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,17 +160,15 @@ def _sdist_requires_python(path: Path) -> str:
                     stream = archive.extractfile(member)
                     text = stream.read(_MAX_TEXT) if stream else b""
                     fields = BytesParser().parsebytes(text, headersonly=True)
-                    _require_name(
-                        path, str(fields.get("Name", "")), str(fields.get("Version", "")), "PKG-INFO"
-                    )
+                    _require_name(path, str(fields.get("Name", "")), str(fields.get("Version", "")))
                     return str(fields.get("Requires-Python", ""))
     except (tarfile.TarError, OSError, EOFError) as problem:
         raise WheelError(f"{path.name} is not a gzipped tar archive: {problem}.") from problem
     raise WheelError(f"{path.name} is not an sdist: it holds no PKG-INFO.")
 
 
-def _require_name(path: Path, name: str, version: str, where: str) -> None:
-    """Refuse a file whose metadata contradicts its name."""
+def _require_name(path: Path, name: str, version: str) -> None:
+    """Refuse an sdist whose metadata contradicts its name."""
     expected = read_name(path.name)
     try:
         same = canonicalize_name(name) == expected.name and Version(version) == expected.version
@@ -178,7 +176,7 @@ def _require_name(path: Path, name: str, version: str, where: str) -> None:
         same = False
     if not same:
         raise WheelError(
-            f"{path.name}: {where} says {name} {version}.",
+            f"{path.name}: PKG-INFO says {name} {version}.",
             hint="A file is renamed by rewriting its metadata, not by its name alone.",
         )
 

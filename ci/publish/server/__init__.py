@@ -40,26 +40,22 @@ class EventError(ValueError):
     """A message that names no object of a bucket."""
 
 
-class Change(NamedTuple):
-    """An object that was put or deleted. Which of both does not matter: the bucket is looked at."""
+class Place(NamedTuple):
+    """An object of a bucket, or a folder of wheels in one."""
 
     bucket: str
     key: str
 
 
 class Message(NamedTuple):
-    """What one message says; the whole event, where no queue stands between."""
+    """What one message says; the whole event, where no queue stands between.
+
+    Its objects were put or deleted; which of both does not matter: the bucket is looked at.
+    """
 
     message_id: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Place, ...] = ()
     broken: str = ""
-
-
-class Folder(NamedTuple):
-    """A folder of wheels in a bucket."""
-
-    bucket: str
-    prefix: str
 
 
 def handler(event: Mapping[str, Any], _context: object) -> Mapping[str, Sequence[Mapping[str, str]]]:
@@ -76,7 +72,7 @@ def handle(
     event: Mapping[str, Any], *, open_bucket: Callable[[str], Store], folders: re.Pattern[str]
 ) -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Write the pages of every folder that an event names, each once; return the messages that failed."""
-    senders: dict[Folder, set[str]] = defaultdict(set)
+    senders: dict[Place, set[str]] = defaultdict(set)
     failed: set[str] = set()
     for message in messages(event):
         if message.broken:
@@ -85,7 +81,7 @@ def handle(
         for folder in filter(None, (folder_of(change, folders) for change in message.changes)):
             senders[folder].add(message.message_id)
 
-    def written(folder: Folder) -> Exception | None:
+    def written(folder: Place) -> Exception | None:
         try:
             _write(open_bucket(folder.bucket), folder)
         except Exception as problem:  # noqa: BLE001 - whatever it is, other folders' messages are not to suffer
@@ -102,8 +98,8 @@ def handle(
     return {"batchItemFailures": [{"itemIdentifier": one} for one in sorted(failed)]}
 
 
-def _write(store: Store, folder: Folder) -> None:
-    prefix = folder.prefix
+def _write(store: Store, folder: Place) -> None:
+    prefix = folder.key
     done = write_index(store, prefix, Carried(store=store), title=title_of(prefix), strict=False)
     counts = done.files, len(done.written), len(done.removed)
     _log.info("s3://%s/%s: %d files, %d pages written, %d removed", *folder, *counts)
@@ -111,14 +107,14 @@ def _write(store: Store, folder: Folder) -> None:
         _log.info("%s is not listed: it has no sidecar, or %s", one.stored.key, one.why)
 
 
-def folder_of(change: Change, folders: re.Pattern[str]) -> Folder | None:
+def folder_of(change: Place, folders: re.Pattern[str]) -> Place | None:
     """Return the folder whose pages follow a change; None for what no page lists, such as a page."""
     prefix, _, name = change.key.rpartition("/")
     if is_page(change.key) or not folders.fullmatch(prefix):
         return None
     if name != YANKED and not name.removesuffix(SIDECAR).endswith(FILES):
         return None
-    return Folder(change.bucket, prefix)
+    return Place(change.bucket, prefix)
 
 
 def title_of(prefix: str) -> str:
@@ -154,14 +150,14 @@ def _json(text: object) -> Mapping[str, Any]:
     return value
 
 
-def _changes(event: object) -> Iterator[Change]:
+def _changes(event: object) -> Iterator[Place]:
     match event:
         case {"Event": "s3:TestEvent"}:
             return
         case {"detail": {"bucket": {"name": bucket}, "object": {"key": key}}}:  # EventBridge's
-            yield Change(str(bucket), str(key))
+            yield Place(str(bucket), str(key))
         case {"s3": {"bucket": {"name": bucket}, "object": {"key": key}}}:
-            yield Change(str(bucket), unquote_plus(str(key)))
+            yield Place(str(bucket), unquote_plus(str(key)))
         case {"Message": message} | {"Sns": {"Message": message}}:  # an SNS topic's, through a queue or not
             yield from _changes(_json(message))
         case {"Records": list(records)}:

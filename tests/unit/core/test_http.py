@@ -9,13 +9,14 @@ from urllib.request import Request, urlopen
 import pytest
 from packaging.version import Version
 
-from ci.publish.index.pages import Entry, render
+from ci.publish.index.pages import Entry
 from core.errors import MissingInputError, StoreError
 from core.http import Answer, Link, answering, fetch, links, open_url, served_store
 from core.packages import Offer, sources
 from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
 from tests.folders import Quiet, served
+from tests.unit.ci.publish.index.indexed import render
 
 TORCH = Offer(
     name="torch-2.10.0+rocm7.1.whl", distribution="torch", version="2.10.0+rocm7.1", sha256="a" * 64

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from ci.cleanup import is_page, listed, required, units
-from ci.publish.index.pages import Entry, render
+from ci.publish.index.pages import Entry
 from core.errors import DataError
 from tests.unit.ci.cleanup.test_plan import stored
+from tests.unit.ci.publish.index.indexed import render
 
 SEGMENT = st.sampled_from(
     [

@@ -12,7 +12,7 @@ from ci.promote import edits, version_change
 from ci.promote.candidates import Rewritten, rewrite_set
 from ci.promote.version_change import RocmChange, final_of
 from core.archive import Member
-from core.errors import CheckError, FatalError, MissingInputError, WheelError
+from core.errors import CheckError, WheelError
 from core.files import sha256
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.build.plans.torch import rocm_init_text
@@ -278,15 +278,3 @@ def test_damage_that_record_hides_is_found_in_the_result(tmp_path: Path) -> None
 def test_torch_is_checked_as_a_built_wheel_is(tmp_path: Path) -> None:
     with pytest.raises(CheckError, match="one that works has at least"):
         rewrite_set([torch().write(tmp_path)], tmp_path / "new", CHANGE)
-
-
-def test_sets_that_are_refused(tmp_path: Path) -> None:
-    one, two = core().write(tmp_path / "one"), core().write(tmp_path / "two")
-    refused: list[tuple[list[Path], type[FatalError], str]] = [
-        ([tmp_path / one.name], MissingInputError, "does not exist"),
-        ([one, two], WheelError, "have one name"),
-    ]
-    for files, error, said in refused:
-        with pytest.raises(error, match=said):
-            rewrite_set(files, tmp_path / "new", CHANGE)
-    assert not (tmp_path / "new").exists()

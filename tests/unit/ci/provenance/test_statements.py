@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci.provenance import facts, statements
+from ci.provenance import facts
 from ci.provenance.facts import SBOM, made_files, statement_path
 from ci.provenance.statements import sbom, serialized, statement, write_provenance
 from ci.verbs.provenance import report
@@ -292,7 +292,7 @@ def test_a_second_job_reads_the_records_again(store: DirectoryStore, monkeypatch
             write_provenance(store, outputs)
         return found
 
-    monkeypatch.setattr(statements, "read_run", read_run)
+    monkeypatch.setattr(facts, "read_run", read_run)
     assert write_provenance(store, OUTPUTS).sbom_outcome == "unchanged"
     assert "apex" in {one["name"] for one in json.loads(store.read(BILL))["components"]}
 

@@ -70,7 +70,7 @@ def test_wheels_lie_in_dist_where_there_is_one(tmp_path: Path, make_wheel: Calla
 
 
 def test_a_folder_that_is_none_or_empty_is_an_error(common: Common, tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="holds no file to upload"):
+    with pytest.raises(MissingInputError, match="is not a folder with files"):
         folders.walked(tmp_path)
     with pytest.raises(MissingInputError, match="is not a folder"):
         folders.walked(tmp_path / "none")
@@ -162,7 +162,7 @@ def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
     assert packed == content((tmp_path / "a.gz").read_bytes())
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == path.read_bytes()
     assert found(known, path) == content(path.read_bytes())
-    monkeypatch.setattr(folders, "packed_content", pytest.fail)
+    monkeypatch.setattr(folders, "pack", pytest.fail)
     assert found(known, path, packed=True) == packed
 
 

@@ -346,7 +346,7 @@ def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch
     upload.summarize(OUTPUTS, "g", [wheel_record("torch"), *devices])
     upload.summarize(OUTPUTS, "g", [wheel_record("rocm"), *devices])
     text = (tmp_path / "summary").read_text()
-    for said in ("torch[device-gfx942]==1.0+rocm7.1", "rocm[libraries,device-gfx942]==1.0+rocm7.1"):
+    for said in ("torch[device-all]==1.0+rocm7.1", "rocm[libraries,device-all]==1.0+rocm7.1"):
         assert f"pip install '{said}' --find-links" in text
 
 

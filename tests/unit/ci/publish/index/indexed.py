@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from ci.publish import index as indexing
 from ci.publish.index import Indexed, Records, write_index
+from ci.publish.index.pages import FLAT, Entry, flat_block, flat_page, newest, project_pages, root_pages, row
 from tests.unit.ci.memory_store import MemoryStore
 
 PREFIX, MANIFESTS = "run/python/g", "run/manifests/g"
@@ -15,6 +18,24 @@ def pages(store: MemoryStore) -> dict[str, bytes]:
     """Return every page, by path."""
     found = {key: data for key, data in store.objects.items() if indexing.is_page(key)}
     return {key.removeprefix(f"{PREFIX}/"): data for key, data in found.items()}
+
+
+def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Sort entries by name, version (PEP 440) and file name, as pages do."""
+    return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
+
+
+def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
+    """Write every page of an index."""
+    pages: dict[str, str] = {}
+    blocks = []
+    for name, group in groupby(in_order(entries), key=lambda entry: entry.name):
+        mine = tuple(group)
+        rows = [row(entry) for entry in mine]
+        blocks.append(flat_block(name, str(newest(mine)), "\n".join([*rows, ""]).encode()))
+        pages |= project_pages(name, mine, rows)
+    names = [path.split("/")[1] for path in pages if path.endswith(".html")]
+    return {**pages, **root_pages(names), FLAT: flat_page(title, len(entries), blocks).decode()}
 
 
 def wheel_name(project: str, version: str) -> str:

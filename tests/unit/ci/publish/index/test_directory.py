@@ -100,7 +100,7 @@ def test_metadata_of_another_distribution_is_refused(tmp_path: Path) -> None:
     metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n"
     spec = WheelSpec(distribution="torch", version="2.9.0", tag="py3-none-any", metadata=metadata)
     write_wheel(tmp_path / "wheel", spec, [Member(name="torch.py", source=b"")])
-    refused(tmp_path / "wheel", r"torch-2\.9\.0.* METADATA says torch 2\.10\.0")
+    refused(tmp_path / "wheel", r"torch-2\.9\.0.* in its METADATA that it is torch 2\.10\.0")
     (tmp_path / "sdist").mkdir()
     make_sdist(tmp_path / "sdist", "rocm", "7.1", says="other")
     refused(tmp_path / "sdist", r"rocm-7\.1.* PKG-INFO says other 7\.1")

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from ci.publish.index.pages import Entry, in_order, quoted, read_name, render
+from ci.publish.index.pages import Entry, quoted, read_name
 from core.errors import WheelError
+from tests.unit.ci.publish.index.indexed import in_order, render
 
 NAMES = st.sampled_from(["torch", "torchaudio", "rocm-sdk-libraries-gfx110x-all"])
 VERSIONS = st.builds(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.publish.server import Change, EventError, Message, messages
+from ci.publish.server import EventError, Message, Place, messages
 
 KEY = "17-linux/python/g/torch-2.10.0+rocm7.1 (1)-cp312.whl"
 ENCODED = "17-linux/python/g/torch-2.10.0%2Brocm7.1+%281%29-cp312.whl"
-CHANGE = Change(bucket="b", key=KEY)
+CHANGE = Place(bucket="b", key=KEY)
 
 
 def s3(*keys: str, name: str = "ObjectCreated:Put") -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_every_form_gives_the_key_as_it_is(event: dict[str, Any]) -> None:
 def test_a_queue_gives_each_message_by_itself_whatever_it_wraps() -> None:
     event = sqs(s3(ENCODED, "a"), bridge(KEY), sns(s3(ENCODED)), {"Event": "s3:TestEvent"}, s3(ENCODED))
     assert messages(event) == [
-        Message(message_id="m0", changes=(CHANGE, Change(bucket="b", key="a"))),
+        Message(message_id="m0", changes=(CHANGE, Place(bucket="b", key="a"))),
         Message(message_id="m1", changes=(CHANGE,)),
         Message(message_id="m2", changes=(CHANGE,)),
         Message(message_id="m3"),
@@ -109,5 +109,5 @@ def test_any_key_survives_s3s_own_encoding(key: str) -> None:
         encoded = quote_plus(key)
     except UnicodeEncodeError:  # S3's keys are UTF-8
         return
-    assert messages(sqs(s3(encoded)))[0].changes == (Change(bucket="b", key=key),)
-    assert messages(bridge(key))[0].changes == (Change(bucket="b", key=key),)
+    assert messages(sqs(s3(encoded)))[0].changes == (Place(bucket="b", key=key),)
+    assert messages(bridge(key))[0].changes == (Place(bucket="b", key=key),)

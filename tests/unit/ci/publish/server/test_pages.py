@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ci.publish import server
 from ci.publish.index import is_page, write_index
 from ci.publish.index.sources import Carried
-from ci.publish.server import RUN_FOLDERS, Change, Folder, folder_of, handle, title_of
+from ci.publish.server import RUN_FOLDERS, Place, folder_of, handle, title_of
 from ci.verbs import index
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
@@ -94,8 +94,8 @@ def page_texts(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
     ],
 )
 def test_pages_follow_distributions_and_nothing_else(key: str, prefix: str | None) -> None:
-    expected = None if prefix is None else Folder(bucket="b", prefix=prefix)
-    assert folder_of(Change(bucket="b", key=key), FOLDERS) == expected
+    expected = None if prefix is None else Place(bucket="b", key=prefix)
+    assert folder_of(Place(bucket="b", key=key), FOLDERS) == expected
 
 
 def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: Path) -> None:
@@ -232,6 +232,6 @@ def test_one_folder_of_a_thousand_messages_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, written = DirectoryStore(tmp_path), []
-    monkeypatch.setattr(server, "_write", lambda _store, folder: written.append(folder.prefix))
+    monkeypatch.setattr(server, "_write", lambda _store, folder: written.append(folder.key))
     told(store, *[f"{PREFIX}/rocm-{number}.tar.gz" for number in range(1000)])
     assert written == [PREFIX]

@@ -8,7 +8,7 @@ import yaml  # type: ignore[import-untyped]
 from ci.cleanup.plan import retention
 from ci.promote import documents
 from ci.publish.buckets import buckets
-from ci.publish.server import RUN_FOLDERS, Change, folder_of
+from ci.publish.server import RUN_FOLDERS, Place, folder_of
 from core.cli.options import ROOT
 from core.run import RunOutputs
 from pytorch_build.build.cache import cache_rules
@@ -237,7 +237,7 @@ def test_the_rule_passes_on_what_the_function_follows_and_nothing_of_a_release(t
     names = (WHEEL, f"{WHEEL}.metadata", "rocm-7.1.0.tar.gz", "yanked.json")
     for name in (*names, "index.html", "simple/torch/index.json", "simple/index-state.txt"):
         key = f"{GROUP}/{name}"
-        assert key.endswith(suffixes) == (folder_of(Change(bucket="b", key=key), folders) is not None)
+        assert key.endswith(suffixes) == (folder_of(Place(bucket="b", key=key), folders) is not None)
 
 
 def test_no_alias_of_yaml_is_in_it_as_cloudformation_reads_none() -> None:
