@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from core import console
-from core.errors import FatalError, InterruptedStageError, ProcessError
+from core import console, files
+from core.errors import InterruptedStageError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,7 +115,9 @@ def run(
             returncode, tail = _tee(process, log, step, said)
         else:
             with console.covered():
-                returncode, tail = _wait(_start(words, cwd, env)), ""
+                process, tail = _start(words, cwd, env), ""
+                with _attended(process):
+                    returncode = process.wait()
         if returncode != 0:
             ended = f"{_name(words)} ended with {status(returncode)}."
             problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
@@ -141,13 +143,10 @@ def capture(
     source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
     process = _start(words, cwd, env, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        out, err = process.communicate(stdin, timeout)
+        with _attended(process):
+            out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
-        _stop(process)
         raise ProcessError(f"{_name(words)} did not end within {timeout:.0f} s.", hint=hint) from None
-    except KeyboardInterrupt:
-        _stop(process)
-        raise InterruptedStageError(f"{_name(words)} was interrupted.") from None
     if check and process.returncode != 0:
         last = "\n".join((err or out).strip().splitlines()[-_TAIL_LINES:])
         raise ProcessError(
@@ -246,18 +245,23 @@ def _start(
         ) from problem
 
 
-def _wait(process: subprocess.Popen[str]) -> int:
+@contextmanager
+def _attended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Stop a child where what waits for it fails, or is interrupted."""
     try:
-        return process.wait()
-    except KeyboardInterrupt:
+        yield
+    except BaseException as problem:
         _stop(process)
-        raise InterruptedStageError(_INTERRUPTED) from None
+        if isinstance(problem, KeyboardInterrupt):
+            raise InterruptedStageError(_INTERRUPTED) from None
+        raise
 
 
 def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tuple[int, str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     try:
-        with cast("IO[str]", process.stdout) as lines, log.open("a", encoding="utf-8") as stream:
+        lines = cast("IO[str]", process.stdout)
+        with _attended(process), lines, log.open("a", encoding="utf-8") as stream:
             stream.write(f"{console.mask(said)}\n")
             for line in lines:
                 stream.write(line)
@@ -265,16 +269,9 @@ def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tu
                 step.hear(tail[-1])
                 if console.echoes():
                     console.say(tail[-1])
-    except KeyboardInterrupt:
-        _stop(process)
-        raise InterruptedStageError(_INTERRUPTED) from None
+            return process.wait(), "\n".join(tail)
     except OSError as problem:
-        _stop(process)
-        raise FatalError(
-            f"{log} could not be written: {problem.strerror or problem}.",
-            hint="Free space or change the folder.",
-        ) from problem
-    return _wait(process), "\n".join(tail)
+        raise files.unwritten(log, problem) from problem
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
