@@ -18,14 +18,14 @@ from http.client import HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from threading import Thread
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from core import console, files
 from core.errors import FatalError, ServiceError
 from core.parallel import transfer
-from core.stores import Stored, headers_for
+from core.stores import Store, Stored, headers_for
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -226,12 +226,6 @@ def links(page: str) -> Mapping[str, Link]:
     return parser.found
 
 
-class _Readable(Protocol):
-    def find(self, key: str) -> Stored | None: ...
-
-    def open(self, key: str) -> BinaryIO: ...
-
-
 class RemoteFiles:
     """Files by name behind addresses with a password, which this process keeps to itself."""
 
@@ -258,7 +252,7 @@ class RemoteFiles:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, *arguments: Any, store: _Readable, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
+    def __init__(self, *arguments: Any, store: Store | RemoteFiles, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
         self._store, self._pages = store, pages
         super().__init__(*arguments)
 
@@ -300,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served_store(store: _Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
+def served_store(store: Store | RemoteFiles, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
     """Serve a store's keys, with `pages` before its own, to this machine with this process's rights."""
     with answering(partial(_Handler, store=store, pages=pages or {})) as address:
         yield address

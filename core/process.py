@@ -292,14 +292,6 @@ def _name(words: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a process may take: wall-clock seconds, and bytes of output."""
-
-    seconds: float
-    log_bytes: int = 1 << 30
-
-
-@dataclass(frozen=True, kw_only=True)
 class Ended:
     """How a process ended."""
 
@@ -320,10 +312,11 @@ def supervise(
     cwd: Path,
     env: Mapping[str, str],
     log: Path,
-    limits: Limits,
+    seconds: float,
+    log_bytes: int = 1 << 30,
     stalled: Callable[[], str] = str,
 ) -> Ended:
-    """Run a process to its end, or to a limit; its output is added to `log`.
+    """Run a process to its end, or to a limit of time or output; its output is added to `log`.
 
     `stalled` is called again and again: a sentence stops the process, "" lets it run. One that is stopped is
     first sent ``SIGABRT``: Python's faulthandler then writes the stacks of all threads.
@@ -332,7 +325,7 @@ def supervise(
     started = time.monotonic()
     child = start(argv, cwd=cwd, env={**env, _COOKIE: cookie}, output=log)
     try:
-        ended = _watched(child, log, limits, stalled)
+        ended = _watched(child, log, seconds, log_bytes, stalled)
     except KeyboardInterrupt:
         child.signal(signal.SIGINT)
         child.wait(_GRACE_SECONDS)
@@ -344,22 +337,20 @@ def supervise(
     return replace(ended, seconds=time.monotonic() - started)
 
 
-def _watched(child: Child, log: Path, limits: Limits, stalled: Callable[[], str]) -> Ended:
-    end, look = time.monotonic() + limits.seconds, _SHORTEST_LOOK
+def _watched(child: Child, log: Path, seconds: float, log_bytes: int, stalled: Callable[[], str]) -> Ended:
+    end, look = time.monotonic() + seconds, _SHORTEST_LOOK
     begun = log.stat().st_size if log.is_file() else 0
     while True:
         returncode = child.wait(min(look, max(end - time.monotonic(), 0.0)))
         if returncode is not None:
             return Ended(returncode=returncode)
         look = min(look * 1.5, _LONGEST_LOOK)
-        late = f"did not end within {console.duration(limits.seconds)}" if time.monotonic() >= end else ""
+        late = f"did not end within {console.duration(seconds)}" if time.monotonic() >= end else ""
         late = late or stalled()
         if late:
             return Ended(returncode=_stopped(child), stopped=late, late=True)
-        if log.stat().st_size - begun > limits.log_bytes:
-            return Ended(
-                returncode=_stopped(child), stopped=f"wrote more than {console.size(limits.log_bytes)}"
-            )
+        if log.stat().st_size - begun > log_bytes:
+            return Ended(returncode=_stopped(child), stopped=f"wrote more than {console.size(log_bytes)}")
 
 
 def _stopped(child: Child) -> int:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
@@ -274,7 +275,8 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     try:
         with member.content() as data:
             size = len(data)
-            packed = deflate.deflate_compress(data, _level_for(size, level)) if level and data else None
+            own = level - (level == LEVEL and size > BULK)
+            packed = deflate.deflate_compress(data, own) if level and data else None
             kept = bytes(data) if packed is None or len(packed) >= size else packed
             result = Packed(
                 member=member,
@@ -291,10 +293,6 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
         raise
     workers.give(held - min(len(kept), held))
     return result
-
-
-def _level_for(size: int, level: int) -> int:
-    return level - (level == LEVEL and size > BULK)
 
 
 def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None) -> Packed:
@@ -340,6 +338,8 @@ def _packed_file(
             for offset, new in file.edits:
                 spool.seek(offset)
                 spool.write(new)
+            spool.truncate(size)
+        spool.seek(0)
     except BaseException:
         spool.close()
         for future in waiting:
@@ -350,7 +350,7 @@ def _packed_file(
         member=member,
         method=DEFLATED if smaller else STORED,
         packed_size=packed_size,
-        pieces=lambda: _read_back(spool, packed_size),
+        pieces=lambda: iter(partial(spool.read, _COPIED), b""),
         crc=crc,
         size=size,
         sha256=digest.digest(),
@@ -363,14 +363,6 @@ def _deflated(data: bytes, workers: Workers, level: int, *, last: bool) -> bytes
         return deflate_chunk(data, level, last=last) if level else b""
     finally:
         workers.give(CHUNK)
-
-
-def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
-    spool.seek(0)
-    while size:
-        piece = spool.read(min(_COPIED, size))
-        size -= len(piece)
-        yield piece
 
 
 def deflate_chunk(data: bytes, level: int, *, last: bool) -> bytes:

@@ -275,7 +275,7 @@ class S3Store:
                 code = code_of(problem)
                 if code not in _PERHAPS_DONE:
                     raise
-                if self._holds(key, sha256):
+                if (seen := self.find(key)) and self._digest_of(seen) == sha256:
                     return
                 if code in _BUSY and attempt < _TURNS - 1:
                     time.sleep(0.1 * 2**attempt)
@@ -322,10 +322,6 @@ class S3Store:
             return seen.sha256
         with self.stream(seen.key, etag=seen.etag) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
-
-    def _holds(self, key: str, sha256: str) -> bool:
-        seen = self.find(key)
-        return seen is not None and self._digest_of(seen) == sha256
 
     def _broken(self, key: str, sha256: str) -> StoreError:
         return StoreError(

@@ -25,7 +25,7 @@ from core.archive import DEFLATED, LEVEL, Member, Workers, zips
 from core.archive.zips import HashingStream, Span, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
-from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
+from core.wheel import parse_name, parse_wheel_name, read_text_member
 from core.wheel.record import Entry, require_listing
 from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
 
@@ -131,7 +131,7 @@ def assemble_wheel(
 
 def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> EditedFile:
     """Write an sdist again under another version; top folder and file name follow it, modes stay."""
-    name = parse_sdist_name(source.name)
+    name = parse_name(source.name)
     old = _read_sdist(source)
     if _PKG_INFO not in old:
         raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
