@@ -155,16 +155,16 @@ def _chunk(answer: HTTPResponse, url: str) -> bytes:
 
 def remote_file(url: str, *, cert: str = "") -> BinaryIO:
     """Open a file that is read where it is wanted; whole, if its server does not support ranges."""
-    return io.BufferedReader(_RemoteFile(url, cert), _AHEAD)
+    with open_url(url, cert=cert, Range="bytes=0-0") as answer:
+        if answer.status != _PARTIAL_CONTENT:
+            return io.BytesIO(answer.read())
+        said = str(answer.headers.get("Content-Range", "")).rpartition("/")[2]
+    return io.BufferedReader(_RemoteFile(url, cert, int(said)), _AHEAD)
 
 
 class _RemoteFile(io.RawIOBase):
-    def __init__(self, url: str, cert: str) -> None:
-        self._url, self._cert, self._at = url, cert, 0
-        with open_url(url, cert=cert, Range="bytes=0-0") as answer:
-            self._whole = None if answer.status == _PARTIAL_CONTENT else bytes(answer.read())
-            said = str(answer.headers.get("Content-Range", "")).rpartition("/")[2]
-            self._size = len(self._whole) if self._whole is not None else int(said)
+    def __init__(self, url: str, cert: str, size: int) -> None:
+        self._url, self._cert, self._size, self._at = url, cert, size, 0
 
     def seekable(self) -> bool:
         return True
@@ -180,11 +180,8 @@ class _RemoteFile(io.RawIOBase):
         end = min(self._at + len(buffer), self._size)
         if end <= self._at:
             return 0
-        if self._whole is not None:
-            data = self._whole[self._at : end]
-        else:
-            with open_url(self._url, cert=self._cert, Range=f"bytes={self._at}-{end - 1}") as answer:
-                data = bytes(answer.read())
+        with open_url(self._url, cert=self._cert, Range=f"bytes={self._at}-{end - 1}") as answer:
+            data = bytes(answer.read())
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from core import console, files
-from core.errors import InterruptedStageError, ProcessError
+from core.errors import ProcessError, fatal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,6 @@ _COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
 # of the stage that is at work
 _LOG: ContextVar[Path | None] = ContextVar("log", default=None)
-_INTERRUPTED = "Interrupted; run the same command again to go on."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +166,6 @@ class Child:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    @property
-    def pid(self) -> int:
-        """Its id, which is the group's."""
-        return self._process.pid
-
     def wait(self, seconds: float) -> int | None:
         """Wait for its end; return its exit status, or None where it still runs after `seconds`."""
         try:
@@ -183,7 +177,7 @@ class Child:
         """Send a signal to every process of the group that is left."""
         if os.name == "posix":
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+                os.killpg(self._process.pid, number)
         elif self._process.poll() is None:
             self._process.terminate()
 
@@ -253,7 +247,7 @@ def _attended(process: subprocess.Popen[str]) -> Iterator[None]:
     except BaseException as problem:
         _stop(process)
         if isinstance(problem, KeyboardInterrupt):
-            raise InterruptedStageError(_INTERRUPTED) from None
+            raise fatal(problem) from None
         raise
 
 
@@ -326,10 +320,10 @@ def supervise(
     child = start(argv, cwd=cwd, env={**env, _COOKIE: cookie}, output=log)
     try:
         ended = _watched(child, log, seconds, log_bytes, stalled)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as problem:
         child.signal(signal.SIGINT)
         child.wait(_GRACE_SECONDS)
-        raise InterruptedStageError(_INTERRUPTED) from None
+        raise fatal(problem) from None
     finally:
         # what its group still holds, and what left the group
         child.kill()

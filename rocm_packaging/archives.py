@@ -111,7 +111,7 @@ def extract(
     *,
     sha256: str,
     policy: Policy | None = None,
-    on_bytes: Callable[[int], object] | None = None,
+    on_bytes: Callable[[int], object] = int,
 ) -> Path:
     """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
 

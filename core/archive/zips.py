@@ -209,10 +209,6 @@ class MemberStream(io.RawIOBase, BinaryIO):
         """Return True."""
         return True
 
-    def tell(self) -> int:
-        """Return the place of the next read."""
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Choose the place of the next read."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.file_size}[whence]
