@@ -253,19 +253,16 @@ def _attended(process: subprocess.Popen[str]) -> Iterator[None]:
 
 def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tuple[int, str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    try:
-        lines = cast("IO[str]", process.stdout)
-        with _attended(process), lines, log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{console.mask(said)}\n")
-            for line in lines:
-                stream.write(line)
-                tail.append(line.rstrip("\n"))
-                step.hear(tail[-1])
-                if console.echoes():
-                    console.say(tail[-1])
-            return process.wait(), "\n".join(tail)
-    except OSError as problem:
-        raise files.unwritten(log, problem) from problem
+    lines = cast("IO[str]", process.stdout)
+    with files.writing(log), _attended(process), lines, log.open("a", encoding="utf-8") as stream:
+        stream.write(f"{console.mask(said)}\n")
+        for line in lines:
+            stream.write(line)
+            tail.append(line.rstrip("\n"))
+            step.hear(tail[-1])
+            if console.echoes():
+                console.say(tail[-1])
+        return process.wait(), "\n".join(tail)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
