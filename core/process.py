@@ -168,10 +168,9 @@ class Child:
 
     def wait(self, seconds: float) -> int | None:
         """Wait for its end; return its exit status, or None where it still runs after `seconds`."""
-        try:
+        with suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(seconds, 0.0))
-        except subprocess.TimeoutExpired:
-            return None
+        return None
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the group that is left."""

@@ -15,6 +15,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -98,10 +99,9 @@ def parse_sidecar(text: str, *, where: str) -> str:
 
 def extracted_digest(folder: Path) -> str:
     """Return the digest of the archive that an artifact's folder came from; "" where it came from none."""
-    try:
+    with suppress(OSError, UnicodeDecodeError):
         return (folder / MARKER).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return ""
 
 
 def extract(

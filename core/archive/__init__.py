@@ -93,10 +93,8 @@ class Member:
                 return len(self.source)
             case Made():
                 return self.source.size
-        try:
+        with self.reading():
             return (self.source.path if isinstance(self.source, Edited) else self.source).stat().st_size
-        except OSError as problem:
-            raise self.unreadable(problem) from problem
 
     @contextmanager
     def file(self) -> Iterator[Edited]:
@@ -119,31 +117,31 @@ class Member:
         if isinstance(self.source, bytes):
             yield self.source
             return
-        try:
-            with self.file() as file, file.path.open("rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                data: bytearray | mmap.mmap
-                if file.tail or size < _MAPPED:
-                    data = bytearray(size + len(file.tail))
-                    with memoryview(data) as view:
-                        stream.readinto(view[:size])
-                        view[size:] = file.tail
-                else:
-                    access = mmap.ACCESS_COPY if file.edits else mmap.ACCESS_READ
-                    data = mmap.mmap(stream.fileno(), 0, access=access)
-                for offset, new in file.edits:
-                    data[offset : offset + len(new)] = new
-                yield data
-                if isinstance(data, mmap.mmap):
-                    data.close()
-        except OSError as problem:
-            raise self.unreadable(problem) from problem
+        with self.reading(), self.file() as file, file.path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            data: bytearray | mmap.mmap
+            if file.tail or size < _MAPPED:
+                data = bytearray(size + len(file.tail))
+                with memoryview(data) as view:
+                    stream.readinto(view[:size])
+                    view[size:] = file.tail
+            else:
+                access = mmap.ACCESS_COPY if file.edits else mmap.ACCESS_READ
+                data = mmap.mmap(stream.fileno(), 0, access=access)
+            for offset, new in file.edits:
+                data[offset : offset + len(new)] = new
+            yield data
+            if isinstance(data, mmap.mmap):
+                data.close()
 
-    def unreadable(self, problem: OSError) -> MissingInputError:
-        """Return the error for a source that cannot be read."""
-        return MissingInputError(
-            f"{self.name} could not be read from {problem.filename}: {problem.strerror}."
-        )
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Name the member in the error, where its source cannot be read."""
+        try:
+            yield
+        except OSError as problem:
+            said = f"{self.name} could not be read from {problem.filename}: {problem.strerror}."
+            raise MissingInputError(said) from problem
 
 
 Sized = tuple[Member, int]
@@ -299,11 +297,8 @@ def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None
     """Deflate one large member on all threads, into a scratch file."""
     if isinstance(member.source, bytes):
         raise FatalError(f"{member.name} has {len(member.source)} bytes in memory; put them into a file.")
-    try:
-        with member.file() as file, file.path.open("rb") as source:
-            return _packed_file(member, file, source, workers, level, scratch)
-    except OSError as problem:
-        raise member.unreadable(problem) from problem
+    with member.reading(), member.file() as file, file.path.open("rb") as source:
+        return _packed_file(member, file, source, workers, level, scratch)
 
 
 def _packed_file(

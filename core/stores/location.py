@@ -111,8 +111,7 @@ class DryRunStore:
         """Fetch an object."""
         content = self._content(key)
         if isinstance(content, bytes):
-            path = folder / PurePosixPath(key).name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = files.made(folder) / PurePosixPath(key).name
             path.write_bytes(content)
             return path
         return content or self.store.fetch(key, folder)
