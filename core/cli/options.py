@@ -123,10 +123,7 @@ class Common:
 
 
 class Once(argparse.Action):
-    """An option that may be repeated but not contradicted: posargs cannot change a matrix cell.
-
-    Which of them were given is said by `given`.
-    """
+    """An option that may be repeated but not contradicted: posargs cannot change a cell; `given` has it."""
 
     def __call__(
         self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
