@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re  # noqa: TC003 - pydantic reads it
-import textwrap
 from collections import deque
-from itertools import takewhile
+from functools import partial
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from core import console
 from core.data import Model, data_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _ROOT = Path(__file__).parents[1]
 _ABOVE, _BELOW = 2, 3
@@ -49,11 +49,6 @@ class Cause(Model):
     def masked(self) -> Cause:
         """Take credentials out, for a record."""
         return Cause.model_validate_json(console.mask(self.model_dump_json()))
-
-    @property
-    def excerpt(self) -> str:
-        """The lines around it, indented."""
-        return textwrap.indent("\n".join(self.around), "  | ", predicate=lambda _: True)
 
 
 class _Row(Model):
@@ -128,16 +123,10 @@ def first(lines: Iterable[str]) -> Cause | None:
 
 def in_log(log: Path, *, start: int = 0, folder: Path, end: str = "") -> Cause | None:
     """Find the first error that a process wrote into a log, after `start` bytes; `end` is how it ended."""
-    found = first(_lines(log, start, end))
-    return found and found.model_copy(update={"file": _placed(found.file, folder)})
-
-
-def _lines(log: Path, start: int, end: str) -> Iterator[str]:
     with log.open(encoding="utf-8", errors="replace") as stream:
         stream.seek(start)
-        while line := stream.readline(_READ):
-            yield line
-    yield end
+        found = first(chain(iter(partial(stream.readline, _READ), ""), [end]))
+    return found and found.model_copy(update={"file": _placed(found.file, folder)})
 
 
 def _placed(file: str, folder: Path) -> str:

@@ -20,33 +20,35 @@ CHUNK = 1 << 20
 
 
 @contextmanager
-def _half(target: Path, within: Path | None) -> Iterator[Path]:
+def half(target: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
-    try:
+    with writing(target):
         made(target.parent)
         with tempfile.TemporaryDirectory(".part", ".half.", within or target.parent) as folder:
-            half = Path(folder) / "half"
-            yield half
-            half.replace(target)
+            part = Path(folder) / "half"
+            yield part
+            part.replace(target)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file in the error, where the disk or its rights refuse what is written within."""
+    try:
+        yield
     except OSError as problem:
-        raise unwritten(target, problem) from problem
-
-
-def unwritten(path: Path, problem: OSError) -> MachineError:
-    """Return the error of a file that the disk or its rights refuse."""
-    return MachineError(
-        f"{path} could not be written: {problem.strerror or problem}.",
-        hint="Free space or change the folder.",
-    )
+        raise MachineError(
+            f"{path} could not be written: {problem.strerror or problem}.",
+            hint="Free space or change the folder.",
+        ) from problem
 
 
 @contextmanager
 def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
     """Write a file that appears under its name only when it is complete."""
-    with _half(path, within) as half:
-        with half.open("wb") as stream:
+    with half(path, within=within) as part:
+        with part.open("wb") as stream:
             yield stream
-        half.chmod(0o644)
+        part.chmod(0o644)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -87,17 +89,17 @@ def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> N
 
     An existing target is replaced atomically. Both names are one file: neither may be written to.
     """
-    with _half(target, within) as half:
+    with half(target, within=within) as part:
         try:
-            os.link(source, half)
+            os.link(source, part)
         except OSError:
-            shutil.copyfile(source, half)
+            shutil.copyfile(source, part)
 
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file to or from a folder of the user's, who may write to it later; replaces what is there."""
-    with _half(target, None) as half:
-        shutil.copyfile(source, half)
+    with half(target) as part:
+        shutil.copyfile(source, part)
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from http.client import HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from threading import Thread
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from core import console, files
 from core.errors import FatalError, ServiceError
 from core.parallel import transfer
-from core.stores import Stored, headers_for
+from core.stores import Store, Stored, headers_for
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -155,16 +155,16 @@ def _chunk(answer: HTTPResponse, url: str) -> bytes:
 
 def remote_file(url: str, *, cert: str = "") -> BinaryIO:
     """Open a file that is read where it is wanted; whole, if its server does not support ranges."""
-    return io.BufferedReader(_RemoteFile(url, cert), _AHEAD)
+    with open_url(url, cert=cert, Range="bytes=0-0") as answer:
+        if answer.status != _PARTIAL_CONTENT:
+            return io.BytesIO(answer.read())
+        said = str(answer.headers.get("Content-Range", "")).rpartition("/")[2]
+    return io.BufferedReader(_RemoteFile(url, cert, int(said)), _AHEAD)
 
 
 class _RemoteFile(io.RawIOBase):
-    def __init__(self, url: str, cert: str) -> None:
-        self._url, self._cert, self._at = url, cert, 0
-        with open_url(url, cert=cert, Range="bytes=0-0") as answer:
-            self._whole = None if answer.status == _PARTIAL_CONTENT else bytes(answer.read())
-            said = str(answer.headers.get("Content-Range", "")).rpartition("/")[2]
-            self._size = len(self._whole) if self._whole is not None else int(said)
+    def __init__(self, url: str, cert: str, size: int) -> None:
+        self._url, self._cert, self._size, self._at = url, cert, size, 0
 
     def seekable(self) -> bool:
         return True
@@ -180,11 +180,8 @@ class _RemoteFile(io.RawIOBase):
         end = min(self._at + len(buffer), self._size)
         if end <= self._at:
             return 0
-        if self._whole is not None:
-            data = self._whole[self._at : end]
-        else:
-            with open_url(self._url, cert=self._cert, Range=f"bytes={self._at}-{end - 1}") as answer:
-                data = bytes(answer.read())
+        with open_url(self._url, cert=self._cert, Range=f"bytes={self._at}-{end - 1}") as answer:
+            data = bytes(answer.read())
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
@@ -226,12 +223,6 @@ def links(page: str) -> Mapping[str, Link]:
     return parser.found
 
 
-class _Readable(Protocol):
-    def find(self, key: str) -> Stored | None: ...
-
-    def open(self, key: str) -> BinaryIO: ...
-
-
 class RemoteFiles:
     """Files by name behind addresses with a password, which this process keeps to itself."""
 
@@ -258,7 +249,7 @@ class RemoteFiles:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, *arguments: Any, store: _Readable, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
+    def __init__(self, *arguments: Any, store: Store | RemoteFiles, pages: Mapping[str, bytes]) -> None:  # noqa: ANN401 - the base class's
         self._store, self._pages = store, pages
         super().__init__(*arguments)
 
@@ -300,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served_store(store: _Readable, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
+def served_store(store: Store | RemoteFiles, pages: Mapping[str, bytes] | None = None) -> Iterator[str]:
     """Serve a store's keys, with `pages` before its own, to this machine with this process's rights."""
     with answering(partial(_Handler, store=store, pages=pages or {})) as address:
         yield address

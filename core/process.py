@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from core import console
-from core.errors import FatalError, InterruptedStageError, ProcessError
+from core import console, files
+from core.errors import ProcessError, fatal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,6 @@ _COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
 # of the stage that is at work
 _LOG: ContextVar[Path | None] = ContextVar("log", default=None)
-_INTERRUPTED = "Interrupted; run the same command again to go on."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,9 @@ def run(
             returncode, tail = _tee(process, log, step, said)
         else:
             with console.covered():
-                returncode, tail = _wait(_start(words, cwd, env)), ""
+                process, tail = _start(words, cwd, env), ""
+                with _attended(process):
+                    returncode = process.wait()
         if returncode != 0:
             ended = f"{_name(words)} ended with {status(returncode)}."
             problem = ProcessError(ended, hint=hint, returncode=returncode, output=tail)
@@ -141,13 +142,10 @@ def capture(
     source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
     process = _start(words, cwd, env, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        out, err = process.communicate(stdin, timeout)
+        with _attended(process):
+            out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
-        _stop(process)
         raise ProcessError(f"{_name(words)} did not end within {timeout:.0f} s.", hint=hint) from None
-    except KeyboardInterrupt:
-        _stop(process)
-        raise InterruptedStageError(f"{_name(words)} was interrupted.") from None
     if check and process.returncode != 0:
         last = "\n".join((err or out).strip().splitlines()[-_TAIL_LINES:])
         raise ProcessError(
@@ -168,23 +166,17 @@ class Child:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    @property
-    def pid(self) -> int:
-        """Its id, which is the group's."""
-        return self._process.pid
-
     def wait(self, seconds: float) -> int | None:
         """Wait for its end; return its exit status, or None where it still runs after `seconds`."""
-        try:
+        with suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(seconds, 0.0))
-        except subprocess.TimeoutExpired:
-            return None
+        return None
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the group that is left."""
         if os.name == "posix":
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+                os.killpg(self._process.pid, number)
         elif self._process.poll() is None:
             self._process.terminate()
 
@@ -246,35 +238,30 @@ def _start(
         ) from problem
 
 
-def _wait(process: subprocess.Popen[str]) -> int:
+@contextmanager
+def _attended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Stop a child where what waits for it fails, or is interrupted."""
     try:
-        return process.wait()
-    except KeyboardInterrupt:
+        yield
+    except BaseException as problem:
         _stop(process)
-        raise InterruptedStageError(_INTERRUPTED) from None
+        if isinstance(problem, KeyboardInterrupt):
+            raise fatal(problem) from None
+        raise
 
 
 def _tee(process: subprocess.Popen[str], log: Path, step: Step, said: str) -> tuple[int, str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    try:
-        with cast("IO[str]", process.stdout) as lines, log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{console.mask(said)}\n")
-            for line in lines:
-                stream.write(line)
-                tail.append(line.rstrip("\n"))
-                step.hear(tail[-1])
-                if console.echoes():
-                    console.say(tail[-1])
-    except KeyboardInterrupt:
-        _stop(process)
-        raise InterruptedStageError(_INTERRUPTED) from None
-    except OSError as problem:
-        _stop(process)
-        raise FatalError(
-            f"{log} could not be written: {problem.strerror or problem}.",
-            hint="Free space or change the folder.",
-        ) from problem
-    return _wait(process), "\n".join(tail)
+    lines = cast("IO[str]", process.stdout)
+    with files.writing(log), _attended(process), lines, log.open("a", encoding="utf-8") as stream:
+        stream.write(f"{console.mask(said)}\n")
+        for line in lines:
+            stream.write(line)
+            tail.append(line.rstrip("\n"))
+            step.hear(tail[-1])
+            if console.echoes():
+                console.say(tail[-1])
+        return process.wait(), "\n".join(tail)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
@@ -292,14 +279,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 def _name(words: Sequence[str]) -> str:
     return shlex.join(words[:_SHOWN_WORDS]) + (" …" if len(words) > _SHOWN_WORDS else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a process may take: wall-clock seconds, and bytes of output."""
-
-    seconds: float
-    log_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,10 +302,11 @@ def supervise(
     cwd: Path,
     env: Mapping[str, str],
     log: Path,
-    limits: Limits,
+    seconds: float,
+    log_bytes: int = 1 << 30,
     stalled: Callable[[], str] = str,
 ) -> Ended:
-    """Run a process to its end, or to a limit; its output is added to `log`.
+    """Run a process to its end, or to a limit of time or output; its output is added to `log`.
 
     `stalled` is called again and again: a sentence stops the process, "" lets it run. One that is stopped is
     first sent ``SIGABRT``: Python's faulthandler then writes the stacks of all threads.
@@ -335,11 +315,11 @@ def supervise(
     started = time.monotonic()
     child = start(argv, cwd=cwd, env={**env, _COOKIE: cookie}, output=log)
     try:
-        ended = _watched(child, log, limits, stalled)
-    except KeyboardInterrupt:
+        ended = _watched(child, log, seconds, log_bytes, stalled)
+    except KeyboardInterrupt as problem:
         child.signal(signal.SIGINT)
         child.wait(_GRACE_SECONDS)
-        raise InterruptedStageError(_INTERRUPTED) from None
+        raise fatal(problem) from None
     finally:
         # what its group still holds, and what left the group
         child.kill()
@@ -347,22 +327,20 @@ def supervise(
     return replace(ended, seconds=time.monotonic() - started)
 
 
-def _watched(child: Child, log: Path, limits: Limits, stalled: Callable[[], str]) -> Ended:
-    end, look = time.monotonic() + limits.seconds, _SHORTEST_LOOK
+def _watched(child: Child, log: Path, seconds: float, log_bytes: int, stalled: Callable[[], str]) -> Ended:
+    end, look = time.monotonic() + seconds, _SHORTEST_LOOK
     begun = log.stat().st_size if log.is_file() else 0
     while True:
         returncode = child.wait(min(look, max(end - time.monotonic(), 0.0)))
         if returncode is not None:
             return Ended(returncode=returncode)
         look = min(look * 1.5, _LONGEST_LOOK)
-        late = f"did not end within {console.duration(limits.seconds)}" if time.monotonic() >= end else ""
+        late = f"did not end within {console.duration(seconds)}" if time.monotonic() >= end else ""
         late = late or stalled()
         if late:
             return Ended(returncode=_stopped(child), stopped=late, late=True)
-        if log.stat().st_size - begun > limits.log_bytes:
-            return Ended(
-                returncode=_stopped(child), stopped=f"wrote more than {console.size(limits.log_bytes)}"
-            )
+        if log.stat().st_size - begun > log_bytes:
+            return Ended(returncode=_stopped(child), stopped=f"wrote more than {console.size(log_bytes)}")
 
 
 def _stopped(child: Child) -> int:

@@ -15,6 +15,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -22,7 +23,7 @@ from typing import BinaryIO
 from core.archive.tar import XZ, ZSTD, HashedSource, Member, Policy, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
-from core.files import replaced, unwritten
+from core.files import replaced, writing
 from core.run import Platform, this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
 
@@ -98,10 +99,9 @@ def parse_sidecar(text: str, *, where: str) -> str:
 
 def extracted_digest(folder: Path) -> str:
     """Return the digest of the archive that an artifact's folder came from; "" where it came from none."""
-    try:
+    with suppress(OSError, UnicodeDecodeError):
         return (folder / MARKER).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return ""
 
 
 def extract(
@@ -111,7 +111,7 @@ def extract(
     *,
     sha256: str,
     policy: Policy | None = None,
-    on_bytes: Callable[[int], object] | None = None,
+    on_bytes: Callable[[int], object] = int,
 ) -> Path:
     """Extract an archive as it arrives, hashing the same bytes; return the artifact's folder.
 
@@ -122,19 +122,16 @@ def extract(
     source = HashedSource(stream, where=archive.filename, on_bytes=on_bytes)
     tar = TarStream(source, archive.suffix, where=archive.filename, policy=granted)
     target = directory / archive.folder(this_platform())
-    try:
-        with replaced(target) as fresh:
-            try:
-                _unpack(tar, fresh, where=archive.filename)
-            except ArtifactError as problem:
-                # the digest says more than what a damaged archive happens to break
-                _require_digest(source.finish(), sha256, archive, problem)
-                raise
-            digest = source.finish()
-            _require_digest(digest, sha256, archive, None)
-            (fresh / MARKER).write_text(digest, encoding="ascii")
-    except OSError as problem:
-        raise unwritten(target, problem) from problem
+    with writing(target), replaced(target) as fresh:
+        try:
+            _unpack(tar, fresh, where=archive.filename)
+        except ArtifactError as problem:
+            # the digest says more than what a damaged archive happens to break
+            _require_digest(source.finish(), sha256, archive, problem)
+            raise
+        digest = source.finish()
+        _require_digest(digest, sha256, archive, None)
+        (fresh / MARKER).write_text(digest, encoding="ascii")
     return target
 
 
@@ -159,10 +156,8 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
         # one that ends with a slash is a folder's, of which the slash is gone
         if why := unsafe_path(f"{member.name.removeprefix('./')}{'/' * member.name.endswith('/')}"):
             raise ArtifactError(f"{where}: {member.name!r} is {why}.")
-        try:
+        with writing(folder / member.name):
             tree.add(member, tar.chunks())
-        except OSError as problem:
-            raise unwritten(folder / member.name, problem) from problem
     tree.link()
 
 
@@ -220,10 +215,8 @@ class _Tree:
         for name, target in self._links.items():
             self._require_inside(name, target)
         for name, target in self._links.items():
-            try:
+            with writing(self._folder / name):
                 os.symlink(target, f"{self._root}/{name}")  # noqa: PTH211 - a path object a link takes longer
-            except OSError as problem:
-                raise unwritten(self._folder / name, problem) from problem
 
     def _make(self, name: str, mode: int) -> None:
         path = f"{self._root}/{name}"

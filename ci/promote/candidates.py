@@ -180,9 +180,9 @@ def _rewrite(source: Path, folder: Path, plan: Renamed, change: RocmChange) -> R
     edit_file = edit_wheel if plan.source.endswith(".whl") else edit_sdist
     edited = edit_file(source, folder, version=plan.new, edit=edits)
     edits.require_done(edited.members)
-    if edited.file.path.name != plan.target:
-        raise WheelError(f"{plan.source} would become {edited.file.path.name}, not {plan.target}.")
-    return Rewritten(plan=plan, file=edited.file)
+    if edited.path.name != plan.target:
+        raise WheelError(f"{plan.source} would become {edited.path.name}, not {plan.target}.")
+    return Rewritten(plan=plan, file=edited)
 
 
 def _check(one: Rewritten, change: RocmChange, expectation: Expectation | None) -> None:

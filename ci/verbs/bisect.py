@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         "good": arguments.good,
         "bad": arguments.bad,
     }
-    over_index = options.named and not hasattr(arguments, "store_option")
+    over_index = options.named and "store" not in getattr(arguments, "given", ())
     place: _Versions | _Runs = _Versions(**what) if over_index else _Runs(**what, rocm=rocm)
     state = place.folder / "state.json"
     with files.locked(place.folder / ".lock", what=f"the search in {place.folder}"):
@@ -154,7 +154,7 @@ def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Poi
         codes: list[int] = []
         log = place.folder / "logs" / f"{point.name}.log"
         log.unlink(missing_ok=True)
-        how = {"cwd": arguments.directory, "limits": process.Limits(seconds=arguments.timeout)}
+        how = {"cwd": arguments.directory, "seconds": arguments.timeout}
         while len(codes) < arguments.repeat:
             ended = process.supervise(arguments.command, env=env, log=log, **how)
             codes.append(1 if ended.late else ended.returncode)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Self
 
 from pydantic import model_validator
 
-from core import console, process
+from core import console, files, process
 from core.cli.options import Common, common_from, environment
 from core.data import Model, load_toml
 from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
-from core.errors import FatalError, MissingInputError, ProcessError, UsageError, nearest
+from core.errors import MissingInputError, ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.http import has_secret
 from core.run import group_name
@@ -232,16 +231,8 @@ def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common
 
 def _save(engine: Engine, build: Build, archive: Path, common: Common) -> None:
     """Save the image beside its final name first, so that a later job never sees half of it."""
-    try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".image.") as folder:
-            part = Path(folder, "image.tar")
-            _run(engine, build, [engines.save_command(engine, build, part)], common)
-            part.replace(archive)
-    except OSError as problem:
-        raise FatalError(
-            f"{archive} could not be written: {problem.strerror}.", hint="Free space or change the folder."
-        ) from problem
+    with files.half(archive) as part:
+        _run(engine, build, [engines.save_command(engine, build, part)], common)
 
 
 def _show(engine: Engine, build: Build) -> None:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     from core.run import LOCAL_RUN
 
     common = common_from(arguments)
-    named = common.run_id != LOCAL_RUN or hasattr(arguments, "store_option")
+    named = common.run_id != LOCAL_RUN or "store" in getattr(arguments, "given", ())
     known = []
     common.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="verify.", dir=common.cache) as scratch:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
@@ -92,10 +93,8 @@ class Member:
                 return len(self.source)
             case Made():
                 return self.source.size
-        try:
+        with self.reading():
             return (self.source.path if isinstance(self.source, Edited) else self.source).stat().st_size
-        except OSError as problem:
-            raise self.unreadable(problem) from problem
 
     @contextmanager
     def file(self) -> Iterator[Edited]:
@@ -118,31 +117,31 @@ class Member:
         if isinstance(self.source, bytes):
             yield self.source
             return
-        try:
-            with self.file() as file, file.path.open("rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                data: bytearray | mmap.mmap
-                if file.tail or size < _MAPPED:
-                    data = bytearray(size + len(file.tail))
-                    with memoryview(data) as view:
-                        stream.readinto(view[:size])
-                        view[size:] = file.tail
-                else:
-                    access = mmap.ACCESS_COPY if file.edits else mmap.ACCESS_READ
-                    data = mmap.mmap(stream.fileno(), 0, access=access)
-                for offset, new in file.edits:
-                    data[offset : offset + len(new)] = new
-                yield data
-                if isinstance(data, mmap.mmap):
-                    data.close()
-        except OSError as problem:
-            raise self.unreadable(problem) from problem
+        with self.reading(), self.file() as file, file.path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            data: bytearray | mmap.mmap
+            if file.tail or size < _MAPPED:
+                data = bytearray(size + len(file.tail))
+                with memoryview(data) as view:
+                    stream.readinto(view[:size])
+                    view[size:] = file.tail
+            else:
+                access = mmap.ACCESS_COPY if file.edits else mmap.ACCESS_READ
+                data = mmap.mmap(stream.fileno(), 0, access=access)
+            for offset, new in file.edits:
+                data[offset : offset + len(new)] = new
+            yield data
+            if isinstance(data, mmap.mmap):
+                data.close()
 
-    def unreadable(self, problem: OSError) -> MissingInputError:
-        """Return the error for a source that cannot be read."""
-        return MissingInputError(
-            f"{self.name} could not be read from {problem.filename}: {problem.strerror}."
-        )
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Name the member in the error, where its source cannot be read."""
+        try:
+            yield
+        except OSError as problem:
+            said = f"{self.name} could not be read from {problem.filename}: {problem.strerror}."
+            raise MissingInputError(said) from problem
 
 
 Sized = tuple[Member, int]
@@ -274,7 +273,8 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     try:
         with member.content() as data:
             size = len(data)
-            packed = deflate.deflate_compress(data, _level_for(size, level)) if level and data else None
+            own = level - (level == LEVEL and size > BULK)
+            packed = deflate.deflate_compress(data, own) if level and data else None
             kept = bytes(data) if packed is None or len(packed) >= size else packed
             result = Packed(
                 member=member,
@@ -293,19 +293,12 @@ def _pack(member: Member, held: int, workers: Workers, level: int) -> Packed:
     return result
 
 
-def _level_for(size: int, level: int) -> int:
-    return level - (level == LEVEL and size > BULK)
-
-
 def _pack_big(member: Member, workers: Workers, level: int, scratch: Path | None) -> Packed:
     """Deflate one large member on all threads, into a scratch file."""
     if isinstance(member.source, bytes):
         raise FatalError(f"{member.name} has {len(member.source)} bytes in memory; put them into a file.")
-    try:
-        with member.file() as file, file.path.open("rb") as source:
-            return _packed_file(member, file, source, workers, level, scratch)
-    except OSError as problem:
-        raise member.unreadable(problem) from problem
+    with member.reading(), member.file() as file, file.path.open("rb") as source:
+        return _packed_file(member, file, source, workers, level, scratch)
 
 
 def _packed_file(
@@ -340,6 +333,8 @@ def _packed_file(
             for offset, new in file.edits:
                 spool.seek(offset)
                 spool.write(new)
+            spool.truncate(size)
+        spool.seek(0)
     except BaseException:
         spool.close()
         for future in waiting:
@@ -350,7 +345,7 @@ def _packed_file(
         member=member,
         method=DEFLATED if smaller else STORED,
         packed_size=packed_size,
-        pieces=lambda: _read_back(spool, packed_size),
+        pieces=lambda: iter(partial(spool.read, _COPIED), b""),
         crc=crc,
         size=size,
         sha256=digest.digest(),
@@ -363,14 +358,6 @@ def _deflated(data: bytes, workers: Workers, level: int, *, last: bool) -> bytes
         return deflate_chunk(data, level, last=last) if level else b""
     finally:
         workers.give(CHUNK)
-
-
-def _read_back(spool: IO[bytes], size: int) -> Iterator[bytes]:
-    spool.seek(0)
-    while size:
-        piece = spool.read(min(_COPIED, size))
-        size -= len(piece)
-        yield piece
 
 
 def deflate_chunk(data: bytes, level: int, *, last: bool) -> bytes:

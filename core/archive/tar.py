@@ -61,7 +61,7 @@ class Policy:
 class HashedSource:
     """A stream of compressed bytes that hashes and counts what is read from it."""
 
-    def __init__(self, stream: BinaryIO, *, where: str, on_bytes: Callable[[int], object] | None) -> None:
+    def __init__(self, stream: BinaryIO, *, where: str, on_bytes: Callable[[int], object]) -> None:
         self.count = 0
         self._stream, self._where, self._on_bytes = stream, where, on_bytes
         self._hash = hashlib.sha256()
@@ -77,8 +77,7 @@ class HashedSource:
             ) from problem
         self.count += len(data)
         self._hash.update(data)
-        if self._on_bytes is not None:
-            self._on_bytes(len(data))
+        self._on_bytes(len(data))
         return data
 
     def finish(self) -> str:

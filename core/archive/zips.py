@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
@@ -33,7 +33,7 @@ KEPT = 32 << 20
 _PACKED_CHUNK = 256 << 10  # what is not inflated at once is copied, so less of it is fed
 _RAW_DEFLATE = -15
 _DAMAGED: Any = zlib_ng.error  # its stub takes the class for an instance
-_LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
+_LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _UTF8_FLAG = 0x800
 _ENCRYPTED_FLAG = 0x1
 _UNIX = 3
@@ -105,14 +105,14 @@ def is_executable(info: zipfile.ZipInfo) -> bool:
 def span_of(stream: BinaryIO, info: zipfile.ZipInfo) -> Span:
     """Find a member's data by its local header."""
     stream.seek(info.header_offset)
-    head = stream.read(_LOCAL_HEADER.size)
-    if len(head) != _LOCAL_HEADER.size or not head.startswith(b"PK\x03\x04"):
+    head = stream.read(_LOCAL.size)
+    if len(head) != _LOCAL.size or not head.startswith(b"PK\x03\x04"):
         raise MemberError("no local header where the central directory says")
-    *_, name_length, extra_length = _LOCAL_HEADER.unpack(head)
+    *_, name_length, extra_length = _LOCAL.unpack(head)
     expected = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_FLAG else "cp437", "replace")
     if stream.read(name_length) != expected:
         raise MemberError("another name in its local header than in the central directory")
-    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+    start = info.header_offset + _LOCAL.size + name_length + extra_length
     return Span(header=info.header_offset, start=start, end=start + info.compress_size)
 
 
@@ -201,9 +201,6 @@ class MemberStream(io.RawIOBase, BinaryIO):
             self._kept += piece
         return bool(piece)
 
-    def __enter__(self) -> Self:
-        return self
-
     def readable(self) -> bool:
         """Return True."""
         return True
@@ -211,10 +208,6 @@ class MemberStream(io.RawIOBase, BinaryIO):
     def seekable(self) -> bool:
         """Return True."""
         return True
-
-    def tell(self) -> int:
-        """Return the place of the next read."""
-        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Choose the place of the next read."""
@@ -257,7 +250,6 @@ _MADE_ON_UNIX = 3 << 8
 _REGULAR_FILE = 0o100000
 _U16, _U32 = 0xFFFF, 0xFFFFFFFF
 _ZIP64_VERSION, _PLAIN_VERSION = 45, 20
-_LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR64 = struct.Struct("<4sIQI")

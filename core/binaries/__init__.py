@@ -1,6 +1,11 @@
 """What compiled files say of themselves, and their search paths."""
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
+
+from core.errors import ArtifactError
 
 
 def up(value: int, alignment: int) -> int:
@@ -15,3 +20,14 @@ def read_at(stream: BinaryIO, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise ValueError("it is cut off")
     return data
+
+
+@contextmanager
+def refused_where_damaged(name: str, kind: str) -> Iterator[None]:
+    """Turn what a damaged file makes its readers raise into one error."""
+    try:
+        yield
+    except (struct.error, ValueError, OverflowError, OSError, IndexError) as problem:
+        raise ArtifactError(
+            f"{name} is a damaged {kind} file: {problem}.", hint="Build or download it again."
+        ) from problem

@@ -10,15 +10,13 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from core.binaries import read_at
-from core.errors import ArtifactError
+from core.binaries import read_at, refused_where_damaged
 
 MAGIC = b"\x7fELF"
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -289,7 +287,7 @@ def read(path: Path) -> ElfFacts | None:
 
 def read_needs(stream: BinaryIO, name: str) -> ElfFacts | None:
     """Read the same from a stream that errors call `name`; None also for objects and device code."""
-    with _refused_where_damaged(name):
+    with refused_where_damaged(name, "ELF"):
         if _head(stream)[4:6] != _CLASS64_LITTLE:
             return None
         elf = Elf(stream)
@@ -302,7 +300,7 @@ def read_all(stream: BinaryIO, name: str) -> ElfFacts | None:
 
     Of one that is not of 64 bits and little endian: the processor and the type.
     """
-    with _refused_where_damaged(name):
+    with refused_where_damaged(name, "ELF"):
         head = _head(stream)
         if not head or head[4:6] == _CLASS64_LITTLE:
             return Elf(stream).facts(whole=True) if head else None
@@ -320,13 +318,3 @@ def _head(stream: BinaryIO) -> bytes:
     stream.seek(0)
     head = stream.read(HEADER.size)
     return head if head.startswith(MAGIC) else b""
-
-
-@contextmanager
-def _refused_where_damaged(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (struct.error, ValueError, OverflowError, OSError, IndexError) as problem:
-        raise ArtifactError(
-            f"{name} is a damaged ELF file: {problem}.", hint="Build or download it again."
-        ) from problem

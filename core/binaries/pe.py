@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
-from core.binaries import read_at
-from core.errors import ArtifactError
+from core.binaries import read_at, refused_where_damaged
 
 MAGIC = b"MZ"
 AMD64 = 0x8664
@@ -55,15 +54,11 @@ def read_needs(stream: BinaryIO, name: str) -> PeFacts | None:
     head = stream.read(_AT_PE + 4)
     if not head.startswith(MAGIC) or len(head) < _AT_PE + 4:
         return None
-    try:
+    with refused_where_damaged(name, "PE"):
         at = struct.unpack_from("<I", head, _AT_PE)[0]
         if at > _MOST_HEADER or read_at(stream, at, len(_PE)) != _PE:
             return None
         return _facts(stream, at + len(_PE))
-    except (struct.error, ValueError) as problem:
-        raise ArtifactError(
-            f"{name} is a damaged PE file: {problem}.", hint="Build or download it again."
-        ) from problem
 
 
 def _facts(stream: BinaryIO, at: int) -> PeFacts | None:

@@ -90,7 +90,7 @@ def _tell(ended: FatalError) -> None:
     if said:
         command = this_again()
         if cause:
-            lines += [cause.headline, cause.excerpt]
+            lines += [cause.headline, *(f"  | {line}" for line in cause.around)]
         elif isinstance(said, ProcessError) and not console.echoes():
             lines += [f"  | {line}" for line in said.output.splitlines()[-_LAST_WORDS:]]
         lines.append(f"again: {command}")

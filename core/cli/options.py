@@ -123,42 +123,24 @@ class Common:
 
 
 class Once(argparse.Action):
-    """An option that may be repeated but not contradicted: posargs cannot change a matrix cell."""
+    """An option that may be repeated but not contradicted: posargs cannot change a cell; `given` has it."""
 
     def __call__(
         self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
     ) -> None:
         """Keep the value; refuse another one for the same option."""
-        given = namespace.__dict__.setdefault("_given", {})
+        given = namespace.__dict__.setdefault("given", {})
         if given.setdefault(self.dest, values) != values:
             parser.error(f"{option_string} is {given[self.dest]!r} here and cannot be {values!r} too")
         setattr(namespace, self.dest, values)
 
 
-class StoreOption(argparse.Action):
-    """The store under one of its names; no two of them in one command."""
-
-    def __call__(
-        self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
-    ) -> None:
-        """Keep the store, and by which option it was named."""
-        before = namespace.__dict__.setdefault("store_option", option_string)
-        if before != option_string:
-            parser.error(f"{before} names the store already; leave {option_string} out")
-        namespace.store = f"{_BUCKET}{values}" if option_string == "--bucket" else str(values)
-
-
 def add_store_names(parser: ArgumentParser) -> None:
     """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
-    for name, metavar, same in (("--output-dir", "DIR", "DIR"), ("--bucket", "NAME", "s3://NAME")):
-        parser.add_argument(
-            name,
-            dest="store",
-            action=StoreOption,
-            default=argparse.SUPPRESS,
-            metavar=metavar,
-            help=f"the same as --store {same}",
-        )
+    same: dict[str, Any] = {"dest": "store", "action": Once, "default": argparse.SUPPRESS}
+    add = functools.partial(parser.add_argument, **same)
+    add("--output-dir", metavar="DIR", help="the same as --store DIR")
+    add("--bucket", type=_BUCKET.__add__, metavar="NAME", help="the same as --store s3://NAME")
 
 
 def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU family") -> None:
@@ -189,7 +171,7 @@ def add_common(parser: ArgumentParser) -> None:
         "where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
         "that CI runs for (default: out)"
     )
-    add("--store", action=StoreOption, default=DEFAULT_STORE, metavar="STORE", help=what)
+    add("--store", action=Once, default=DEFAULT_STORE, metavar="STORE", help=what)
     named = os.environ.get("RELEASE_TYPE") or "ci"
     what = "whose policy and version form apply (default: RELEASE_TYPE, else ci)"
     add("--release-type", default=named, choices=RELEASE_TYPES, help=what)
@@ -225,7 +207,7 @@ def common_from(arguments: Namespace) -> Common:
         platform=getattr(arguments, "platform", None) or this_platform(),
         sources_dir=Path(named) if (named := environment().get(SOURCES_DIR)) else None,
     )
-    return placed(common, environment(), named=hasattr(arguments, "store_option"))
+    return placed(common, environment(), named="store" in getattr(arguments, "given", ()))
 
 
 def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:

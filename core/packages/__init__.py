@@ -6,6 +6,7 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from email import message_from_bytes
 from http.client import HTTPException
@@ -177,11 +178,9 @@ def requirements_in(metadata: bytes) -> tuple[str, ...]:
 
 def remote_metadata(url: str, *, cert: str = "") -> bytes:
     """Read a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
-    try:
-        with open_url(f"{url}.metadata", cert=cert) as answer:
-            return bytes(answer.read())
-    except (OSError, HTTPException):
-        pass  # most indexes have none
+    # most indexes have none
+    with suppress(OSError, HTTPException), open_url(f"{url}.metadata", cert=cert) as answer:
+        return bytes(answer.read())
     shown = without_secret(url)
     try:
         with reachable(url), zipfile.ZipFile(remote_file(url, cert=cert)) as archive:

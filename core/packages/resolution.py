@@ -62,7 +62,7 @@ class _Search:
     source: PackageSource
     python: Interpreter
     platform: Platform
-    sdist_requires: SdistRequires
+    sdist_requires: SdistRequires = lambda _one, _extras: ()
     read: dict[str, Sequence[str]] = field(default_factory=dict)
     problems: list[EnvironmentSetupError | MissingInputError] = field(default_factory=list)
 
@@ -178,7 +178,7 @@ def required_by_files(
     source: PackageSource, files: Sequence[Offer], *, python: Interpreter, platform: Platform
 ) -> tuple[str, ...]:
     """Gather what files that are chosen already require of others."""
-    search = _Search(source, python, platform, lambda _one, _extras: ())
+    search = _Search(source, python, platform)
     return _others(wanted for one in files for wanted, _ in search.required(one, frozenset()))
 
 

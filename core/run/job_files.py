@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core import console
-from core.errors import FatalError, UsageError
+from core import console, files
+from core.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -91,12 +91,9 @@ def _require(pattern: re.Pattern[str], name: str, what: str) -> None:
 
 
 def _append(file: Path, entry: str) -> None:
-    try:
-        with file.open("a+b") as stream:
-            if stream.tell():
-                stream.seek(-1, 2)
-                # what wrote before this may have left its last line open
-                entry = entry if stream.read(1) == b"\n" else f"\n{entry}"
-            stream.write(entry.encode())
-    except OSError as problem:
-        raise FatalError(f"{file} could not be written: {problem.strerror or problem}.") from problem
+    with files.writing(file), file.open("a+b") as stream:
+        if stream.tell():
+            stream.seek(-1, 2)
+            # what wrote before this may have left its last line open
+            entry = entry if stream.read(1) == b"\n" else f"\n{entry}"
+        stream.write(entry.encode())

@@ -126,7 +126,9 @@ def _finished(stage: Stage, record: Record) -> Record:
             fetched = stage.store.fetch(one.key, stage.common.cache / "fetched")
             files.copy(fetched, stage.output_dir / one.name)
             console.say(f"copied to {stage.output_dir / one.name}")
-    show(record)
+    seconds = f"{record.seconds:.1f}"
+    rows = [(one.name, console.size(one.size), seconds, one.sha256[:12]) for one in record.files]
+    console.table(("file", "size", "seconds", "sha256"), rows)
     return record
 
 
@@ -178,13 +180,6 @@ def _worked(
     return record(
         files=published, log=logged(), details={**made.details, **({BUILDER: builder} if builder else {})}
     )
-
-
-def show(record: Record) -> None:
-    """Print a stage's closing table: file, size, seconds, digest."""
-    seconds = f"{record.seconds:.1f}"
-    rows = [(one.name, console.size(one.size), seconds, one.sha256[:12]) for one in record.files]
-    console.table(("file", "size", "seconds", "sha256"), rows)
 
 
 def _taken(stage: Stage, digest: str) -> Record | None:

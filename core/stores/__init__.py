@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypedDict, Unpack
 
@@ -39,12 +39,13 @@ def headers_for(key: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """One object of a listing; its ETag is the argument of a conditional write."""
+    """One object; its ETag is the argument of a conditional write. A digest that is not known is ""."""
 
     key: str
     size: int
     etag: str
     modified: float  # seconds since 1970 UTC
+    sha256: str = field(default="", compare=False)
 
 
 class Condition(TypedDict, total=False):

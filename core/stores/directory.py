@@ -60,11 +60,9 @@ class DirectoryStore:
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Name the folders directly under `prefix`, sorted; without looking into them."""
-        try:
-            with os.scandir(self._path(prefix)) as entries:
-                return sorted(one.name for one in entries if one.name[0] != "." and one.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(prefix)) as entries:
+            return sorted(one.name for one in entries if one.name[0] != "." and one.is_dir())
+        return []
 
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
@@ -187,11 +185,7 @@ def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> No
     waiting = [folder]
     while waiting:
         folder = waiting.pop()
-        try:
-            entries = os.scandir(f"{root}/{folder}")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        with entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
             for entry in entries:
                 # what begins with a dot is half written, or remembered; any may go while this looks
                 if entry.name[0] == ".":

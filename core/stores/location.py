@@ -20,6 +20,7 @@ _PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a netw
 _PORTS = {"http": 80, "https": 443}
 _SILENT: set[str] = set()
 Found = TypeVar("Found")
+# of an object that would be there: its bytes, its file, or of a copy neither
 _Content = bytes | Path | None
 
 
@@ -47,15 +48,6 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
     return DryRunStore(store) if dry_run else store
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Planned:
-    """An object that would be there: its bytes, its file, or of a copy neither."""
-
-    stored: Stored
-    sha256: str
-    content: _Content
-
-
 @dataclass(frozen=True)
 class DryRunStore:
     """Reads from another store, called `named` if not by its own name, and prints what it would write.
@@ -65,7 +57,7 @@ class DryRunStore:
 
     store: Store
     named: str = ""
-    _planned: dict[str, _Planned] = field(default_factory=dict, compare=False, repr=False)
+    _planned: dict[str, tuple[Stored, _Content]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def url(self) -> str:
@@ -83,10 +75,10 @@ class DryRunStore:
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects of the store behind, and those that would be there."""
         found = {one.key: one for one in self.store.list(prefix, recursive=recursive)}
-        for key, one in self._planned.items():
+        for key, (stored, _) in self._planned.items():
             below = key.removeprefix(f"{prefix}/" if prefix else "")
             if (not prefix or below != key) and (recursive or "/" not in below):
-                found[key] = one.stored
+                found[key] = stored
         return [one for _, one in sorted(found.items())]
 
     def folders(self, prefix: str) -> Sequence[str]:
@@ -97,13 +89,11 @@ class DryRunStore:
 
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
-        planned = self._planned.get(key)
-        return planned.stored if planned else self.store.find(key)
+        return self._planned[key][0] if key in self._planned else self.store.find(key)
 
     def digest(self, key: str) -> str:
         """Return the digest of an object."""
-        planned = self._planned.get(key)
-        return planned.sha256 if planned else self.store.digest(key)
+        return self._planned[key][0].sha256 if key in self._planned else self.store.digest(key)
 
     def read(self, key: str) -> bytes:
         """Read an object."""
@@ -121,15 +111,13 @@ class DryRunStore:
         """Fetch an object."""
         content = self._content(key)
         if isinstance(content, bytes):
-            path = folder / PurePosixPath(key).name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = files.made(folder) / PurePosixPath(key).name
             path.write_bytes(content)
             return path
         return content or self.store.fetch(key, folder)
 
     def _content(self, key: str) -> _Content:
-        planned = self._planned.get(key)
-        return planned.content if planned else None
+        return self._planned[key][1] if key in self._planned else None
 
     def put_file(
         self, key: str, source: Path, *, sha256: str, replace: bool, absent: bool = False
@@ -170,8 +158,9 @@ class DryRunStore:
                 return "unchanged"
             if not how.get("replace", True):
                 raise refuse_other_bytes(key, self.url)
-        stored = Stored(key=key, size=size, etag=f"planned-{sha256[:16]}", modified=time.time())
-        self._planned[key] = _Planned(stored=stored, sha256=sha256, content=content)
+        etag = f"planned-{sha256[:16]}"
+        stored = Stored(key=key, size=size, etag=etag, modified=time.time(), sha256=sha256)
+        self._planned[key] = stored, content
         console.say(what)
         return "planned"
 

@@ -60,14 +60,6 @@ def open_bucket(location: str) -> S3Store:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """An object as a HEAD request saw it."""
-
-    stored: Stored
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class S3Store:
     """Run outputs in a bucket, below a prefix; `conditions_of` says which conditions hold."""
 
@@ -115,9 +107,19 @@ class S3Store:
         return sorted(name for name in names if not name.startswith("."))
 
     def find(self, key: str) -> Stored | None:
-        """Look one object up."""
-        seen = self._look(key)
-        return seen.stored if seen else None
+        """Look one object up, by a HEAD request; there may be none."""
+        place = self.place(key)
+        with self._explained(key):
+            try:
+                head = self.connection.client.head_object(**place)
+            except ClientError as problem:
+                if code_of(problem) in ABSENT:
+                    self._require_bucket()
+                    return None
+                # once more in a way whose refusal has words: answers to HEAD have none
+                self.connection.client.get_object(**place, Range="bytes=0-0")["Body"].close()
+                raise
+        return self._stored(place["Key"], head["ContentLength"], head)
 
     def digest(self, key: str) -> str:
         """Return an object's hex SHA-256: the one it carries, else that of its bytes."""
@@ -141,13 +143,13 @@ class S3Store:
         """Download an object to `folder`; a partial download is resumed."""
         seen = self._existing(key)
         path = files.made(folder) / PurePosixPath(key).name
-        part = path.with_name(f".{path.name}.{files.sha256_text(seen.stored.etag)[:16]}.part")
+        part = path.with_name(f".{path.name}.{files.sha256_text(seen.etag)[:16]}.part")
         with machine_lock(str(path.resolve())):
             if path.is_file() and seen.sha256 and files.sha256(path) == seen.sha256:
                 return path
             had = part.stat().st_size if part.is_file() else 0
-            start = had if had < seen.stored.size else 0
-            found = transfer.fetch(self.stream(key, start=start, etag=seen.stored.etag), part)
+            start = had if had < seen.size else 0
+            found = transfer.fetch(self.stream(key, start=start, etag=seen.etag), part)
             if seen.sha256 and found != seen.sha256:
                 part.unlink()
                 raise self._broken(key, seen.sha256)
@@ -180,8 +182,8 @@ class S3Store:
                 return self.put_file(key, path, sha256=sha256, replace=False)
         seen = source._existing(source_key)  # noqa: SLF001 - of this class
         stores.require_digest(source, source_key, sha256, found=source._digest_of(seen))  # noqa: SLF001 - of this class
-        send = partial(self._copy, source=source, seen=seen.stored)
-        return self._write(key, sha256, seen.stored.size, send, replace=False, whole=False)
+        send = partial(self._copy, source=source, seen=seen)
+        return self._write(key, sha256, seen.size, send, replace=False, whole=False)
 
     def _copy(self, target: transfer.Target, source: S3Store, seen: Stored) -> None:
         """Copy the very object that was seen within a service."""
@@ -200,8 +202,8 @@ class S3Store:
                 raise
 
     def _require_unchanged(self, seen: Stored) -> None:
-        now = self._look(seen.key)
-        if now is None or now.stored.etag != seen.etag:
+        now = self.find(seen.key)
+        if now is None or now.etag != seen.etag:
             raise StoreError(
                 f"{seen.key} in {self.url} was replaced while it was copied.",
                 hint="Find out who replaced it, then test and copy again.",
@@ -236,14 +238,14 @@ class S3Store:
         turn = f"{self.connection.endpoint}/{self.bucket}/{place['Key']}"
         with nullcontext() if held else machine_lock(turn):
             # where S3 checks no conditions, what was listed a while ago is not enough
-            present = None if absent and held and if_match is None else self._look(key)
+            present = None if absent and held and if_match is None else self.find(key)
             if present is not None and self._digest_of(present) == sha256:
                 return "unchanged"
             if present is not None and not replace:
                 raise refusal
             if if_match is not None:
                 refusal = stores.conflict(key, self.url)
-            if etag is not None and (present.stored.etag if present else "") != etag:
+            if etag is not None and (present.etag if present else "") != etag:
                 raise refusal
             with self._writing(key):
                 if etag is None or (known is not None and held):
@@ -273,7 +275,7 @@ class S3Store:
                 code = code_of(problem)
                 if code not in _PERHAPS_DONE:
                     raise
-                if self._holds(key, sha256):
+                if (seen := self.find(key)) and self._digest_of(seen) == sha256:
                     return
                 if code in _BUSY and attempt < _TURNS - 1:
                     time.sleep(0.1 * 2**attempt)
@@ -285,10 +287,10 @@ class S3Store:
                 return
 
     def _verify(self, key: str, sha256: str, size: int, refusal: StoreError) -> None:
-        seen = self._look(key)
+        seen = self.find(key)
         if seen is None or self._digest_of(seen) != sha256:
             raise refusal
-        if seen.stored.size != size:
+        if seen.size != size:
             self.connection.client.delete_object(**self.place(key))
             raise self._broken(key, sha256)
 
@@ -308,38 +310,18 @@ class S3Store:
         with self._explained(prefix):
             yield from self.connection.client.get_paginator("list_objects_v2").paginate(**query)
 
-    def _look(self, key: str) -> _Seen | None:
-        """Look at an object by a HEAD request; there may be none."""
-        place = self.place(key)
-        with self._explained(key):
-            try:
-                head = self.connection.client.head_object(**place)
-            except ClientError as problem:
-                if code_of(problem) in ABSENT:
-                    self._require_bucket()
-                    return None
-                # once more in a way whose refusal has words: answers to HEAD have none
-                self.connection.client.get_object(**place, Range="bytes=0-0")["Body"].close()
-                raise
-        stored = self._stored(place["Key"], head["ContentLength"], head)
-        return _Seen(stored=stored, sha256=_carried(head["Metadata"]))
-
-    def _existing(self, key: str) -> _Seen:
-        seen = self._look(key)
+    def _existing(self, key: str) -> Stored:
+        seen = self.find(key)
         if seen is None:
             raise stores.absent_error(key, self.url)
         return seen
 
-    def _digest_of(self, seen: _Seen) -> str:
+    def _digest_of(self, seen: Stored) -> str:
         """Return an object's hex SHA-256: the one it carries, else that of its bytes, which it reads."""
         if seen.sha256:
             return seen.sha256
-        with self.stream(seen.stored.key, etag=seen.stored.etag) as stream:
+        with self.stream(seen.key, etag=seen.etag) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
-
-    def _holds(self, key: str, sha256: str) -> bool:
-        seen = self._look(key)
-        return seen is not None and self._digest_of(seen) == sha256
 
     def _broken(self, key: str, sha256: str) -> StoreError:
         return StoreError(
@@ -363,7 +345,8 @@ class S3Store:
         key = whole_key[len(self.prefix) + 1 :] if self.prefix else whole_key
         # not every server quotes ETags in listings, and only listings know parts of a second
         modified = float(int(said["LastModified"].timestamp()))
-        return Stored(key=key, size=size, etag=said["ETag"].strip('"'), modified=modified)
+        sha256 = _carried(said.get("Metadata", {}))
+        return Stored(key=key, size=size, etag=said["ETag"].strip('"'), modified=modified, sha256=sha256)
 
 
 def _carried(metadata: Mapping[str, str]) -> str:

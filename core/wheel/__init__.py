@@ -81,8 +81,10 @@ def parse_wheel_name(filename: str) -> WheelName:
     return WheelName(distribution=name, version=version, build_tag=build, tags=tags, filename=filename)
 
 
-def parse_sdist_name(filename: str) -> WheelName:
-    """Parse an sdist's file name."""
+def parse_name(filename: str) -> WheelName:
+    """Parse the file name of a wheel or sdist."""
+    if filename.endswith(".whl"):
+        return parse_wheel_name(filename)
     try:
         name, version = parse_sdist_filename(filename)
     except ValueError as problem:
@@ -91,11 +93,6 @@ def parse_sdist_name(filename: str) -> WheelName:
             hint="An sdist is named NAME-VERSION.tar.gz.",
         ) from problem
     return WheelName(distribution=name, version=version, filename=filename)
-
-
-def parse_name(filename: str) -> WheelName:
-    """Parse the file name of a wheel or sdist."""
-    return parse_wheel_name(filename) if filename.endswith(".whl") else parse_sdist_name(filename)
 
 
 def read_metadata(path: Path) -> WheelMetadata:

@@ -25,7 +25,7 @@ from core.archive import DEFLATED, LEVEL, Member, Workers, zips
 from core.archive.zips import HashingStream, Span, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
-from core.wheel import parse_sdist_name, parse_wheel_name, read_text_member
+from core.wheel import parse_name, parse_wheel_name, read_text_member
 from core.wheel.record import Entry, require_listing
 from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
 
@@ -59,14 +59,6 @@ class Additions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditedFile:
-    """A wheel or sdist that was written again."""
-
-    file: WrittenFile
-    members: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Step:
     source: Path
     info: zipfile.ZipInfo
@@ -84,7 +76,7 @@ def edit_wheel(
     edit: Edit | None = None,
     additions: Additions | None = None,
     epoch: int | None = None,
-) -> EditedFile:
+) -> WrittenFile:
     """Write a wheel again under another version, or with additions: also onto itself.
 
     ``.dist-info`` and ``.data`` folders and the file name follow the version; RECORD is written anew and
@@ -108,9 +100,7 @@ def edit_wheel(
     if additions:
         first = [*(step for step in steps if not step.name.startswith(f"{info}/")), *more]
         last = [_retagged(step, added.platform) for step in steps if step.name.startswith(f"{info}/")]
-    file = _write(target, first, added.members, last, info=info, epoch=epoch)
-    members = (*(step.name for step in first), *new, *(step.name for step in last))
-    return EditedFile(file=file, members=members)
+    return _write(target, first, added.members, last, info=info, epoch=epoch)
 
 
 def assemble_wheel(
@@ -129,9 +119,9 @@ def assemble_wheel(
     return _write(target, steps, every, [], info=spec.info, epoch=epoch, level=0)
 
 
-def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> EditedFile:
+def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> WrittenFile:
     """Write an sdist again under another version; top folder and file name follow it, modes stay."""
-    name = parse_sdist_name(source.name)
+    name = parse_name(source.name)
     old = _read_sdist(source)
     if _PKG_INFO not in old:
         raise WheelError(f"{source.name} holds no {_PKG_INFO}.")
@@ -146,7 +136,7 @@ def edit_sdist(source: Path, folder: Path, *, version: str, edit: Edit) -> Edite
     except UnicodeDecodeError as problem:
         raise WheelError(f"{source.name}: {_PKG_INFO} is not UTF-8: {problem}.") from problem
     file = write_sdist(folder, name.distribution, version, members, metadata=metadata)
-    return EditedFile(file=file, members=tuple(old))
+    return replace(file, members=tuple(old))
 
 
 def _own_steps(source: Path, version: str, edit: Edit | None, left_out: set[str]) -> tuple[list[_Step], str]:
@@ -285,7 +275,8 @@ def _write(
             take(step)
         archive.add([record_member(info, rows)])
         archive.finish()
-    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size)
+    members = tuple(name for name, *_ in rows)
+    return WrittenFile(path=target, sha256=hashing.sha256, size=hashing.size, members=members)
 
 
 def _read_sdist(source: Path) -> dict[str, tuple[bytes, bool]]:

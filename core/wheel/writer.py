@@ -33,11 +33,12 @@ _GZIP_LEVEL = 6
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenFile:
-    """A finished file, with the hex SHA-256 of its bytes."""
+    """A finished file, with the hex SHA-256 of its bytes; of one that was edited also its members' names."""
 
     path: Path
     sha256: str
     size: int
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

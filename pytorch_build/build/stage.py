@@ -229,7 +229,7 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
         made = edit_wheel(
             wheel, wheel.parent, version=version, additions=Additions(members=members), epoch=epoch
         )
-    return made.file.path
+    return made.path
 
 
 def _member(wheel: Path, info: zipfile.ZipInfo, search: Sequence[str], scratch: Path) -> Member:

@@ -113,7 +113,7 @@ def _host(fat: Plan, folder: Path) -> Path:
     additions = Additions(members=members, dropped=dropped)
     return edit_wheel(
         fat.path, folder, version=fat.wheels.version, edit=edit, additions=additions, epoch=fat.epoch
-    ).file.path
+    ).path
 
 
 def _device(fat: Plan, gpu: str, folder: Path) -> Path:

@@ -127,7 +127,7 @@ def make(request: Request) -> Result:
             epoch=request.epoch,
         )
     name = " ".join(filter(None, ("ROCm", rocm.version, "of", rocm.origin)))
-    return Result(file=edited.file, rocm=name, bundle=bundle)
+    return Result(file=edited, rocm=name, bundle=bundle)
 
 
 def platform_of(path: Path) -> Platform:

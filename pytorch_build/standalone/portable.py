@@ -125,7 +125,7 @@ def repair(
             additions=Additions(members=members, platform=platform),
             epoch=epoch,
         )
-    return Repaired(file=edited.file, platform=platform, grafted=tuple(places))
+    return Repaired(file=edited, platform=platform, grafted=tuple(places))
 
 
 def _binary(path: Path) -> Binary:

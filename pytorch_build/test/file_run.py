@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from core import console, process
 from core.errors import DataError, MissingInputError
 from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
-from core.process import Ended, Limits
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Line, Plan, PlannedRule, Session
 from pytorch_build.test.results import last_attempts
 
 if TYPE_CHECKING:
+    from core.process import Ended
     from pytorch_build.test.shards import Part
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
@@ -285,8 +285,10 @@ class _Running:
         limits, folder = self.setting.limits, self.setting.tree / "test"
         console.echo(f"+ {shlex.join(argv)}  (in {folder})")
         seconds = max(self.until - time.monotonic(), 1.0)
-        bounds = Limits(seconds=seconds, log_bytes=limits.log_megabytes << 20)
-        return process.supervise(argv, cwd=folder, env=env, log=self.log, limits=bounds, stalled=stalled)
+        most = limits.log_megabytes << 20
+        return process.supervise(
+            argv, cwd=folder, env=env, log=self.log, seconds=seconds, log_bytes=most, stalled=stalled
+        )
 
 
 def _configuration(tree: Path) -> list[str]:

@@ -19,7 +19,6 @@ from core.cli.options import common_from
 from core.env import installed_version, require
 from core.errors import CheckError, MissingInputError, UsageError
 from core.families import CPU
-from core.process import Limits
 from core.run import this_platform
 from pytorch_build.context import Context, context
 from pytorch_build.lock.stored import stored_lock
@@ -298,7 +297,7 @@ def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path)
         PYTHONDONTWRITEBYTECODE="1",
         PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
     )
-    ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, limits=Limits(seconds=SECONDS))
+    ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, seconds=SECONDS)
     if ended.stopped:
         console.warn(f"{file} {ended.stopped}.")
     if not journal.is_file():

@@ -38,13 +38,10 @@ _C_COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltPackages:
-    """What a build left."""
+    """What a build left, of which plan."""
 
-    version: str
-    families: tuple[str, ...]
+    plan: Plan
     files: tuple[WrittenFile, ...]
-    unused: tuple[str, ...]
-    lacking: tuple[str, ...] = ()
 
 
 def build(request: BuildRequest) -> BuiltPackages:
@@ -76,13 +73,7 @@ def build(request: BuildRequest) -> BuiltPackages:
         finally:
             for job in started:
                 job.cancel()
-    return BuiltPackages(
-        version=planned.distribution.version,
-        families=planned.built,
-        files=written,
-        unused=planned.unused,
-        lacking=planned.lacking,
-    )
+    return BuiltPackages(plan=planned, files=written)
 
 
 def _runtime_wheel(output: wheels.Output, runtime: RuntimePlan, work: Path, template: bytes) -> WrittenFile:

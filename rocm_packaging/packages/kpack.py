@@ -198,10 +198,6 @@ class Reference:
     binary: str
     paths: tuple[str, ...]
 
-    def archive(self, target: str) -> str:
-        """Return the first path for a gfx target."""
-        return self.paths[0].replace(_PLACEHOLDER, target)
-
     def packed(self) -> bytes:
         """Return what the section ``.rocm_kpack_ref`` holds."""
         data: bytes = msgpack.packb({"kpack_search_paths": list(self.paths), "kernel_name": self.binary})

@@ -70,7 +70,7 @@ def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
         plan.distribution,
         summary,
         plan.licenses,
-        [*_generated(files), *_rooted(plan.folder, members)],
+        _content(files, plan.folder, members),
         requires="" if plan.kind == "core" else "rocm-sdk-core",
         console_scripts={script: f"{module}._cli:{function_of(script)}" for script in found},
     )
@@ -87,10 +87,7 @@ def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
         plan.distribution,
         f"Device code of ROCm's math libraries for {plan.family}",
         plan.licenses,
-        [
-            *_generated({f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": text.encode()}),
-            *_rooted(plan.folder, members),
-        ],
+        _content({f"{plan.folder}/{_LINKS_FOLDER}/{plan.family}.json": text.encode()}, plan.folder, members),
         requires="rocm-sdk-libraries",
     )
 
@@ -117,7 +114,7 @@ def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
         "rocm-sdk-devel",
         "ROCm's headers, CMake packages and development tools",
         plan.licenses,
-        [*_generated(files), *_rooted(root, members)],
+        _content(files, root, members),
         requires="rocm-sdk-core",
     )
 
@@ -156,12 +153,10 @@ def _docstring(text: str) -> bytes:
     return f'"""{text}"""\n'.encode()
 
 
-def _generated(files: Mapping[str, bytes]) -> list[Member]:
-    return [Member(name=name, source=content) for name, content in files.items()]
-
-
-def _rooted(folder: str, members: Sequence[Member]) -> list[Member]:
-    return [replace(member, name=f"{folder}/{member.name}") for member in members]
+def _content(files: Mapping[str, bytes], folder: str, members: Sequence[Member]) -> list[Member]:
+    """Put generated files before the members of a payload's folder."""
+    generated = [Member(name=name, source=content) for name, content in files.items()]
+    return [*generated, *(replace(member, name=f"{folder}/{member.name}") for member in members)]
 
 
 def _licensed(expression: str, files: Iterable[str]) -> list[tuple[str, str]]:

@@ -163,15 +163,15 @@ def _print_plan(plan: Plan, *, json: bool) -> None:
 
 def _made(request: BuildRequest) -> Made:
     built = build(request)
-    made = tuple(one.path for one in built.files)
+    plan, made = built.plan, tuple(one.path for one in built.files)
     commit = build_info(scan(request.artifact_dir)).commit
     details = {
-        "version": built.version,
+        "version": plan.distribution.version,
         "artifact_dir": str(request.artifact_dir),
         **({"commit": commit} if commit else {}),
-        "families": list(built.families),
-        "unused": list(built.unused),
-        **({"lacking": list(built.lacking)} if built.lacking else {}),
+        "families": list(plan.built),
+        "unused": list(plan.unused),
+        **({"lacking": list(plan.lacking)} if plan.lacking else {}),
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
     return Made(files=made, details=details)

@@ -51,7 +51,7 @@ def as_candidate(wheel: Path, folder: Path) -> Path:
 
     old = str(parse_wheel_name(wheel.name).version)
     new = old.replace("devrocm7.99.0.dev0.sample", f"rocm{CANDIDATE}")
-    return edit_wheel(wheel, folder, version=new, edit=edit).file.path
+    return edit_wheel(wheel, folder, version=new, edit=edit).path
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,8 @@ class Packages:
     def everything(self) -> str:
         """What a user of one target installs."""
         device = [f"device-{TARGET}"] if self.is_split else []
-        return f"rocm[{','.join(['libraries', 'devel', 'profiler', *device])}]=={self.built.version}"
+        version = self.built.plan.distribution.version
+        return f"rocm[{','.join(['libraries', 'devel', 'profiler', *device])}]=={version}"
 
     @property
     def is_split(self) -> bool:
@@ -132,7 +133,7 @@ def test_artifacts_become_the_packages_of_their_layout(
     files = packages[layout].built.files
     names = {file.path.name.partition("-")[0] for file in files}
     assert names == {"rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_profiler", *libraries}
-    assert packages[layout].built.unused == ()
+    assert packages[layout].built.plan.unused == ()
     wheels = [file.path for file in files if file.path.suffix == ".whl"]
     assert [one for one in check_wheels(wheels) if one.severity == "error"] == []
     for file in files:
@@ -183,7 +184,7 @@ def test_pip_installs_it_and_nothing_is_left(
     packages: Mapping[str, Packages], layout: Layout, tmp_path: Path
 ) -> None:
     made = environment(tmp_path / "venv", packages[layout], "pip")
-    assert run(made, "rocm-sdk", "version") == packages[layout].built.version
+    assert run(made, "rocm-sdk", "version") == packages[layout].built.plan.distribution.version
     assert TARGET in run(made, "rocm-sdk", "targets").split()
     root = Path(run(made, "rocm-sdk", "path", "--root"))
     assert root.is_relative_to(made.site)

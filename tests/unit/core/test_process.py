@@ -13,7 +13,7 @@ import pytest
 from core import console, process
 from core.environment import allowed
 from core.errors import FatalError, InterruptedStageError, ProcessError
-from core.process import Limits, supervise, tail
+from core.process import supervise, tail
 
 processes = pytest.mark.processes
 
@@ -242,7 +242,7 @@ time.sleep({seconds})
 
 
 def supervised(tmp_path: Path, code: str, **changes: Any) -> process.Ended:
-    options: dict[str, Any] = {"limits": Limits(seconds=30), **changes}
+    options: dict[str, Any] = {"seconds": 30, **changes}
     return supervise(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -289,7 +289,7 @@ def test_a_hanging_process_says_where_and_is_stopped_with_what_it_started(tmp_pa
         apart=False, told=str(told), seconds=60
     )
     started = time.monotonic()
-    ended = supervised(tmp_path, code, limits=Limits(seconds=2))
+    ended = supervised(tmp_path, code, seconds=2)
     assert ended.stopped == "did not end within 2.0 s"
     assert time.monotonic() - started < 20
     assert "Fatal Python error: Aborted" in tail(tmp_path / "logs" / "log", lines=50)
@@ -300,7 +300,7 @@ def test_a_hanging_process_says_where_and_is_stopped_with_what_it_started(tmp_pa
 def test_what_ignores_every_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_ABORT_SECONDS", 0.2)
     code = "import signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(60)"
-    ended = supervised(tmp_path, code, limits=Limits(seconds=1))
+    ended = supervised(tmp_path, code, seconds=1)
     assert ended.stopped
     assert ended.seconds < 20
 
@@ -321,7 +321,7 @@ def test_what_a_process_leaves_behind_is_ended(
 @processes
 def test_too_much_output_stops_it(tmp_path: Path) -> None:
     code = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
-    ended = supervised(tmp_path, code, limits=Limits(seconds=60, log_bytes=1 << 20))
+    ended = supervised(tmp_path, code, seconds=60, log_bytes=1 << 20)
     assert ended.stopped == "wrote more than 1.0 MiB"
     assert ended.seconds < 30
 

@@ -126,7 +126,7 @@ GIVEN = "--run-id 123 --artifact-group g --bucket bucket"
     ("words", "error", "said"),
     [
         (f"{FOLDER} --bucket no-such-bucket", StoreError, "no-such-bucket"),
-        (f"{FOLDER} --bucket bucket --output-dir x", UsageError, "names the store already"),
+        (f"{FOLDER} --bucket bucket --output-dir x", UsageError, "cannot be 'x' too"),
         ("--run-id 999 --bucket bucket", MissingInputError, "Run 999 has no wheels in"),
         ("--run-id 999 --bucket bucket --what logs", MissingInputError, "no logs in"),
         ("--what wheel --bucket bucket", UsageError, "Did you mean 'wheels'"),

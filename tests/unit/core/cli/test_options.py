@@ -35,8 +35,8 @@ def test_without_options_the_local_run_in_out_is_meant() -> None:
     [
         (("--torch-ref=a", "--torch-ref=b"), "--torch-ref is 'a' here and cannot be 'b' too"),
         (("--gpu-family=cpu", "--amdgpu-family=gfx1100"), "is 'cpu' here and cannot be 'gfx1100' too"),
-        (("--store=a", "--bucket=b"), "names the store already"),
-        (("--output-dir=a", "--store=a"), "names the store already"),
+        (("--store=a", "--bucket=b"), "--bucket is 'a' here and cannot be 's3://b' too"),
+        (("--output-dir=a", "--store=b"), "--store is 'a' here and cannot be 'b' too"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -82,7 +82,7 @@ DOWN = {"GITHUB_REPOSITORY": "down/stream"}
         ({}, "--run-id=17 --output-dir elsewhere", ("elsewhere", "", "")),
         ({}, "--run-id=17 --store s3://b", ("s3://b", "", "")),
         ({}, "--run-id=17 --bucket b", ("s3://b", "", "")),
-        ({}, "--run-id=17 --store a --store b", ("b", "", "")),
+        ({}, "--run-id=17 --store b --store b", ("b", "", "")),
         # another repository's runs lie in its own folder
         (DOWN, "", ("out", "", "")),
         (DOWN, "--run-id=17", ("out", SHARED, "down-stream/")),

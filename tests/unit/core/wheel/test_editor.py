@@ -51,7 +51,7 @@ def finalize(_member: str, content: bytes) -> bytes:
 
 def finalized(source: Path, **options: Any) -> Path:
     """Write a wheel again as version 1.0, and return it verified."""
-    new = edit_wheel(source, source.parent / "new", version="1.0", edit=finalize, **options).file.path
+    new = edit_wheel(source, source.parent / "new", version="1.0", edit=finalize, **options).path
     assert verify_record(new) == ()
     return new
 
@@ -73,11 +73,11 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
     source = write(tmp_path)
     before = source.read_bytes()
     done = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize)
-    assert done.file.path == tmp_path / "new" / f"{NEW}-py3-none-any.whl"
-    assert done.file.sha256 == hashlib.sha256(done.file.path.read_bytes()).hexdigest()
-    assert done.file.size == done.file.path.stat().st_size
-    assert verify_record(done.file.path) == ()
-    found = contents(done.file.path)
+    assert done.path == tmp_path / "new" / f"{NEW}-py3-none-any.whl"
+    assert done.sha256 == hashlib.sha256(done.path.read_bytes()).hexdigest()
+    assert done.size == done.path.stat().st_size
+    assert verify_record(done.path) == ()
+    found = contents(done.path)
     record = found.pop(f"{NEW}.dist-info/RECORD")
     wanted = {
         name.replace(OLD, NEW): data.replace(b"1.0rc1", b"1.0") if b"\0" not in data else data
@@ -90,7 +90,7 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
         f"{NEW}.dist-info/RECORD",
     ]
     assert source.read_bytes() == before
-    with zipfile.ZipFile(done.file.path) as archive:
+    with zipfile.ZipFile(done.path) as archive:
         modes = {info.filename: stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()}
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert archive.namelist()[-1] == f"{NEW}.dist-info/RECORD"
@@ -117,9 +117,9 @@ def test_equal_wheels_give_equal_bytes(tmp_path: Path) -> None:
     assert one.read_bytes() != two.read_bytes()
     first = edit_wheel(one, tmp_path / "a", version="1.0", edit=finalize)
     second = edit_wheel(two, tmp_path / "b", version="1.0", edit=finalize)
-    assert first.file.sha256 == second.file.sha256
+    assert first.sha256 == second.sha256
     later = edit_wheel(two, tmp_path / "c", version="1.0", edit=finalize, epoch=1_700_000_000)
-    assert later.file.sha256 != first.file.sha256
+    assert later.sha256 != first.sha256
 
 
 def test_signatures_of_the_old_record_are_left_out(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_who_lies_in_record_lies_in_the_new_one_too(tmp_path: Path) -> None:
         record_line(name, b"other" if name == "demo/data.bin" else data) for name, data in CONTENT.items()
     ).replace(",5\n", f",{len(CONTENT['demo/data.bin'])}\n")
     source = write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n")
-    new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).file.path
+    new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).path
     assert [one.message for one in verify_record(new)] == [
         "demo/data.bin does not have the sha256 that RECORD says."
     ]
@@ -237,11 +237,11 @@ def test_there_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> None:
             )
         source = write(place, content, record=f"{text.getvalue()}{OLD}.dist-info/RECORD,,\n")
         there = edit_wheel(source, place / "there", version="2.0", edit=same)
-        back = edit_wheel(there.file.path, place / "back", version="1.0rc1", edit=same)
-        assert verify_record(there.file.path) == ()
-        assert contents(back.file.path) == contents(source)
-        again = edit_wheel(back.file.path, place / "again", version="2.0", edit=same)
-        assert again.file.sha256 == there.file.sha256
+        back = edit_wheel(there.path, place / "back", version="1.0rc1", edit=same)
+        assert verify_record(there.path) == ()
+        assert contents(back.path) == contents(source)
+        again = edit_wheel(back.path, place / "again", version="2.0", edit=same)
+        assert again.sha256 == there.sha256
 
 
 def donor(folder: Path) -> Path:
@@ -259,8 +259,8 @@ def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: P
         borrowed={other: {"_lib/a.so": "demo/lib/a.so", "_lib/tool": "demo/lib/tool"}},
     )
     made = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize, additions=more)
-    assert verify_record(made.file.path) == ()
-    with zipfile.ZipFile(made.file.path) as new, zipfile.ZipFile(other) as lent:
+    assert verify_record(made.path) == ()
+    with zipfile.ZipFile(made.path) as new, zipfile.ZipFile(other) as lent:
         assert new.read("demo/lib/a.so") == BINARY
         old_info, new_info = lent.getinfo("_lib/a.so"), new.getinfo("demo/lib/a.so")
         assert new_info.compress_size == old_info.compress_size
@@ -294,9 +294,9 @@ def test_a_platform_changes_the_name_and_the_tags_of_wheel(tmp_path: Path) -> No
     platform = "manylinux_2_28_x86_64.manylinux_2_31_x86_64"
     more = Additions(platform=platform)
     made = edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0rc1", edit=same, additions=more)
-    assert made.file.path.name == f"{OLD}-py3-none-{platform}.whl"
-    assert verify_record(made.file.path) == ()
-    with zipfile.ZipFile(made.file.path) as archive:
+    assert made.path.name == f"{OLD}-py3-none-{platform}.whl"
+    assert verify_record(made.path) == ()
+    with zipfile.ZipFile(made.path) as archive:
         text = archive.read(f"{OLD}.dist-info/WHEEL").decode()
     tags = [line for line in text.splitlines() if line.startswith("Tag:")]
     assert tags == ["Tag: py3-none-manylinux_2_28_x86_64", "Tag: py3-none-manylinux_2_31_x86_64"]
@@ -333,8 +333,8 @@ def tar(folder: Path, *entries: tarfile.TarInfo | tuple[str, bytes]) -> Path:
 
 def test_an_sdist_changes_its_version_and_nothing_else(tmp_path: Path) -> None:
     done = edit_sdist(written(tmp_path), tmp_path / "new", version="1.0", edit=finalize)
-    assert done.file.path == tmp_path / "new" / "demo-1.0.tar.gz"
-    with tarfile.open(done.file.path) as archive:
+    assert done.path == tmp_path / "new" / "demo-1.0.tar.gz"
+    with tarfile.open(done.path) as archive:
         found = {one.name: (archive.extractfile(one), one.mode) for one in archive}
         contents = {name: (stream.read(), mode) for name, (stream, mode) in found.items() if stream}
     assert contents == {
@@ -350,7 +350,7 @@ def test_folders_of_the_tar_are_left_out(tmp_path: Path) -> None:
     folder.type = tarfile.DIRTYPE
     source = tar(tmp_path, folder, ("demo-1.0rc1/src/a.py", b"a"))
     done = edit_sdist(source, tmp_path / "new", version="1.0", edit=finalize)
-    with tarfile.open(done.file.path) as archive:
+    with tarfile.open(done.path) as archive:
         assert archive.getnames() == ["demo-1.0/PKG-INFO", "demo-1.0/src/a.py"]
 
 

@@ -13,7 +13,7 @@ from core.wheel import (
     MOST_FOLDERS,
     REST,
     folder_sizes,
-    parse_sdist_name,
+    parse_name,
     parse_wheel_name,
     read_metadata,
     read_wheel_info,
@@ -53,7 +53,7 @@ def test_names_that_are_none(name: str) -> None:
     with pytest.raises(WheelError, match=f"^{re.escape(name)} is not a wheel's file name"):
         parse_wheel_name(name)
     with pytest.raises(WheelError, match="not an sdist's file name"):
-        parse_sdist_name(name)
+        parse_name(f"{name}.tar.gz")
 
 
 METADATA = b"""\

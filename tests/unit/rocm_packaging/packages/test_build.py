@@ -74,7 +74,7 @@ def test_the_packages(artifacts: Path) -> None:
         f"rocm_sdk_libraries_gfx110x_all-{tag}",
         f"rocm_sdk_devel-{tag}",
     ]
-    assert (built.version, built.families, built.unused) == (
+    assert (built.plan.distribution.version, built.plan.built, built.plan.unused) == (
         version,
         ("gfx94X-dcgpu", "gfx110X-all"),
         ("blas_test_gfx110X-all", "blas_test_gfx94X-dcgpu", "hiptensor_lib_generic"),
@@ -338,7 +338,7 @@ def test_split_packages(split_artifacts: Path) -> None:
         *(f"rocm_sdk_device_{target}" for target in TARGETS),
         "rocm_sdk_devel",
     ]
-    assert built.families == TARGETS
+    assert built.plan.built == TARGETS
     libraries = names_in(files["rocm_sdk_libraries"])
     assert libraries == {
         "_rocm_sdk_libraries/__init__.py",
@@ -449,7 +449,7 @@ def test_a_target_that_was_built_and_has_no_artifacts_is_missed(split_artifacts:
     (split_artifacts / "blas_lib_gfx1101").rename(split_artifacts / ".away")
     with pytest.raises(ArtifactError, match="gfx1101 are incomplete: they hold nothing for device"):
         build(request(split_artifacts))
-    assert build(request(split_artifacts, families=("gfx1100",))).families == ("gfx1100",)
+    assert build(request(split_artifacts, families=("gfx1100",))).plan.built == ("gfx1100",)
 
 
 def test_families_stand_for_their_targets(split_artifacts: Path) -> None:

@@ -105,7 +105,7 @@ def test_too_much_for_the_runtime_is_refused_before_it_is_written() -> None:
 
 def test_references_lead_from_a_library_to_the_archives() -> None:
     one = kpack.reference("torch", "lib/deep/libx.so")
-    assert one.archive("gfx942") == "../../.kpack/torch_gfx942.kpack"
+    assert one.paths == ("../../.kpack/torch_@GFXARCH@.kpack",)
     assert kpack.reference("torchvision", "_C.so").paths == (".kpack/torchvision_@GFXARCH@.kpack",)
     packed = one.packed()
     assert msgpack.unpackb(packed) == {"kpack_search_paths": list(one.paths), "kernel_name": one.binary}
