@@ -6,6 +6,7 @@ The inside of builds and the results of tests, and wheels: what they are, from w
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -29,22 +30,20 @@ from ci.report.model import (
 )
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
-from pytorch_build.lock.source_lock import LockedProject
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ci.report.facts import GroupFacts, RunFacts
     from core.run.records import FileRecord, Record
-    from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.test.summary import CaseEntry, GroupEntry
+    from pytorch_build.test.summary import GroupEntry
 
 SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
-ROCM = "rocm"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -56,11 +55,12 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     builds, odd = builds_of(facts)
     busy, elapsed = worked(facts)
     starts = [record.started for group in facts.groups for _, record in group.records]
+    whole = [(name.group, run) for name, runs in runs_of(facts).items() if not name.torch_ref for run in runs]
     groups = tuple(
         Group(
             name=group.name,
             find_links=group.find_links,
-            stages=tuple(run for name, runs in runs_of(group).items() if not name.torch_ref for run in runs),
+            stages=tuple(run for name, run in whole if name == group.name),
         )
         for group in facts.groups
     )
@@ -102,15 +102,15 @@ def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
         for key, record in group.records:
             if not record.stage.startswith("build_"):
                 continue
-            facts_of = {"cell": CellName.of(group.name, record.cell), "stage": record.stage}
-            facts_of |= {"seconds": record.seconds, "failed": record.status != "ok"}
+            known = {"cell": CellName.of(group.name, record.cell), "stage": record.stage}
+            known |= {"seconds": record.seconds, "failed": record.status != "ok"}
             try:
-                build = read({**record.details, **facts_of})
+                build = read({**record.details, **known})
             except ValidationError as problem:
                 first = problem.errors()[0]
                 path = ".".join(str(part) for part in first["loc"])
                 problems.append(Problem(where=key, what=f"details.{path}: {first['msg']}."))
-                build = read(facts_of)
+                build = read(known)
             graphs = sorted(build.graphs, key=lambda one: (-one.seconds, one.folder))
             builds.append(replace(build, graphs=tuple(graphs)))
     builds.sort(key=lambda one: (not one.failed, -one.seconds, one.cell, one.stage))
@@ -124,13 +124,12 @@ def tests_of(facts: RunFacts) -> Tests:
     missing = {key: why for group in facts.groups for key, why in group.missing.items()}
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
-    slow = (line for line in _lines(entries, lambda one: one.slowest) if line.seconds >= _SLOW)
-    slowest = sorted(slow, key=lambda line: (-line.seconds, line.test))
+    slow = [line for line in _lines(entries, "slowest") if line.seconds >= _SLOW]
     return Tests(
         runs=tuple(runs[key] for key in sorted(runs)),
-        failures=tuple(_lines(entries, lambda one: one.failures)),
-        flaky=tuple(_lines(entries, lambda one: one.flaky)),
-        slowest=tuple(slowest[:SLOWEST]),
+        failures=_lines(entries, "failures"),
+        flaky=_lines(entries, "flaky"),
+        slowest=tuple(sorted(slow, key=lambda line: (-line.seconds, line.test))[:SLOWEST]),
     )
 
 
@@ -145,23 +144,23 @@ def _run(group: str, one: GroupEntry) -> TestRun:
     return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=(*known, *more), **same)
 
 
-def _lines(
-    entries: Iterable[tuple[str, GroupEntry]], chosen: Callable[[GroupEntry], Iterable[CaseEntry]]
-) -> list[TestLine]:
+def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[TestLine, ...]:
     """Put the same test of several cells together, with its worst outcome."""
-    found: dict[str, TestLine] = {}
+    found: dict[str, list[TestLine]] = defaultdict(list)
     for group, entry in entries:
         place = f"{_stage(entry)} {CellName.of(group, entry)}".strip()
-        for one in chosen(entry):
+        for one in getattr(entry, chosen):
             line = TestLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
-            found[one.test] = _joined(found[one.test], line) if one.test in found else line
-    return sorted(found.values(), key=lambda line: (-len(line.cells), line.test))
-
-
-def _joined(first: TestLine, second: TestLine) -> TestLine:
-    worse = second if _WORSE.get(second.outcome, 0) > _WORSE.get(first.outcome, 0) else first
-    cells = tuple(dict.fromkeys((*first.cells, *second.cells)))
-    return replace(worse, cells=cells, seconds=max(first.seconds, second.seconds))
+            found[one.test].append(line)
+    lines = (
+        replace(
+            max(same, key=lambda line: _WORSE.get(line.outcome, 0)),
+            cells=tuple(dict.fromkeys(cell for line in same for cell in line.cells)),
+            seconds=max(line.seconds for line in same),
+        )
+        for same in found.values()
+    )
+    return tuple(sorted(lines, key=lambda line: (-len(line.cells), line.test)))
 
 
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
@@ -201,16 +200,13 @@ def _wheel(
 ) -> Wheel:
     origin, commit = _source(record, one, facts.locks)
     old = contents_of(before[1], before[0].name) if before else {}
+    cell, distribution = _identity(group, one, record)
     return Wheel(
-        name=one.name,
+        **one.model_dump(include={"name", "version", "requires_python", "size", "sha256"}),
         path=f"../python/{quote(group.name, safe='')}/{quote(one.name, safe='')}",
-        cell=CellName.of(group.name, record.cell),
+        cell=cell,
         stage=record.stage,
-        distribution=one.distribution or one.name.partition("-")[0],
-        version=one.version,
-        requires_python=one.requires_python,
-        size=one.size,
-        sha256=one.sha256,
+        distribution=distribution,
         origin=origin,
         commit=commit,
         edited=record.edited,
@@ -246,10 +242,10 @@ def contents_of(record: Record, name: str) -> Mapping[str, tuple[int, int, int]]
 def _folders(
     now: Mapping[str, tuple[int, int, int]], old: Mapping[str, tuple[int, int, int]]
 ) -> tuple[Folder, ...]:
-    found = []
-    for name in {*now, *old} if now and old else now:
-        files, size, packed = now.get(name, (0, 0, 0))
-        grown = packed - old.get(name, (0, 0, 0))[2] if old else None
+    none, found = (0, 0, 0), []
+    for name in {*now, *old} if now else ():
+        files, size, packed = now.get(name, none)
+        grown = packed - old.get(name, none)[2] if old else None
         found.append(Folder(path=name, files=files, size=size, packed=packed, grown=grown))
     return tuple(sorted(found, key=lambda folder: (-folder.packed, folder.path)))
 
@@ -257,16 +253,15 @@ def _folders(
 def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source, ...]:
     """List every project of every ref, with the commit of the run before."""
     found = []
+    no_lock = SourceLock(torch_ref="", release_type="", projects={})
     for ref, lock in sorted(facts.locks.items()):
-        old = before.locks.get(ref) if before else None
-        rocm_before = old.rocm_version if old else ""
-        if lock.rocm_version or rocm_before:
-            rocm = Source(torch_ref=ref, project=ROCM, version=lock.rocm_version, version_before=rocm_before)
-            found.append(rocm)
-        earlier = old.projects if old else {}
-        for name in dict.fromkeys((*lock.projects, *earlier)):
+        old = before.locks.get(ref, no_lock) if before else no_lock
+        versions = {"version": lock.rocm_version, "version_before": old.rocm_version}
+        if any(versions.values()):
+            found.append(Source(torch_ref=ref, project="rocm", **versions))
+        for name in dict.fromkeys((*lock.projects, *old.projects)):
             absent = LockedProject.model_construct(project=name)  # which no lock would have
-            found.append(_project(ref, lock.projects.get(name, absent), earlier.get(name, absent)))
+            found.append(_project(ref, lock.projects.get(name, absent), old.projects.get(name, absent)))
     return tuple(found)
 
 
@@ -286,17 +281,13 @@ def _project(ref: str, now: LockedProject, old: LockedProject) -> Source:
 
 def commit_url(origin: str, commit: str) -> str:
     """Return the address that shows a commit, where the repository's host is known; else ""."""
-    base = _base(origin)
+    base = origin.removesuffix("/").removesuffix(".git")
     return f"{base}/commit/{commit}" if _HOSTED.fullmatch(base) and _COMMIT.fullmatch(commit) else ""
-
-
-def _base(origin: str) -> str:
-    return origin.removesuffix("/").removesuffix(".git")
 
 
 def _compare(now: LockedProject, old: LockedProject) -> str:
     """Return the address of the changes between two commits of one repository."""
-    if now.origin != old.origin or now.commit == old.commit:
+    if now.origin != old.origin or now.commit == old.commit or not commit_url(old.origin, old.commit):
         return ""
-    known = commit_url(now.origin, now.commit) and commit_url(old.origin, old.commit)
-    return f"{_base(now.origin)}/compare/{old.commit}...{now.commit}" if known else ""
+    shown = commit_url(now.origin, now.commit)
+    return shown.replace(f"/commit/{now.commit}", f"/compare/{old.commit}...{now.commit}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain, pairwise
 from math import isfinite, log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -21,7 +22,6 @@ from ci.report.model import (
     StageRun,
     StageState,
     State,
-    Step,
     TimeLine,
 )
 from ci.report.text import natural
@@ -65,25 +65,26 @@ _SHOWN_TESTS = 5
 _ROUNDED = 0.002
 
 
-def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
-    """List how a group's stages ended, by cell; stages that belong to no cell have no ref.
+def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
+    """List how a run's stages ended, by cell; stages that belong to no cell have no ref.
 
     A failure lies beside the last success, and is the later of the two.
     """
     found: dict[tuple[CellName, str], StageRun] = {}
-    for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
-        if not record.stage.startswith(_UPLOAD):
-            name = CellName.of(group.name, record.cell)
-            found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
-    for one in group.unreadable:
-        found.setdefault((one.cell, one.run.stage), one.run)
+    for group in facts.groups:
+        for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
+            if not record.stage.startswith(_UPLOAD):
+                name = CellName.of(group.name, record.cell)
+                found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
+        for one in group.unreadable:
+            found.setdefault((one.cell, one.run.stage), one.run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
+    at = {stage: place for place, stage in enumerate(NEEDS)}
     for (name, _), run in found.items():
         by_cell[name].append(run)
-    at = {stage: place for place, stage in enumerate(NEEDS)}
     for runs in by_cell.values():
         runs.sort(key=lambda run: (not run.started, run.started, at.get(run.stage, 0), run.stage))
-    return {name: tuple(runs) for name, runs in by_cell.items()}
+    return by_cell
 
 
 def _run(key: str, record: Record, missing: str) -> StageRun:
@@ -109,7 +110,7 @@ def _run(key: str, record: Record, missing: str) -> StageRun:
 
 def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:
     """Return the matrix; `failing`: why tests of cells did not pass."""
-    runs = {name: found for group in facts.groups for name, found in runs_of(group).items()}
+    runs = runs_of(facts)
     made: dict[CellName, list[Wheel]] = defaultdict(list)
     for wheel in wheels:
         made[wheel.cell].append(wheel)
@@ -192,8 +193,7 @@ def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     """List what a reader should know first: what failed, and what cannot be read."""
     ended = [
         (name, run)
-        for group in facts.groups
-        for name, runs in sorted(runs_of(group).items())
+        for name, runs in sorted(runs_of(facts).items())
         for run in runs
         if run.state in {"failed", "interrupted"}
     ]
@@ -258,8 +258,7 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
     first = spans[0].start
     busy, elapsed, idle = _idle(spans)
     length = max(_drawn(elapsed, idle), 0.001)
-    on_path = {span.stage for span in path}
-    ends = [path[0].start, *(span.end for span in path)]
+    waited = {path[0].stage: 0.0} | {two.stage: max(0.0, two.start - one.end) for one, two in pairwise(path)}
     return TimeLine(
         bars=tuple(
             Bar(
@@ -267,7 +266,8 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
                 start=_drawn(span.start - first, idle),
                 after=round(span.start - first, 3),
                 seconds=span.run.seconds,
-                critical=span.stage in on_path,
+                critical=span.stage in waited,
+                waited=round(waited.get(span.stage, 0.0), 3),
             )
             for span in spans
         ),
@@ -276,10 +276,6 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
         busy=busy,
         idle=idle,
         ticks=_ticks(length, idle),
-        path=tuple(
-            Step(stage=span.stage, seconds=span.run.seconds, waited=round(max(0.0, span.start - end), 3))
-            for span, end in zip(path, ends, strict=False)
-        ),
     )
 
 
@@ -292,7 +288,7 @@ def _spans(stages: Iterable[StageRun]) -> list[_Span]:
 
 def worked(facts: RunFacts) -> tuple[float, float]:
     """Return for how long something ran in a run, and what lies between its first start and its last end."""
-    spans = _spans(run for group in facts.groups for runs in runs_of(group).values() for run in runs)
+    spans = _spans(chain.from_iterable(runs_of(facts).values()))
     return _idle(spans)[:2] if spans else (0.0, 0.0)
 
 

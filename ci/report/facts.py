@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -29,8 +31,7 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run import RunOutputs
     from core.run.records import Record
-    from core.stores import Store, Stored
-
+    from core.stores import Store
 
 _LOCK = "source-lock-"
 MOST = 25  # runs looked into for the previous one: a request each, in a bucket
@@ -79,20 +80,18 @@ class RunFacts:
 def read_run(common: Common, *, tests: bool = True) -> RunFacts:
     """Read a run."""
     store, outputs = common.open_for_reading(), common.outputs
-    prefix = f"{outputs.prefix}/manifests"
-    listed = store.list(prefix)
-    groups: dict[str, list[Stored]] = {}
-    for stored in listed:
-        group, slash, _ = stored.key.removeprefix(f"{prefix}/").partition("/")
-        if slash and is_record(stored.key):
-            groups.setdefault(group, []).append(stored)
+    prefix, listed = outputs.manifests_prefix(""), manifests(store, outputs)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for key in listed:
+        group, slash, _ = key.removeprefix(prefix).partition("/")
+        if slash and is_record(key):
+            groups[group].append(key)
     chosen = _chosen(common, store, sorted(groups))
-    locks, problems = _locks(store, [one.key for one in listed if one.key.startswith(f"{prefix}/{_LOCK}")])
-    facts = tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen)
+    locks, problems = _locks(store, [key for key in listed if key.startswith(f"{prefix}{_LOCK}")])
     return RunFacts(
         run_id=outputs.run_id,
         platform=outputs.platform,
-        groups=facts,
+        groups=tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen),
         locks={name: lock for name, lock in locks.items() if common.torch_ref in {"", name}},
         problems=problems,
     )
@@ -117,8 +116,7 @@ def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock],
     locks, problems = {}, []
     for key in (one for one in keys if one.endswith(".json")):
         try:
-            text = store.read(key).decode(errors="replace")
-            lock = data.parse_json(text, SourceLock, where=key)
+            lock = data.parse_json(store.read(key).decode(errors="replace"), SourceLock, where=key)
             locks[lock.torch_ref] = lock
         except FatalError as problem:
             hint = "Resolve again: nox -s resolve -- --update"
@@ -126,11 +124,11 @@ def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock],
     return locks, tuple(problems)
 
 
-def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *, tests: bool) -> GroupFacts:
+def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, tests: bool) -> GroupFacts:
     outputs, refs = common.outputs, {"", common.torch_ref}
     found: list[tuple[str, Record]] = []
     unreadable = []
-    for key, content in parallel.each(lambda stored: (stored.key, store.read(stored.key)), listed):
+    for key, content in zip(listed, parallel.each(store.read, listed), strict=True):
         try:
             record = records.parse(content, where=key)
         except FatalError as problem:
@@ -140,20 +138,19 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *,
         else:
             if not common.torch_ref or record.cell.torch_ref in refs:
                 found.append((key, record))
-    results_of = () if tests else _recorded(name, [record for _, record in found])
+    every = [record for _, record in found]
+    entries: tuple[GroupEntry, ...] = ()
     problems: tuple[Problem, ...] = ()
-    if tests:
-        try:
-            results_of = _tests(store, outputs, name, [record for _, record in found])
-        except FatalError as problem:
-            where = outputs.reports_prefix(name)
-            problems = (Problem(where=where, what=problem.message, hint=problem.hint),)
+    try:
+        entries = _tests(store, outputs, name, every) if tests else _recorded(name, every)
+    except FatalError as problem:
+        problems = (Problem(where=outputs.reports_prefix(name), what=problem.message, hint=problem.hint),)
     return GroupFacts(
         name=name,
         find_links=_address(store, outputs, name),
         records=tuple(found),
         unreadable=tuple(unreadable),
-        tests=tuple(one for one in results_of if not common.torch_ref or one.torch_ref in refs),
+        tests=tuple(one for one in entries if not common.torch_ref or one.torch_ref in refs),
         problems=problems,
     )
 
@@ -167,23 +164,19 @@ def _address(store: Store, outputs: RunOutputs, group: str) -> str:
 
 def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Unreadable:
     """Return what can be known of a document that is not a record of this version."""
-    try:
+    stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
+    cell, document = CellName(group=group), None
+    with suppress(ValueError):
         document = json.loads(content)
-    except ValueError:
-        document = {}
-    document = document if isinstance(document, dict) else {}
-    cell = document.get("cell")
-    words = (
-        {name: one for name, one in cell.items() if isinstance(one, str)} if isinstance(cell, dict) else {}
-    )
-    stage = document.get("stage")
-    if not isinstance(stage, str):
-        stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
-    place = CellName(group=group, torch_ref=words.get("torch_ref", ""), python=words.get("python", ""))
-    what = problem.message.removeprefix(f"{key}: ")
-    run = StageRun(stage=stage, state="unreadable", error=what, key=key)
-    told = Problem(where=key, what=what, hint=problem.hint)
-    return Unreadable(cell=place, run=run, problem=told)
+    match document:
+        case {"stage": str(named)}:
+            stage = named
+    match document:
+        case {"cell": {"torch_ref": str(ref), "python": str(python)}}:
+            cell = replace(cell, torch_ref=ref, python=python)
+    told = Problem(where=key, what=problem.message.removeprefix(f"{key}: "), hint=problem.hint)
+    run = StageRun(stage=stage, state="unreadable", error=told.what, key=key)
+    return Unreadable(cell=cell, run=run, problem=told)
 
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

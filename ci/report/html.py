@@ -147,7 +147,6 @@ def _engine() -> Environment:
         "duration": duration,
         "signed": signed,
         "quoted": shlex.quote,
-        "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from core.junit import FAILING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from core.run.records import Cell as RecordCell
     from pytorch_build.test.summary import GroupEntry
 
@@ -80,21 +82,16 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line, where it is drawn, and when it began after the first one."""
+    """A stage on a time line, where it is drawn, and when it began after the first one.
+
+    A `critical` one is of the path that the end depended on; it `waited` after the one before it.
+    """
 
     stage: str
     start: float
     after: float
     seconds: float
     critical: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A stage of the critical path."""
-
-    stage: str
-    seconds: float
     waited: float = 0.0
 
 
@@ -121,7 +118,11 @@ class TimeLine:
     busy: float = 0.0
     idle: tuple[Idle, ...] = ()
     ticks: tuple[tuple[float, str], ...] = ()
-    path: tuple[Step, ...] = ()
+
+    @property
+    def path(self) -> Sequence[Bar]:
+        """The critical path."""
+        return [bar for bar in self.bars if bar.critical]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,16 +220,11 @@ class CompilerCache:
         return self.hits / cacheable if cacheable else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Compiled(NamedTuple):
     """A file that a build made, and what it took."""
 
     output: str
     seconds: _Number
-
-
-def _named(pair: Any) -> Any:  # noqa: ANN401 - whatever a record has
-    return {"output": pair[0], "seconds": pair[1]} if isinstance(pair, list) and len(pair) == 2 else pair  # noqa: PLR2004
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +235,7 @@ class BuildGraph:
     edges: _Count
     seconds: _Number
     busy: Annotated[_Number, Field(validation_alias="busy_seconds")]
-    slowest: tuple[Annotated[Compiled, BeforeValidator(_named)], ...] = ()
+    slowest: tuple[Compiled, ...] = ()
     parallelism: tuple[_Number, ...] = ()
 
     @property
@@ -413,6 +409,6 @@ class Page:
         """The worst state of a cell, or of a stage that is no cell's."""
         order: tuple[State, ...] = get_args(State)
         same = {"ok": "passed", "missing": "untested"}
-        stages = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
-        found = {*stages, *(cell.state for cell in self.cells)}
+        found = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
+        found |= {cell.state for cell in self.cells}
         return next((one for one in reversed(order) if one in found), "incomplete")

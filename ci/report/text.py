@@ -11,7 +11,7 @@ from core import console
 from core.run import job_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.compare import History
     from ci.report.model import Change, Page, TimeLine
@@ -55,9 +55,8 @@ def readable(*found: Table) -> tuple[Table, ...]:
 
 def verdict(page: Page) -> str:
     """Return in a line how the run stands."""
-    states = [cell.state for cell in page.cells]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    cells = f"{console.counted(len(states), 'cell')} ({counts})" if states else "no cell"
+    states = _counted(sorted(cell.state for cell in page.cells))
+    cells = f"{console.counted(len(page.cells), 'cell')} ({states})" if states else "no cell"
     files = console.counted(len(page.wheels), "file")
     problems = console.counted(len(page.problems), "problem")
     return f"run {page.run_id}: {cells}, {files}, {problems}"
@@ -120,7 +119,7 @@ def _builds(page: Page) -> Table:
             )
         )
     columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")
-    used = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    used = None if any(row[-1] for row in rows) else -1
     return Table("the longest builds", columns[:used], [row[:used] for row in rows if any(row[2:])])
 
 
@@ -177,8 +176,11 @@ def _sources(page: Page) -> Table:
 
 def changed(changes: Sequence[Change]) -> str:
     """Count what differs from the run before: ``1 broken, 2 slower``."""
-    kinds = Counter(one.kind for one in changes)
-    return ", ".join(f"{count} {CHANGES.get(kind, kind)}" for kind, count in kinds.items())
+    return _counted(CHANGES.get(one.kind, one.kind) for one in changes)
+
+
+def _counted(names: Iterable[str] | Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
 
 
 def history_tables(history: History) -> Sequence[Table]:
@@ -187,7 +189,7 @@ def history_tables(history: History) -> Sequence[Table]:
         (
             run.run_id,
             run.started[:10],
-            ", ".join(f"{count} {state}" for state, count in run.states.items()),
+            _counted(run.states),
             "; ".join(filter(None, (changed(run.changes), *run.problems))),
         )
         for run in history.runs
