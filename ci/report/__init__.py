@@ -139,9 +139,9 @@ def _stage(one: GroupEntry) -> str:
 
 def _run(group: str, one: GroupEntry) -> TestRun:
     same = one.model_dump(include={"passed", "seconds", "problems"})
-    known = [(outcome, one.totals[outcome]) for outcome in OUTCOMES if one.totals.get(outcome)]
-    more = sorted((name, count) for name, count in one.totals.items() if count and name not in _WORSE)
-    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=(*known, *more), **same)
+    order = dict.fromkeys((*OUTCOMES, *sorted(one.totals)))
+    totals = tuple((name, count) for name in order if (count := one.totals.get(name)))
+    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=totals, **same)
 
 
 def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[TestLine, ...]:
@@ -174,8 +174,8 @@ def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wh
     gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0].group in groups})
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
-    extras = ("device-all" if (one.cell, one.distribution) in split else "" for one in made)
-    return tuple(replace(one, extra=extra) for one, extra in zip(made, extras, strict=True)), tuple(gone)
+    whole = ((one, (one.cell, one.distribution) in split) for one in made)
+    return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(gone)
 
 
 def _files(facts: RunFacts) -> Iterator[tuple[GroupFacts, FileRecord, Record]]:
@@ -206,6 +206,7 @@ def _wheel(
         path=f"../python/{quote(group.name, safe='')}/{quote(one.name, safe='')}",
         cell=cell,
         stage=record.stage,
+        seconds=record.seconds,
         distribution=distribution,
         origin=origin,
         commit=commit,
@@ -261,22 +262,18 @@ def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source,
             found.append(Source(torch_ref=ref, project="rocm", **versions))
         for name in dict.fromkeys((*lock.projects, *old.projects)):
             absent = LockedProject.model_construct(project=name)  # which no lock would have
-            found.append(_project(ref, lock.projects.get(name, absent), old.projects.get(name, absent)))
+            now, was = (one.projects.get(name, absent) for one in (lock, old))
+            source = Source(
+                **now.model_dump(include={"project", "ref", "commit"}),
+                torch_ref=ref,
+                origin=now.origin or was.origin,
+                version=now.prebuilt or now.base_version,
+                commit_before=was.commit,
+                version_before=was.prebuilt or was.base_version,
+                compare=_compare(now, was),
+            )
+            found.append(source)
     return tuple(found)
-
-
-def _project(ref: str, now: LockedProject, old: LockedProject) -> Source:
-    return Source(
-        torch_ref=ref,
-        project=now.project,
-        origin=now.origin or old.origin,
-        ref=now.ref,
-        commit=now.commit,
-        version=now.prebuilt or now.base_version,
-        commit_before=old.commit,
-        version_before=old.prebuilt or old.base_version,
-        compare=_compare(now, old),
-    )
 
 
 def commit_url(origin: str, commit: str) -> str:

@@ -118,20 +118,17 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     for name, found in runs.items():
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
     cells, groups = [], {group.name: group for group in facts.groups}
-    named = {(natural(one.group), natural(one.torch_ref), natural(one.python), one) for one in runs}
-    for *_, name in sorted(one for one in named if one[-1].torch_ref):
+    for name in sorted((one for one in runs if one.torch_ref), key=lambda one: natural(str(one))):
         found = runs[name]
-        known = {run.stage for run in found if run.state != "missing"}
+        ended = {run.stage: run.state for run in found}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
-        missing = [stage for stage in expected if stage not in known]
-        there = {run.stage for run in found}
-        absent = [StageRun(stage=one, state="missing") for one in missing if one not in there]
+        missing = [stage for stage in expected if ended.get(stage, "missing") == "missing"]
+        absent = [StageRun(stage=one, state="missing") for one in missing if one not in ended]
         hosts = [one for one in made[name] if not device_target(one.distribution)]
         state, reason = _state(found, missing, failing.get(name, ""))
         before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
-        stale = any(
-            run.stage.startswith("build_") and run.state not in {"ok", "missing"} for run in (*before, *found)
-        )
+        builds = [run for run in (*before, *found) if run.stage.startswith("build_")]
+        stale = any(run.state not in {"ok", "missing"} for run in builds)
         lacking, elsewhere = _needed(groups[name.group], name)
         cells.append(
             Cell(
@@ -163,9 +160,8 @@ def _needed(group: GroupFacts, name: CellName) -> tuple[tuple[str, ...], tuple[s
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
     """Return a cell's stages: builds of what is locked, else those that other cells of the ref have."""
     kind = "cpu" if name.group == CPU else "rocm"
-    if lock is None:
-        builds = sorted(stage for stage in seen if stage.startswith("build_"))
-    else:
+    builds = sorted(stage for stage in seen if stage.startswith("build_"))
+    if lock:
         projects = lock.projects.items()
         builds = [f"build_{name}" for name, one in projects if not one.prebuilt and kind in one.versions]
     # which has no use for it, whatever the lock and other families have

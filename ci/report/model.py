@@ -167,6 +167,7 @@ class Wheel:
     requires_python: str
     size: int
     sha256: str
+    seconds: float
     origin: str = ""
     commit: str = ""
     edited: str = ""

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ci.report.model import CellName
 from core import console
 from core.run import job_files
 
@@ -65,10 +64,9 @@ def verdict(page: Page) -> str:
 def markdown(page: Page) -> str:
     """Return the matrix and the wheels for a job's summary."""
     blocks = [f"### {job_files.text(verdict(page).capitalize())}"]
-    for one in (_cells(page), *_wheels(page)):
-        if one.rows:
-            rows = [tuple(job_files.text(spelt(cell)) for cell in row) for row in one.rows]
-            blocks.append(f"{job_files.text(one.title)}\n\n{job_files.table(one.columns, rows)}")
+    for one in readable(_cells(page), *_wheels(page)):
+        rows = [tuple(map(job_files.text, row)) for row in one.rows]
+        blocks.append(f"{job_files.text(one.title)}\n\n{job_files.table(one.columns, rows)}")
     return "\n\n".join(blocks)
 
 
@@ -88,15 +86,11 @@ def _cells(page: Page) -> Table:
 
 
 def _wheels(page: Page, *, every: bool = True) -> Sequence[Table]:
-    runs = [(cell.name, run) for cell in page.cells for run in cell.stages]
-    runs += [(CellName(group=group.name), run) for group in page.groups for run in group.stages]
-    seconds = {(name, run.stage): run.seconds for name, run in runs}
     columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
     rows: dict[str, list[tuple[str, ...]]] = {group.name: [] for group in page.groups}
     for one in (one for one in page.wheels if every or one.edited):
-        took = f"{seconds.get((one.cell, one.stage), 0):.1f}"
-        commit = ", ".join(filter(None, (one.commit[:12], one.edited)))
-        row = (one.name, one.version, console.size(one.size), took, commit, one.sha256[:12])
+        commit, size = ", ".join(filter(None, (one.commit[:12], one.edited))), console.size(one.size)
+        row = (one.name, one.version, size, f"{one.seconds:.1f}", commit, one.sha256[:12])
         rows[one.cell.group].append(row)
     return [Table(f"run {page.run_id}, {group}", columns, found) for group, found in rows.items()]
 
