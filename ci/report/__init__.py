@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of, told_once, worked
+from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
 from ci.report.model import (
     Build,
@@ -32,6 +32,7 @@ from core.junit import OUTCOMES
 from core.wheel import CONTENTS
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.sources.git import is_commit
 from rocm_packaging.packages.layouts import device_host
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
@@ -53,9 +53,10 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
     builds, odd = builds_of(facts)
-    busy, elapsed = worked(facts)
+    runs = runs_of(facts)
+    line = time_line(run for found in runs.values() for run in found)
     starts = [record.started for group in facts.groups for _, record in group.records]
-    whole = [(name.group, run) for name, runs in runs_of(facts).items() if not name.torch_ref for run in runs]
+    whole = [(name.group, run) for name, found in runs.items() if not name.torch_ref for run in found]
     groups = tuple(
         Group(
             name=group.name,
@@ -69,8 +70,8 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         platform=facts.platform,
         against=before.run_id if before else "",
         started=min(starts, default=""),
-        busy=busy,
-        elapsed=elapsed,
+        busy=line.busy,
+        elapsed=line.elapsed,
         problems=told_once([*problems_of(facts, tests), *odd]),
         groups=groups,
         cells=cells_of(facts, wheels, _failing(tests)),
@@ -279,7 +280,7 @@ def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source,
 def commit_url(origin: str, commit: str) -> str:
     """Return the address that shows a commit, where the repository's host is known; else ""."""
     base = origin.removesuffix("/").removesuffix(".git")
-    return f"{base}/commit/{commit}" if _HOSTED.fullmatch(base) and _COMMIT.fullmatch(commit) else ""
+    return f"{base}/commit/{commit}" if _HOSTED.fullmatch(base) and is_commit(commit) else ""
 
 
 def _compare(now: LockedProject, old: LockedProject) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import isfinite, log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -76,8 +76,8 @@ def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
             if not record.stage.startswith(_UPLOAD):
                 name = CellName.of(group.name, record.cell)
                 found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
-        for one in group.unreadable:
-            found.setdefault((one.cell, one.run.stage), one.run)
+        for name, run in group.unreadable:
+            found.setdefault((name, run.stage), run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
     at = {stage: place for place, stage in enumerate(NEEDS)}
     for (name, _), run in found.items():
@@ -211,7 +211,7 @@ def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     ]
     problems += facts.problems
     for group in facts.groups:
-        problems += [*(one.problem for one in group.unreadable), *group.problems]
+        problems += group.problems
     every = [record for group in facts.groups for _, record in group.records]
     named = {one.cell.torch_ref for one in every if "commit" in (one.inputs.get("source") or {})}
     refs = {one.cell.torch_ref for one in every} - named - {""}
@@ -245,11 +245,14 @@ class _Span(NamedTuple):
 _LAST = attrgetter("end", "stage")
 
 
-def time_line(stages: Sequence[StageRun]) -> TimeLine:
+def time_line(stages: Iterable[StageRun]) -> TimeLine:
     """Lay stages out in time."""
-    spans = _spans(stages)
+    # what was borrowed took none of the run's time
+    starts = [(run, moment(run.started)) for run in stages if not run.borrowed]
+    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts if at is not None]
     if not spans:
         return TimeLine()
+    spans.sort(key=lambda span: span[:3])
     path = _critical(spans)
     first = spans[0].start
     busy, elapsed, idle = _idle(spans)
@@ -273,19 +276,6 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
         idle=idle,
         ticks=_ticks(length, idle),
     )
-
-
-def _spans(stages: Iterable[StageRun]) -> list[_Span]:
-    """Put stages of the run itself in the order of their starts."""
-    starts = [(run, moment(run.started)) for run in stages if not run.borrowed]
-    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts if at is not None]
-    return sorted(spans, key=lambda span: span[:3])
-
-
-def worked(facts: RunFacts) -> tuple[float, float]:
-    """Return for how long something ran in a run, and what lies between its first start and its last end."""
-    spans = _spans(chain.from_iterable(runs_of(facts).values()))
-    return _idle(spans)[:2] if spans else (0.0, 0.0)
 
 
 def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]:

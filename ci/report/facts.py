@@ -38,22 +38,13 @@ MOST = 25  # runs looked into for the previous one: a request each, in a bucket
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unreadable:
-    """A document that is not a record of this version."""
-
-    cell: CellName
-    run: StageRun
-    problem: Problem
-
-
-@dataclass(frozen=True, kw_only=True)
 class GroupFacts:
-    """What a run holds of an artifact group."""
+    """What a run holds of an artifact group; `unreadable`: what is not a record of this version."""
 
     name: str
     find_links: str = ""
     records: tuple[tuple[str, Record], ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[tuple[CellName, StageRun], ...] = ()
     tests: tuple[GroupEntry, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -120,51 +111,54 @@ def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock],
             locks[lock.torch_ref] = lock
         except FatalError as problem:
             hint = "Resolve again: nox -s resolve -- --update"
-            problems.append(Problem(where=key, what=problem.message, hint=hint))
+            what = problem.message.removeprefix(f"{key}: ")
+            problems.append(Problem(where=key, what=what, hint=hint))
     return locks, tuple(problems)
 
 
 def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, tests: bool) -> GroupFacts:
     outputs, refs = common.outputs, {"", common.torch_ref}
     found: list[tuple[str, Record]] = []
-    unreadable = []
+    unreadable, problems = [], []
     for key, content in zip(listed, parallel.each(store.read, listed), strict=True):
         try:
             record = records.parse(content, where=key)
         except FatalError as problem:
-            broken = _unreadable(key, content, name, problem)
-            if not common.torch_ref or broken.cell.torch_ref in refs:
-                unreadable.append(broken)
+            told = Problem(where=key, what=problem.message.removeprefix(f"{key}: "), hint=problem.hint)
+            cell, run = _unreadable(told, content, name)
+            if not common.torch_ref or cell.torch_ref in refs:
+                unreadable.append((cell, run))
+                problems.append(told)
         else:
             if not common.torch_ref or record.cell.torch_ref in refs:
                 found.append((key, record))
     every = [record for _, record in found]
     entries: tuple[GroupEntry, ...] = ()
-    problems: tuple[Problem, ...] = ()
     try:
         entries = _tests(store, outputs, name, every) if tests else _recorded(name, every)
     except FatalError as problem:
-        problems = (Problem(where=outputs.reports_prefix(name), what=problem.message, hint=problem.hint),)
+        where = outputs.reports_prefix(name)
+        problems.append(Problem(where=where, what=problem.message, hint=problem.hint))
     return GroupFacts(
         name=name,
         find_links=_address(store, outputs, name),
         records=tuple(found),
         unreadable=tuple(unreadable),
         tests=tuple(one for one in entries if not common.torch_ref or one.torch_ref in refs),
-        problems=problems,
+        problems=tuple(problems),
     )
 
 
 def _address(store: Store, outputs: RunOutputs, group: str) -> str:
     """Return the flat page's address; a path of this machine means nothing to others, nor on a page."""
-    place = holding(store, f"{outputs.python_prefix(group)}/index.html")
-    address = outputs.at(place).python_find_links_url(group)
+    key = f"{outputs.python_prefix(group)}/index.html"
+    address = holding(store, key).url_of(key)
     return address if address.startswith(("https://", "http://")) else ""
 
 
-def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Unreadable:
+def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, StageRun]:
     """Return what can be known of a document that is not a record of this version."""
-    stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
+    stage = told.where.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
     cell, document = CellName(group=group), None
     with suppress(ValueError):
         document = json.loads(content)
@@ -174,9 +168,7 @@ def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Un
     match document:
         case {"cell": {"torch_ref": str(ref), "python": str(python)}}:
             cell = replace(cell, torch_ref=ref, python=python)
-    told = Problem(where=key, what=problem.message.removeprefix(f"{key}: "), hint=problem.hint)
-    run = StageRun(stage=stage, state="unreadable", error=told.what, key=key)
-    return Unreadable(cell=cell, run=run, problem=told)
+    return cell, StageRun(stage=stage, state="unreadable", error=told.what, key=told.where)
 
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

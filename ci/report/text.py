@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST = 20
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_DAY = 24  # hours
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
 _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
@@ -212,12 +212,10 @@ def signed(count: int) -> str:
 
 def duration(seconds: float) -> str:
     """Write seconds: ``0.4 s``, ``48 s``, ``3 min 05 s``, ``2 h 05 min``, ``3 d 04 h``."""
-    whole = round(seconds)
-    if whole < _HOUR:
+    hours, minutes = divmod(round(seconds) // 60, 60)
+    if not hours:
         return console.duration(seconds)
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
-    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
+    return f"{hours} h {minutes:02d} min" if hours < _DAY else f"{hours // _DAY} d {hours % _DAY:02d} h"
 
 
 def took(what: Page | TimeLine) -> str:

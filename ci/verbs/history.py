@@ -80,8 +80,8 @@ def _read(common: Common, *, beside: bool) -> tuple[Run, Page | None]:
         run = facts.read_run(common, tests=False)
     except FatalError as problem:
         return replace(made, problems=(problem.message,)), None
-    odd = (*run.problems, *(one.problem for group in run.groups for one in group.unreadable))
-    said = tuple(f"{one.where}: {one.what.removeprefix(f'{one.where}: ')}" for one in odd)
+    odd = (*run.problems, *(one for group in run.groups for one in group.problems))
+    said = tuple(f"{one.where}: {one.what}" for one in odd)
     types = sorted({lock.release_type for lock in run.locks.values()})
     return replace(made, release_type=", ".join(types), problems=said), page_of(run)
 

@@ -134,7 +134,7 @@ def _recorded(common: Common) -> Sequence[Failure]:
         try:
             for group in read_run(whole, tests=False).groups:
                 found += [failure(one) for _, one in group.records if one.status == "failed"]
-                said += [f"{one.problem.where}: {one.problem.what}" for one in group.unreadable]
+                said += [f"{one.where}: {one.what}" for one in group.problems]
         except MissingInputError:
             pass  # nothing of the run was for that platform
         except FatalError as problem:
