@@ -11,19 +11,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from math import isfinite, log2
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
-from ci.report.model import (
-    Bar,
-    Cell,
-    CellName,
-    Idle,
-    Problem,
-    StageRun,
-    StageState,
-    State,
-    TimeLine,
-)
+from ci.report.model import STATES, Bar, Cell, CellName, Idle, Problem, StageRun, StageState, State, TimeLine
 from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
@@ -38,7 +28,6 @@ if TYPE_CHECKING:
     from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
-STATES: tuple[State, ...] = get_args(State)
 TEST = "test_smoke"
 # bookkeeping of `upload`, which no cell waits for
 _UPLOAD = "upload-"
@@ -248,8 +237,9 @@ _LAST = attrgetter("end", "stage")
 def time_line(stages: Iterable[StageRun]) -> TimeLine:
     """Lay stages out in time."""
     # what was borrowed took none of the run's time
-    starts = [(run, moment(run.started)) for run in stages if not run.borrowed]
-    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts if at is not None]
+    moments = [(run, moment(run.started)) for run in stages if not run.borrowed]
+    starts = [(run, began.timestamp()) for run, began in moments if began]
+    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts]
     if not spans:
         return TimeLine()
     spans.sort(key=lambda span: span[:3])
@@ -292,14 +282,14 @@ def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]
     )
 
 
-def moment(started: str) -> float | None:
-    """Read when a stage began, in seconds since 1970; None where it does not say."""
+def moment(started: str) -> datetime | None:
+    """Read when a stage began; None where it does not say."""
     try:
         read = datetime.fromisoformat(started)
-        found = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        found = (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return found if found >= 0 else None
+    return found if found.timestamp() >= 0 else None
 
 
 def _critical(spans: Sequence[_Span]) -> list[_Span]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
-from core.errors import FatalError, MissingInputError, nearest
-from core.run import LOCAL_RUN, RUN_ID, is_record, key_name, records
+from core.errors import FatalError
+from core.run import LOCAL_RUN, RUN_ID, chosen_groups, is_record, key_name, records
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
@@ -77,7 +77,8 @@ def read_run(common: Common, *, tests: bool = True) -> RunFacts:
         group, slash, _ = key.removeprefix(prefix).partition("/")
         if slash and is_record(key):
             groups[group].append(key)
-    chosen = _chosen(common, store, sorted(groups))
+    what = f"records in {store.url}/{outputs.prefix}/manifests"
+    chosen = chosen_groups(store, outputs, sorted(groups), common.artifact_group, what=what)
     locks, problems = _locks(store, [key for key in listed if key.startswith(f"{prefix}{_LOCK}")])
     return RunFacts(
         run_id=outputs.run_id,
@@ -86,21 +87,6 @@ def read_run(common: Common, *, tests: bool = True) -> RunFacts:
         locks={name: lock for name, lock in locks.items() if common.torch_ref in {"", name}},
         problems=problems,
     )
-
-
-def _chosen(common: Common, store: Store, groups: Sequence[str]) -> Sequence[str]:
-    outputs = common.outputs
-    if not groups:
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no records in {store.url}/{outputs.prefix}/manifests.",
-            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
-        )
-    chosen = common.artifact_group
-    if chosen and chosen not in groups:
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, groups)
-        )
-    return [chosen] if chosen else groups
 
 
 def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock], tuple[Problem, ...]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # from the best to the worst: of several states of a cell, the worst counts
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]
+STATES: tuple[State, ...] = get_args(State)
 StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
 
 
@@ -408,8 +409,7 @@ class Page:
     @property
     def state(self) -> State:
         """The worst state of a cell, or of a stage that is no cell's."""
-        order: tuple[State, ...] = get_args(State)
         same = {"ok": "passed", "missing": "untested"}
         found = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
         found |= {cell.state for cell in self.cells}
-        return next((one for one in reversed(order) if one in found), "incomplete")
+        return next((one for one in reversed(STATES) if one in found), "incomplete")

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.report import page_of
-from ci.report.cells import STATES
 from ci.report.compare import SOUND, Run, compare, history_of, thresholds
 from ci.report.facts import read_run
 from ci.report.html import render_history
 from ci.report.model import (
+    STATES,
     Build,
     Cell,
     CellName,
