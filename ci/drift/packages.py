@@ -129,21 +129,15 @@ def _documented(checkout: Tree) -> tuple[Facts, Facts]:
 
 def _buckets(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _BUCKETS)
-    default = {
-        node.target.id: str(ast.literal_eval(node.value.keywords[0].value))
-        for node in ast.walk(python.module)
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
-        and isinstance(node.value, ast.Call)
-    }
-    if not {"region", "iam_account"} <= default.keys():
+    region, account = (strings(python.assigned(name)) for name in ("region", "iam_account"))
+    if not (region and account):
         raise moved(_BUCKETS, "a region and an account")
-    theirs: dict[str, str] = {"region": default["region"]}
+    theirs: dict[str, str] = {"region": region[0]}
     for call in python.calls(python.assigned("s3_bucket_configs"), "S3BucketConfig"):
         name, role = ast.literal_eval(call.args[0]), keyword(call, "iam_role")
         named = ast.literal_eval(role) if role else None
         if name.endswith(("-artifacts", "-artifacts-external")):
-            theirs[name] = f"arn:aws:iam::{default['iam_account']}:role/{named}" if named else ""
+            theirs[name] = f"arn:aws:iam::{account[0]}:role/{named}" if named else ""
     data = buckets()
     ours = {"region": data.region, **{one.bucket: one.role for one in data.release_types.values()}}
     ours |= {one.external_bucket: one.external_role for one in data.release_types.values()}
