@@ -17,15 +17,15 @@ from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
 from ci.report.model import (
     Build,
+    CaseLine,
     CellName,
     Folder,
     Group,
     Page,
     Problem,
+    RunTests,
     Source,
-    TestLine,
-    TestRun,
-    Tests,
+    StageTests,
     Wheel,
 )
 from core.junit import OUTCOMES
@@ -84,7 +84,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
-def _failing(tests: Tests) -> dict[CellName, str]:
+def _failing(tests: RunTests) -> dict[CellName, str]:
     """Return why tests of cells did not pass."""
     failing: dict[CellName, str] = {}
     for run in tests.runs:
@@ -118,7 +118,7 @@ def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
     return tuple(builds), tuple(problems)
 
 
-def tests_of(facts: RunFacts) -> Tests:
+def tests_of(facts: RunFacts) -> RunTests:
     """Put the results of all groups together; a test that fails in ten cells is one line."""
     entries = [(group.name, one) for group in facts.groups for one in group.tests]
     runs = {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
@@ -126,7 +126,7 @@ def tests_of(facts: RunFacts) -> Tests:
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
     slow = [line for line in _lines(entries, "slowest") if line.seconds >= _SLOW]
-    return Tests(
+    return RunTests(
         runs=tuple(runs[key] for key in sorted(runs)),
         failures=_lines(entries, "failures"),
         flaky=_lines(entries, "flaky"),
@@ -138,20 +138,20 @@ def _stage(one: GroupEntry) -> str:
     return f"{one.stage}_{one.config}" if one.config else one.stage
 
 
-def _run(group: str, one: GroupEntry) -> TestRun:
+def _run(group: str, one: GroupEntry) -> StageTests:
     same = one.model_dump(include={"passed", "seconds", "problems"})
     order = dict.fromkeys((*OUTCOMES, *sorted(one.totals)))
     totals = tuple((name, count) for name in order if (count := one.totals.get(name)))
-    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=totals, **same)
+    return StageTests(cell=CellName.of(group, one), stage=_stage(one), totals=totals, **same)
 
 
-def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[TestLine, ...]:
+def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[CaseLine, ...]:
     """Put the same test of several cells together, with its worst outcome."""
-    found: dict[str, list[TestLine]] = defaultdict(list)
+    found: dict[str, list[CaseLine]] = defaultdict(list)
     for group, entry in entries:
         place = f"{_stage(entry)} {CellName.of(group, entry)}".strip()
         for one in getattr(entry, chosen):
-            line = TestLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
+            line = CaseLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
             found[one.test].append(line)
     lines = (
         replace(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.facts import GroupFacts, RunFacts
-    from ci.report.model import TestLine, TestRun, Tests, Wheel
+    from ci.report.model import CaseLine, RunTests, StageTests, Wheel
     from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
@@ -174,7 +174,7 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
     return STATES[0], ""
 
 
-def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
+def problems_of(facts: RunFacts, tests: RunTests) -> list[Problem]:
     """List what a reader should know first: what failed, and what cannot be read."""
     ended = [
         (name, run)
@@ -209,7 +209,7 @@ def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     return problems
 
 
-def _tested(run: TestRun, failures: Sequence[TestLine]) -> Problem:
+def _tested(run: StageTests, failures: Sequence[CaseLine]) -> Problem:
     """Say of tests which failed, the first one with the command that runs it again."""
     said = [f"{one.test}: {one.line}" for one in failures[:_SHOWN_TESTS]] or [*run.problems, "It failed."]
     again = failures[0].command if failures else ""

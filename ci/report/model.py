@@ -284,10 +284,8 @@ class Build:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestRun:
+class StageTests:
     """The results of a test stage on a cell; `missing`: why they count for nothing."""
-
-    __test__ = False
 
     cell: CellName
     stage: str
@@ -314,10 +312,8 @@ class TestRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestLine:
+class CaseLine:
     """A test that is worth showing, with the cells that it ran in."""
-
-    __test__ = False
 
     test: str
     outcome: str
@@ -330,15 +326,13 @@ class TestLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tests:
+class RunTests:
     """Everything about tests."""
 
-    __test__ = False
-
-    runs: tuple[TestRun, ...] = ()
-    failures: tuple[TestLine, ...] = ()
-    flaky: tuple[TestLine, ...] = ()
-    slowest: tuple[TestLine, ...] = ()
+    runs: tuple[StageTests, ...] = ()
+    failures: tuple[CaseLine, ...] = ()
+    flaky: tuple[CaseLine, ...] = ()
+    slowest: tuple[CaseLine, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,7 +396,7 @@ class Page:
     wheels: tuple[Wheel, ...] = ()
     gone: tuple[str, ...] = ()
     builds: tuple[Build, ...] = ()
-    tests: Tests = Tests()
+    tests: RunTests = RunTests()
     sources: tuple[Source, ...] = ()
     changes: tuple[Change, ...] = ()
 

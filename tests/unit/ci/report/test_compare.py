@@ -12,16 +12,16 @@ from ci.report.html import render_history
 from ci.report.model import (
     STATES,
     Build,
+    CaseLine,
     Cell,
     CellName,
     Change,
     Page,
+    RunTests,
     StageRun,
     StageState,
+    StageTests,
     State,
-    TestLine,
-    TestRun,
-    Tests,
     TimeLine,
 )
 from ci.report.text import history_tables
@@ -51,9 +51,9 @@ def page(
     place = f"test_smoke {NAME}"
     counts = (("passed", passed), ("skipped", 7), ("failed", len(failing) if failed is None else failed))
     lines = (
-        TestLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0) for one in failing
+        CaseLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0) for one in failing
     )
-    run = TestRun(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
+    run = StageTests(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
     ended: StageState = "ok" if state in SOUND else "failed" if state == "failed" else "missing"
     stages = (StageRun(stage="build_torch", state=ended, cause="a.cpp:7: no such type"),)
     return Page(
@@ -61,7 +61,7 @@ def page(
         platform="linux",
         cells=(Cell(name=NAME, state=state, reason=f"it is {state}", stages=stages, line=TimeLine()),),
         builds=(Build(cell=NAME, stage="build_torch", seconds=seconds),),
-        tests=Tests(runs=(run,) if tested else (), failures=tuple(lines)),
+        tests=RunTests(runs=(run,) if tested else (), failures=tuple(lines)),
     )
 
 
