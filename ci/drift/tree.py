@@ -145,15 +145,10 @@ class Python:
 
     def template(self, node: ast.AST) -> str:
         """Write a string with its parts that are filled in, as ``{name}``."""
-        if isinstance(node, ast.Constant):
-            return str(node.value)
-        if not isinstance(node, ast.JoinedStr):
+        if not isinstance(node, ast.Constant | ast.JoinedStr):
             raise moved(self.path, "a string")
-        return "".join(
-            str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
-            for part in node.values
-            if isinstance(part, ast.Constant | ast.FormattedValue)
-        )
+        # without its quotes
+        return ast.unparse(node).removeprefix("f")[1:-1]
 
     def _value(self, node: ast.expr) -> Any:  # noqa: ANN401
         match node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import isfinite, log2
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -231,9 +231,6 @@ class _Span(NamedTuple):
     run: StageRun
 
 
-_LAST = attrgetter("end", "stage")
-
-
 def time_line(stages: Iterable[StageRun]) -> TimeLine:
     """Lay stages out in time."""
     # what was borrowed took none of the run's time
@@ -294,16 +291,14 @@ def moment(started: str) -> datetime | None:
 
 def _critical(spans: Sequence[_Span]) -> list[_Span]:
     """Walk back from the last end: to the needed stage that ended last before each began."""
-    at = max(spans, key=_LAST)
-    path = [at]
-    while True:
+    path: list[_Span] = []
+    before = spans
+    while before:
+        path.append(at := max(before, key=attrgetter("end", "stage")))
         needed = NEEDS.get(_kind(at.stage), ())
         others = [span for span in spans if _kind(span.stage) in needed and span not in path]
         before = [span for span in others if span.end <= at.start + _TOLERANCE]
-        if not before:
-            return path[::-1]
-        at = max(before, key=_LAST)
-        path.append(at)
+    return path[::-1]
 
 
 def _kind(stage: str) -> str:
@@ -314,13 +309,11 @@ def _kind(stage: str) -> str:
 
 def _idle(spans: Sequence[_Span]) -> tuple[float, float, tuple[Idle, ...]]:
     """Return for how long something ran, in what time, and the idle times that are folded."""
-    first, busy, end = spans[0].start, 0.0, spans[0].start
-    gaps: list[tuple[float, float]] = []
-    for span in spans:
-        if span.start > end:
-            gaps.append((end - first, span.start - end))
-        busy += max(0.0, span.end - max(end, span.start))
-        end = max(end, span.end)
+    first, ends = spans[0].start, [*accumulate((span.end for span in spans), max)]
+    pairs = zip(ends, spans[1:], strict=False)
+    gaps = [(end - first, span.start - end) for end, span in pairs if span.start > end]
+    elapsed = ends[-1] - first
+    busy = elapsed - sum(seconds for _, seconds in gaps)
     least = max(busy * _FOLDED, 2.0)
     idle: list[Idle] = []
     for after, seconds in gaps:
@@ -328,7 +321,7 @@ def _idle(spans: Sequence[_Span]) -> tuple[float, float, tuple[Idle, ...]]:
             width = least / _FOLDED * min(_SHOWN + _MORE * log2(seconds / least), _MOST)
             facts = {"after": round(after, 3), "width": round(width, 3), "seconds": round(seconds, 3)}
             idle.append(Idle(start=_drawn(after, idle), **facts))
-    return round(busy, 3), round(end - first, 3), tuple(idle)
+    return round(busy, 3), round(elapsed, 3), tuple(idle)
 
 
 def _drawn(at: float, idle: Iterable[Idle]) -> float:
