@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
@@ -38,13 +38,15 @@ from rocm_packaging.packages.layouts import device_host
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ci.report.facts import GroupFacts, RunFacts
+    from ci.report.facts import RunFacts
     from core.run.records import FileRecord, Record
     from pytorch_build.test.summary import GroupEntry
 
 SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
+# a file of a record, and what it is a version of: what its cell makes of a distribution
+_Found: TypeAlias = "tuple[tuple[CellName, str], FileRecord, Record]"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
@@ -166,45 +168,35 @@ def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[Case
 
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
     """List a run's wheels and sdists, and the names of those of the run before that have gone."""
-    earlier = _files(before) if before else ()
-    old = {_identity(*found): found[1:] for found in earlier}
-    ours = {(group.name, one.name): (group, one, record) for group, one, record in _files(facts)}
-    made = [_wheel(facts, *found, old.get(_identity(*found))) for found in ours.values()]
-    known = {_identity(*found) for found in ours.values()}
-    groups = {group.name for group in facts.groups}
-    gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0].group in groups})
+    old = {found[0]: found for found in (_files(before) if before else ())}
+    ours = {(key[0].group, one.name): (key, one, record) for key, one, record in _files(facts)}
+    made = [_wheel(facts, found, old.get(found[0])) for found in ours.values()]
+    known, groups = {key for key, _, _ in ours.values()}, {group.name for group in facts.groups}
+    left = (one.name for key, one, _ in old.values() if key not in known and key[0].group in groups)
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
     whole = ((one, (one.cell, one.distribution) in split) for one in made)
-    return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(gone)
+    return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(
+        sorted({*left})
+    )
 
 
-def _files(facts: RunFacts) -> Iterator[tuple[GroupFacts, FileRecord, Record]]:
+def _files(facts: RunFacts) -> Iterator[_Found]:
     """Yield what stages made; a cell's stage comes last, after an upload that names the same file."""
     for group in facts.groups:
         for _, record in sorted(group.records, key=lambda found: (found[1].cell.torch_ref != "", found[0])):
             for one in record.files if record.status == "ok" else ():
-                yield group, one, record
+                name = one.distribution or one.name.partition("-")[0]
+                yield (CellName.of(group.name, record.cell), name), one, record
 
 
-def _identity(group: GroupFacts, one: FileRecord, record: Record) -> tuple[CellName, str]:
-    """Name what a file is a version of: what its cell makes of a distribution."""
-    return CellName.of(group.name, record.cell), one.distribution or one.name.partition("-")[0]
-
-
-def _wheel(
-    facts: RunFacts,
-    group: GroupFacts,
-    one: FileRecord,
-    record: Record,
-    before: tuple[FileRecord, Record] | None,
-) -> Wheel:
+def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> Wheel:
+    (cell, distribution), one, record = found
     origin, commit = _source(record, one, facts.locks)
-    old = contents_of(before[1], before[0].name) if before else {}
-    cell, distribution = _identity(group, one, record)
+    old = contents_of(before[2], before[1].name) if before else {}
     return Wheel(
         **one.model_dump(include={"name", "version", "requires_python", "size", "sha256"}),
-        path=f"../python/{quote(group.name, safe='')}/{quote(one.name, safe='')}",
+        path=f"../python/{quote(cell.group, safe='')}/{quote(one.name, safe='')}",
         cell=cell,
         stage=record.stage,
         seconds=record.seconds,
@@ -213,7 +205,7 @@ def _wheel(
         commit=commit,
         edited=record.edited,
         folders=_folders(contents_of(record, one.name), old),
-        before=before[0].size if before else None,
+        before=before[1].size if before else None,
         part_of=device_host(one.distribution),
     )
 
