@@ -172,13 +172,11 @@ def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wh
     ours = {(key[0].group, one.name): (key, one, record) for key, one, record in _files(facts)}
     made = [_wheel(facts, found, old.get(found[0])) for found in ours.values()]
     known, groups = {key for key, _, _ in ours.values()}, {group.name for group in facts.groups}
-    left = (one.name for key, one, _ in old.values() if key not in known and key[0].group in groups)
+    gone = sorted({one.name for key, one, _ in old.values() if key not in known and key[0].group in groups})
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
     whole = ((one, (one.cell, one.distribution) in split) for one in made)
-    return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(
-        sorted({*left})
-    )
+    return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(gone)
 
 
 def _files(facts: RunFacts) -> Iterator[_Found]:
