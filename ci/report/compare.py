@@ -194,6 +194,6 @@ def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
 def _line(name: CellName, points: Sequence[Point | None]) -> Line:
     there = [(at, one) for at, one in enumerate(points) if one]
     failing = [at for at, _ in takewhile(lambda found: found[1].state not in SOUND, there)]
-    good = next((at for at, one in there if one.state in SOUND), None) if failing else None
-    since = failing[-1] if failing else None
-    return Line(name=name, state=there[0][1].state, points=tuple(points), since=since, good=good)
+    line = Line(name=name, state=there[0][1].state, points=tuple(points))
+    sound = (at for at, one in there if one.state in SOUND)
+    return replace(line, since=failing[-1], good=next(sound, None)) if failing else line

@@ -125,21 +125,17 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, te
     except FatalError as problem:
         where = outputs.reports_prefix(name)
         problems.append(Problem(where=where, what=problem.message, hint=problem.hint))
+    flat = f"{outputs.python_prefix(name)}/index.html"
+    address = holding(store, flat).url_of(flat)
     return GroupFacts(
         name=name,
-        find_links=_address(store, outputs, name),
+        # a path of this machine means nothing to others, nor on a page
+        find_links=address if address.startswith(("https://", "http://")) else "",
         records=tuple(found),
         unreadable=tuple(unreadable),
         tests=tuple(one for one in entries if not common.torch_ref or one.torch_ref in refs),
         problems=tuple(problems),
     )
-
-
-def _address(store: Store, outputs: RunOutputs, group: str) -> str:
-    """Return the flat page's address; a path of this machine means nothing to others, nor on a page."""
-    key = f"{outputs.python_prefix(group)}/index.html"
-    address = holding(store, key).url_of(key)
-    return address if address.startswith(("https://", "http://")) else ""
 
 
 def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, StageRun]:

@@ -13,6 +13,7 @@ from typing import get_args
 
 from ci.report import facts, page_of, text
 from ci.report.compare import History, Run, history_of
+from ci.report.html import render_history
 from ci.report.model import CellName, Page
 from ci.verbs.report import page_key
 from core import console, files
@@ -87,8 +88,6 @@ def _read(common: Common, *, beside: bool) -> tuple[Run, Page | None]:
 
 
 def _tell(common: Common, history: History, output: Path | None) -> None:
-    from ci.report.html import render_history
-
     for table in text.history_tables(history):
         console.table(table.columns, table.rows, title=table.title)
     page = render_history(history)
