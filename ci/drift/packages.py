@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import tomllib
+from collections import defaultdict
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -34,12 +36,12 @@ _VARIABLES = {"core": "core", "profiler": "profiler", "lib": "libraries", "dev":
 
 
 def _targets(checkout: Tree) -> tuple[Facts, Facts]:
-    theirs: dict[str, list[str]] = {}
+    theirs = defaultdict[str, list[str]](list)
     pattern = r"^therock_add_amdgpu_target\((gfx\w+)\s+\"[^\"]*\"([^)#]*)"
     for target, rest in checkout.find(pattern, _TARGETS):
         named = rest.partition("FAMILY")[2].partition("EXCLUDE_TARGET_PROJECTS")[0].split()
         for family in (target, *named):
-            theirs.setdefault(family, []).append(target)
+            theirs[family].append(target)
     return theirs, {name: family.targets for name, family in families().items() if family.targets}
 
 
@@ -48,16 +50,16 @@ def _artifacts(checkout: Tree) -> tuple[Facts, Facts]:
     split = builder.function("_run_kpack_split")
     devel = builder.calls(split, "populate_devel_files")[0]
     runtime, only_lib, with_headers = builder.tests("core_artifact_filter", "name")
-    theirs: dict[str, Sequence[str]] = {
+    theirs: dict[str, Sequence[str]] = {}
+    for package in _VARIABLES.values():
+        theirs[f"{package}.artifacts"] = builder.tests(f"{package}_artifact_filter", "name")[0]
+        theirs[f"{package}.components"] = builder.tests(f"{package}_artifact_filter", "component")[0]
+    theirs |= {
         "profiler.include": builder.constant("PROFILER_WHEEL_INCLUDES"),
         "core.artifacts": [*runtime, *only_lib],
         "core.only_lib": only_lib,
         "core.with_headers": with_headers,
-        "core.components": builder.tests("core_artifact_filter", "component")[0],
     }
-    for package in ("libraries", "profiler", "device"):
-        theirs[f"{package}.artifacts"] = builder.tests(f"{package}_artifact_filter", "name")[0]
-        theirs[f"{package}.components"] = builder.tests(f"{package}_artifact_filter", "component")[0]
     listed, left = keyword(devel, "addl_artifact_names"), keyword(devel, "exclude_components")
     if listed is None or left is None:
         raise moved(_BUILDER, "the artifacts of the development tree")
@@ -75,10 +77,9 @@ def _artifacts(checkout: Tree) -> tuple[Facts, Facts]:
 def _own_artifacts() -> dict[str, Sequence[str]]:
     data = packages()
     known = ("lib", "run", "dbg", "dev", "doc", "test")
-    every = {name: getattr(data, name) for name in _VARIABLES.values()}
-    facts = ("artifacts", "components", "rpath_core")
+    names, facts = _VARIABLES.values(), ("artifacts", "components", "rpath_core")
     return {
-        **{f"{name}.{fact}": getattr(one, fact) for name, one in every.items() for fact in facts},
+        **{f"{name}.{fact}": getattr(getattr(data, name), fact) for name in names for fact in facts},
         "core.only_lib": data.core.only_lib,
         "core.with_headers": data.core.with_headers,
         "profiler.include": data.profiler.include,
@@ -88,7 +89,7 @@ def _own_artifacts() -> dict[str, Sequence[str]]:
 
 
 def _topology(checkout: Tree) -> tuple[Facts, Facts]:
-    there = checkout.toml(_TOPOLOGY)["artifacts"]
+    there = tomllib.loads(checkout.text(_TOPOLOGY))["artifacts"]
     named = {name for key, values in _own_artifacts().items() if key.endswith("artifacts") for name in values}
     return {"artifacts": sorted(named & there.keys())}, {"artifacts": sorted(named)}
 
@@ -100,13 +101,12 @@ def _programs(checkout: Tree) -> tuple[Facts, Facts]:
 
 
 def _distributions(checkout: Tree) -> tuple[Facts, Facts]:
-    owned: dict[str, list[str]] = {}
-    ours: dict[str, list[str]] = {}
+    owned, ours = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name, product in checkout.find(r"^ {6}([\w.-]+):\n {8}owner_path: (\w+)/", _OWNERS):
-        owned.setdefault(product, []).append(name)
+        owned[product].append(name)
         for own, patterns in buckets().products.distributions.items():
             if any(fnmatchcase(name, pattern) for pattern in patterns):
-                ours.setdefault(own, []).append(name)
+                ours[own].append(name)
     return owned, ours
 
 
@@ -129,25 +129,19 @@ def _documented(checkout: Tree) -> tuple[Facts, Facts]:
 
 def _buckets(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _BUCKETS)
-    default = {
-        node.target.id: str(ast.literal_eval(node.value.keywords[0].value))
-        for node in ast.walk(python.module)
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
-        and isinstance(node.value, ast.Call)
-    }
-    if not {"region", "iam_account"} <= default.keys():
+    region, account = (strings(python.assigned(name)) for name in ("region", "iam_account"))
+    if not (region and account):
         raise moved(_BUCKETS, "a region and an account")
-    theirs: dict[str, str] = {"region": default["region"]}
+    theirs: dict[str, str] = {"region": region[0]}
     for call in python.calls(python.assigned("s3_bucket_configs"), "S3BucketConfig"):
         name, role = ast.literal_eval(call.args[0]), keyword(call, "iam_role")
         named = ast.literal_eval(role) if role else None
         if name.endswith(("-artifacts", "-artifacts-external")):
-            theirs[name] = f"arn:aws:iam::{default['iam_account']}:role/{named}" if named else ""
+            theirs[name] = f"arn:aws:iam::{account[0]}:role/{named}" if named else ""
     data = buckets()
     ours = {"region": data.region, **{one.bucket: one.role for one in data.release_types.values()}}
-    external = (one for one in data.release_types.values() if one.external_bucket)
-    return theirs, {**ours, **{one.external_bucket: one.external_role for one in external}}
+    ours |= {one.external_bucket: one.external_role for one in data.release_types.values()}
+    return theirs, {bucket: role for bucket, role in ours.items() if bucket}
 
 
 def _products(checkout: Tree) -> tuple[Facts, Facts]:

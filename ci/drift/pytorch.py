@@ -6,11 +6,11 @@ import ast
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from packaging.specifiers import SpecifierSet
 
-from ci.drift.tree import Facts, Python, Subject, Tree, strings
+from ci.drift.tree import Facts, Python, Subject, Tree, Values, parted, strings
 from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
@@ -24,6 +24,7 @@ from pytorch_build.test import skip_rules
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 
 if TYPE_CHECKING:
+    from core.run.locations import CompilerCaches
     from pytorch_build.test.skip_rules import Rule
 
 _MATRIX = "build_tools/github_actions/configure_pytorch_release_matrix.py"
@@ -48,32 +49,24 @@ def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
     nightly = strings(python.assigned("RELEASE_PYTORCH_REFS"))
     released = python.constant("RELEASE_PYTHON_VERSIONS")
     unsupported = python.constant("UNSUPPORTED_AMDGPU_FAMILIES")  # an empty set is written {} there
-    theirs: dict[str, Sequence[str]] = {"untested": _untested(python)}
-    ours: dict[str, Sequence[str]] = {}
+    both: dict[str, tuple[Values, Values]] = {"untested": (_untested(python), "")}
     data = load().matrix
     for platform in _PLATFORMS:
         refs = load_refs(platform=platform)
         rows = [row for row in data.release.exclude if row.platform == platform and not row.pythons]
         excluded = [f"{ref}: {one}" for row in rows for ref in row.torch_refs for one in row.gpu_families]
-        left_out = unsupported[platform]
-        theirs |= {
-            f"pythons on {platform}": released,
-            f"pythons in CI on {platform}": python.constant("CI_PYTHON_VERSIONS")[platform],
-            f"refs on {platform}": [*stable[platform], *nightly],
-            f"refs in CI on {platform}": ci_refs[platform],
-            f"not built on {platform}": [f"{ref}: {one}" for ref, some in left_out.items() for one in some],
-        }
-        ours |= {
-            f"pythons on {platform}": data.release.pythons,
-            f"pythons in CI on {platform}": data.ci.pythons,
-            f"refs on {platform}": data.release.torch_refs,
-            f"refs in CI on {platform}": data.ci.torch_refs,
-            f"not built on {platform}": excluded,
+        not_built = [f"{ref}: {one}" for ref, some in unsupported[platform].items() for one in some]
+        in_ci = python.constant("CI_PYTHON_VERSIONS")[platform]
+        both |= {
+            f"pythons on {platform}": (released, data.release.pythons),
+            f"pythons in CI on {platform}": (in_ci, data.ci.pythons),
+            f"refs on {platform}": ([*stable[platform], *nightly], data.release.torch_refs),
+            f"refs in CI on {platform}": (ci_refs[platform], data.ci.torch_refs),
+            f"not built on {platform}": (not_built, excluded),
         }
         for ref in data.release.torch_refs:
-            theirs[f"pythons of {ref} on {platform}"] = released
-            ours[f"pythons of {ref} on {platform}"] = refs[ref].pythons
-    return theirs, ours
+            both[f"pythons of {ref} on {platform}"] = (released, refs[ref].pythons)
+    return parted(both)
 
 
 def _untested(python: Python) -> Sequence[str]:
@@ -85,47 +78,44 @@ def _untested(python: Python) -> Sequence[str]:
 
 def _preloads(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _BUILDER)
-    theirs = {str(one): python.constant(f"{one.upper()}_LIBRARY_PRELOADS") for one in _PLATFORMS}
-    return theirs, {"linux": LINUX.preloads, "windows": WINDOWS.preloads}
+    ours = {"linux": LINUX.preloads, "windows": WINDOWS.preloads}
+    return {one: python.constant(f"{one.upper()}_LIBRARY_PRELOADS") for one in ours}, ours
 
 
 def _tests(checkout: Tree) -> tuple[Facts, Facts]:
     python = Python(checkout, _TESTS)
     data = read_toml(CONFIGURATIONS_FILE)
     generic, own = data["configurations"]["inductor"]["steps"]
-    return {
-        "inductor, operators": python.constant("INDUCTOR_GENERIC_TESTS"),
-        "inductor, its own": python.constant("INDUCTOR_UNIT_TESTS"),
-        "left out": python.constant("EXCLUDED_TEST_MODULES"),
-        "seconds of a test": str(python.constant("PYTEST_TIMEOUT_SECONDS")),
-    }, {
-        "inductor, operators": generic["files"],
-        "inductor, its own": own["files"],
-        "seconds of a test": str(data["limits"]["test_seconds"]),
-    }
+    seconds = python.constant("PYTEST_TIMEOUT_SECONDS"), data["limits"]["test_seconds"]
+    return parted(
+        {
+            "inductor, operators": (python.constant("INDUCTOR_GENERIC_TESTS"), generic["files"]),
+            "inductor, its own": (python.constant("INDUCTOR_UNIT_TESTS"), own["files"]),
+            "left out": (python.constant("EXCLUDED_TEST_MODULES"), ""),
+            "seconds of a test": (str(seconds[0]), str(seconds[1])),
+        }
+    )
 
 
 def _skips(checkout: Tree) -> tuple[Facts, Facts]:
-    theirs: dict[str, Sequence[str]] = {}
-    ours: dict[str, Sequence[str]] = {}
+    both: dict[str, tuple[Values, Values]] = {}
     rules = skip_rules.load()
     for name in checkout.names(_SKIPS):
         torch = name.removeprefix("pytorch_").removesuffix(".py") if name.startswith("pytorch_") else ""
         if not (torch or name == "generic.py"):
             continue
         for where, files in Python(checkout, f"{_SKIPS}/{name}").constant("skip_tests").items():
-            known = [entry for rule in rules if _holds(rule, where, torch) for entry in rule.entries]
-            lasts = [entry.rpartition("::")[2] for entry in known]
+            holding = (rule for rule in rules if _holds(rule, where, torch))
+            lasts = [entry.rpartition("::")[2] for rule in holding for entry in rule.entries]
             for file, tests in files.items():
-                key = f"{name.removesuffix('.py')}, {where}: {file}"
-                theirs[key] = tests
                 # upstream's names hold in any class of any file
-                ours[key] = [
+                ours = [
                     one
                     for one in tests
                     if any(fnmatchcase(one, last) or last.startswith(f"{one}*") for last in lasts)
                 ]
-    return theirs, ours
+                both[f"{name.removesuffix('.py')}, {where}: {file}"] = (tests, ours)
+    return parted(both)
 
 
 def _holds(rule: Rule, where: str, torch: str) -> bool:
@@ -151,26 +141,20 @@ def _windows(checkout: Tree) -> tuple[Facts, Facts]:
 
 
 def _caches(checkout: Tree) -> tuple[Facts, Facts]:
-    data = run_buckets().compiler_caches
-    shared = checkout.find(_SHARED, _BUILD)
-    theirs = {
-        "region": checkout.find(r"SCCACHE_REGION: (\S+)", _BUILD),
-        "role's region": checkout.find(r"aws-region: (\S+)", _BUILD)[:1],
-        "session": checkout.find(r"role-duration-seconds: (\d+)", _BUILD),
-        "bucket": checkout.find(r"format\('(therock-pytorch-sccache-\{0\})'", _BUILD),
-        "role": checkout.find(r"format\('(arn:aws:iam::\d+:role/therock-\{0\})'", _BUILD),
-        "other types": [f"{kind}: {one}" for kind, one in shared],
-    }
-    if data is None:
-        return theirs, {}
-    return theirs, {
-        "region": data.region,
-        "role's region": data.region,
-        "session": str(data.session_seconds),
-        "bucket": data.bucket.replace("{type}", "{0}"),
-        "role": data.role.replace("{type}", "{0}"),
-        "other types": [f"{kind}: {one}" for kind, one in data.types.items() if kind != one],
-    }
+    # the project's own data has one, whatever a user's file may do
+    data = cast("CompilerCaches", run_buckets().compiler_caches)
+    bucket, role = (one.replace("{type}", "{0}") for one in (data.bucket, data.role))
+    types = [f"{kind}: {one}" for kind, one in data.types.items() if kind != one]
+    return parted(
+        {
+            "region": (checkout.find(r"SCCACHE_REGION: (\S+)", _BUILD), data.region),
+            "role's region": (checkout.find(r"aws-region: (\S+)", _BUILD)[:1], data.region),
+            "session": (checkout.find(r"role-duration-seconds: (\d+)", _BUILD), str(data.session_seconds)),
+            "bucket": (checkout.find(r"format\('(therock-pytorch-sccache-\{0\})'", _BUILD), bucket),
+            "role": (checkout.find(r"format\('(arn:aws:iam::\d+:role/therock-\{0\})'", _BUILD), role),
+            "other types": ([": ".join(one) for one in checkout.find(_SHARED, _BUILD)], types),
+        }
+    )
 
 
 def _images(checkout: Tree) -> tuple[Facts, Facts]:

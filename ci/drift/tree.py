@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from core import process
 from core.data import read_text
 from core.errors import DataError, MissingInputError
 
 LANDMARK = "BUILD_TOPOLOGY.toml"
-Facts = Mapping[str, "str | Sequence[str]"]  # values of each key; "" is none
+Values: TypeAlias = str | Sequence[str]  # "" is none
+Facts: TypeAlias = Mapping[str, Values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Tree:
     def text(self, path: str) -> str:
         """Read a file by its path from the root."""
         if self.commit:
-            shown = process.capture([*self._git, "show", f"{self.commit}:{path}"], check=False)
+            shown = process.capture(self._git("show", f"{self.commit}:{path}"), check=False)
             if not shown.returncode:
                 return shown.stdout
         elif (self.root / path).is_file():
@@ -42,7 +42,7 @@ class Tree:
     def names(self, folder: str) -> Sequence[str]:
         """List the files of a folder, by name."""
         if self.commit:
-            listed = process.capture([*self._git, "ls-tree", "--name-only", f"{self.commit}:{folder}"])
+            listed = process.capture(self._git("ls-tree", "--name-only", f"{self.commit}:{folder}"))
             names = listed.stdout.splitlines()
         else:
             names = [one.name for one in (self.root / folder).glob("*") if one.is_file()]
@@ -57,13 +57,8 @@ class Tree:
             raise moved(path, f"matches of {pattern!r}")
         return every
 
-    def toml(self, path: str) -> dict[str, Any]:
-        """Read a TOML file."""
-        return tomllib.loads(self.text(path))
-
-    @property
-    def _git(self) -> tuple[str, ...]:
-        return ("git", f"--git-dir={self.root}")
+    def _git(self, *words: str) -> tuple[str, ...]:
+        return ("git", f"--git-dir={self.root}", *words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +69,11 @@ class Subject:
     upstream: str
     here: str
     facts: Callable[[Tree], tuple[Facts, Facts]]
+
+
+def parted(both: Mapping[str, tuple[Values, Values]]) -> tuple[Facts, Facts]:
+    """Part what both say of the same keys: theirs, and ours."""
+    return {key: one for key, (one, _) in both.items()}, {key: one for key, (_, one) in both.items()}
 
 
 def tree(root: Path, commit: str = "") -> Tree:
@@ -112,10 +112,11 @@ class Python:
     def assigned(self, name: str) -> ast.expr:
         """Find what a name of the module, or of a function in it, is assigned."""
         for node in ast.walk(self.module):
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(one, ast.Name) and one.id == name for one in targets):
-                    return node.value
+            match node:
+                case ast.Assign(targets=[ast.Name(id=known)], value=value) if known == name:
+                    return value
+                case ast.AnnAssign(target=ast.Name(id=known), value=ast.expr() as value) if known == name:
+                    return value
         raise moved(self.path, name)
 
     def function(self, name: str) -> ast.FunctionDef:
@@ -144,15 +145,10 @@ class Python:
 
     def template(self, node: ast.AST) -> str:
         """Write a string with its parts that are filled in, as ``{name}``."""
-        if isinstance(node, ast.Constant):
-            return str(node.value)
-        if not isinstance(node, ast.JoinedStr):
+        if not isinstance(node, ast.Constant | ast.JoinedStr):
             raise moved(self.path, "a string")
-        return "".join(
-            str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
-            for part in node.values
-            if isinstance(part, ast.Constant | ast.FormattedValue)
-        )
+        # without its quotes
+        return ast.unparse(node).removeprefix("f")[1:-1]
 
     def _value(self, node: ast.expr) -> Any:  # noqa: ANN401
         match node:

@@ -6,47 +6,48 @@ The inside of builds and the results of tests, and wheels: what they are, from w
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import cells_of, problems_of, runs_of, told_once, worked
+from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
 from ci.report.model import (
     Build,
+    CaseLine,
     CellName,
     Folder,
     Group,
     Page,
     Problem,
+    RunTests,
     Source,
-    TestLine,
-    TestRun,
-    Tests,
+    StageTests,
     Wheel,
 )
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
-from pytorch_build.lock.source_lock import LockedProject
+from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
+from pytorch_build.sources.git import is_commit
 from rocm_packaging.packages.layouts import device_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from ci.report.facts import GroupFacts, RunFacts
+    from ci.report.facts import RunFacts
     from core.run.records import FileRecord, Record
-    from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.test.summary import CaseEntry, GroupEntry
+    from pytorch_build.test.summary import GroupEntry
 
 SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
-ROCM = "rocm"
+# a file of a record, and what it is a version of: what its cell makes of a distribution
+_Found: TypeAlias = "tuple[tuple[CellName, str], FileRecord, Record]"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
@@ -54,13 +55,15 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
     builds, odd = builds_of(facts)
-    busy, elapsed = worked(facts)
+    runs = runs_of(facts)
+    line = time_line(run for found in runs.values() for run in found)
     starts = [record.started for group in facts.groups for _, record in group.records]
+    whole = [(name.group, run) for name, found in runs.items() if not name.torch_ref for run in found]
     groups = tuple(
         Group(
             name=group.name,
             find_links=group.find_links,
-            stages=tuple(run for name, runs in runs_of(group).items() if not name.torch_ref for run in runs),
+            stages=tuple(run for name, run in whole if name == group.name),
         )
         for group in facts.groups
     )
@@ -69,8 +72,8 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
         platform=facts.platform,
         against=before.run_id if before else "",
         started=min(starts, default=""),
-        busy=busy,
-        elapsed=elapsed,
+        busy=line.busy,
+        elapsed=line.elapsed,
         problems=told_once([*problems_of(facts, tests), *odd]),
         groups=groups,
         cells=cells_of(facts, wheels, _failing(tests)),
@@ -83,7 +86,7 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
-def _failing(tests: Tests) -> dict[CellName, str]:
+def _failing(tests: RunTests) -> dict[CellName, str]:
     """Return why tests of cells did not pass."""
     failing: dict[CellName, str] = {}
     for run in tests.runs:
@@ -102,35 +105,34 @@ def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
         for key, record in group.records:
             if not record.stage.startswith("build_"):
                 continue
-            facts_of = {"cell": CellName.of(group.name, record.cell), "stage": record.stage}
-            facts_of |= {"seconds": record.seconds, "failed": record.status != "ok"}
+            known = {"cell": CellName.of(group.name, record.cell), "stage": record.stage}
+            known |= {"seconds": record.seconds, "failed": record.status != "ok"}
             try:
-                build = read({**record.details, **facts_of})
+                build = read({**record.details, **known})
             except ValidationError as problem:
                 first = problem.errors()[0]
                 path = ".".join(str(part) for part in first["loc"])
                 problems.append(Problem(where=key, what=f"details.{path}: {first['msg']}."))
-                build = read(facts_of)
+                build = read(known)
             graphs = sorted(build.graphs, key=lambda one: (-one.seconds, one.folder))
             builds.append(replace(build, graphs=tuple(graphs)))
     builds.sort(key=lambda one: (not one.failed, -one.seconds, one.cell, one.stage))
     return tuple(builds), tuple(problems)
 
 
-def tests_of(facts: RunFacts) -> Tests:
+def tests_of(facts: RunFacts) -> RunTests:
     """Put the results of all groups together; a test that fails in ten cells is one line."""
     entries = [(group.name, one) for group in facts.groups for one in group.tests]
     runs = {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
     missing = {key: why for group in facts.groups for key, why in group.missing.items()}
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
-    slow = (line for line in _lines(entries, lambda one: one.slowest) if line.seconds >= _SLOW)
-    slowest = sorted(slow, key=lambda line: (-line.seconds, line.test))
-    return Tests(
+    slow = [line for line in _lines(entries, "slowest") if line.seconds >= _SLOW]
+    return RunTests(
         runs=tuple(runs[key] for key in sorted(runs)),
-        failures=tuple(_lines(entries, lambda one: one.failures)),
-        flaky=tuple(_lines(entries, lambda one: one.flaky)),
-        slowest=tuple(slowest[:SLOWEST]),
+        failures=_lines(entries, "failures"),
+        flaky=_lines(entries, "flaky"),
+        slowest=tuple(sorted(slow, key=lambda line: (-line.seconds, line.test))[:SLOWEST]),
     )
 
 
@@ -138,84 +140,70 @@ def _stage(one: GroupEntry) -> str:
     return f"{one.stage}_{one.config}" if one.config else one.stage
 
 
-def _run(group: str, one: GroupEntry) -> TestRun:
+def _run(group: str, one: GroupEntry) -> StageTests:
     same = one.model_dump(include={"passed", "seconds", "problems"})
-    known = [(outcome, one.totals[outcome]) for outcome in OUTCOMES if one.totals.get(outcome)]
-    more = sorted((name, count) for name, count in one.totals.items() if count and name not in _WORSE)
-    return TestRun(cell=CellName.of(group, one), stage=_stage(one), totals=(*known, *more), **same)
+    order = dict.fromkeys((*OUTCOMES, *sorted(one.totals)))
+    totals = tuple((name, count) for name in order if (count := one.totals.get(name)))
+    return StageTests(cell=CellName.of(group, one), stage=_stage(one), totals=totals, **same)
 
 
-def _lines(
-    entries: Iterable[tuple[str, GroupEntry]], chosen: Callable[[GroupEntry], Iterable[CaseEntry]]
-) -> list[TestLine]:
+def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[CaseLine, ...]:
     """Put the same test of several cells together, with its worst outcome."""
-    found: dict[str, TestLine] = {}
+    found: dict[str, list[CaseLine]] = defaultdict(list)
     for group, entry in entries:
         place = f"{_stage(entry)} {CellName.of(group, entry)}".strip()
-        for one in chosen(entry):
-            line = TestLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
-            found[one.test] = _joined(found[one.test], line) if one.test in found else line
-    return sorted(found.values(), key=lambda line: (-len(line.cells), line.test))
-
-
-def _joined(first: TestLine, second: TestLine) -> TestLine:
-    worse = second if _WORSE.get(second.outcome, 0) > _WORSE.get(first.outcome, 0) else first
-    cells = tuple(dict.fromkeys((*first.cells, *second.cells)))
-    return replace(worse, cells=cells, seconds=max(first.seconds, second.seconds))
+        for one in getattr(entry, chosen):
+            line = CaseLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
+            found[one.test].append(line)
+    lines = (
+        replace(
+            max(same, key=lambda line: _WORSE.get(line.outcome, 0)),
+            cells=tuple(dict.fromkeys(cell for line in same for cell in line.cells)),
+            seconds=max(line.seconds for line in same),
+        )
+        for same in found.values()
+    )
+    return tuple(sorted(lines, key=lambda line: (-len(line.cells), line.test)))
 
 
 def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
     """List a run's wheels and sdists, and the names of those of the run before that have gone."""
-    earlier = _files(before) if before else ()
-    old = {_identity(*found): found[1:] for found in earlier}
-    ours = {(group.name, one.name): (group, one, record) for group, one, record in _files(facts)}
-    made = [_wheel(facts, *found, old.get(_identity(*found))) for found in ours.values()]
-    known = {_identity(*found) for found in ours.values()}
-    groups = {group.name for group in facts.groups}
-    gone = sorted({one.name for key, (one, _) in old.items() if key not in known and key[0].group in groups})
+    old = {found[0]: found for found in (_files(before) if before else ())}
+    ours = {(key[0].group, one.name): (key, one, record) for key, one, record in _files(facts)}
+    made = [_wheel(facts, found, old.get(found[0])) for found in ours.values()]
+    known, groups = {key for key, _, _ in ours.values()}, {group.name for group in facts.groups}
+    gone = sorted({one.name for key, one, _ in old.values() if key not in known and key[0].group in groups})
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
-    extras = ("device-all" if (one.cell, one.distribution) in split else "" for one in made)
-    return tuple(replace(one, extra=extra) for one, extra in zip(made, extras, strict=True)), tuple(gone)
+    whole = ((one, (one.cell, one.distribution) in split) for one in made)
+    return tuple(replace(one, extra="device-all") if apart else one for one, apart in whole), tuple(gone)
 
 
-def _files(facts: RunFacts) -> Iterator[tuple[GroupFacts, FileRecord, Record]]:
+def _files(facts: RunFacts) -> Iterator[_Found]:
     """Yield what stages made; a cell's stage comes last, after an upload that names the same file."""
     for group in facts.groups:
         for _, record in sorted(group.records, key=lambda found: (found[1].cell.torch_ref != "", found[0])):
             for one in record.files if record.status == "ok" else ():
-                yield group, one, record
+                name = one.distribution or one.name.partition("-")[0]
+                yield (CellName.of(group.name, record.cell), name), one, record
 
 
-def _identity(group: GroupFacts, one: FileRecord, record: Record) -> tuple[CellName, str]:
-    """Name what a file is a version of: what its cell makes of a distribution."""
-    return CellName.of(group.name, record.cell), one.distribution or one.name.partition("-")[0]
-
-
-def _wheel(
-    facts: RunFacts,
-    group: GroupFacts,
-    one: FileRecord,
-    record: Record,
-    before: tuple[FileRecord, Record] | None,
-) -> Wheel:
+def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> Wheel:
+    (cell, distribution), one, record = found
     origin, commit = _source(record, one, facts.locks)
-    old = contents_of(before[1], before[0].name) if before else {}
+    old = contents_of(before[2], before[1].name) if before else {}
     return Wheel(
-        name=one.name,
-        path=f"../python/{quote(group.name, safe='')}/{quote(one.name, safe='')}",
-        cell=CellName.of(group.name, record.cell),
+        **one.model_dump(include={"name", "version", "requires_python", "size", "sha256"}),
+        path=f"../python/{quote(cell.group, safe='')}/{quote(one.name, safe='')}",
+        cell=cell,
         stage=record.stage,
-        distribution=one.distribution or one.name.partition("-")[0],
-        version=one.version,
-        requires_python=one.requires_python,
-        size=one.size,
-        sha256=one.sha256,
+        seconds=record.seconds,
+        distribution=distribution,
         origin=origin,
         commit=commit,
         edited=record.edited,
         folders=_folders(contents_of(record, one.name), old),
-        before=before[0].size if before else None,
+        before=before[1].size if before else None,
         part_of=device_host(one.distribution),
     )
 
@@ -246,10 +234,10 @@ def contents_of(record: Record, name: str) -> Mapping[str, tuple[int, int, int]]
 def _folders(
     now: Mapping[str, tuple[int, int, int]], old: Mapping[str, tuple[int, int, int]]
 ) -> tuple[Folder, ...]:
-    found = []
-    for name in {*now, *old} if now and old else now:
-        files, size, packed = now.get(name, (0, 0, 0))
-        grown = packed - old.get(name, (0, 0, 0))[2] if old else None
+    none, found = (0, 0, 0), []
+    for name in {*now, *old} if now else ():
+        files, size, packed = now.get(name, none)
+        grown = packed - old.get(name, none)[2] if old else None
         found.append(Folder(path=name, files=files, size=size, packed=packed, grown=grown))
     return tuple(sorted(found, key=lambda folder: (-folder.packed, folder.path)))
 
@@ -257,46 +245,37 @@ def _folders(
 def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source, ...]:
     """List every project of every ref, with the commit of the run before."""
     found = []
+    no_lock = SourceLock(torch_ref="", release_type="", projects={})
     for ref, lock in sorted(facts.locks.items()):
-        old = before.locks.get(ref) if before else None
-        rocm_before = old.rocm_version if old else ""
-        if lock.rocm_version or rocm_before:
-            rocm = Source(torch_ref=ref, project=ROCM, version=lock.rocm_version, version_before=rocm_before)
-            found.append(rocm)
-        earlier = old.projects if old else {}
-        for name in dict.fromkeys((*lock.projects, *earlier)):
+        old = before.locks.get(ref, no_lock) if before else no_lock
+        versions = {"version": lock.rocm_version, "version_before": old.rocm_version}
+        if any(versions.values()):
+            found.append(Source(torch_ref=ref, project="rocm", **versions))
+        for name in dict.fromkeys((*lock.projects, *old.projects)):
             absent = LockedProject.model_construct(project=name)  # which no lock would have
-            found.append(_project(ref, lock.projects.get(name, absent), earlier.get(name, absent)))
+            now, was = (one.projects.get(name, absent) for one in (lock, old))
+            source = Source(
+                **now.model_dump(include={"project", "ref", "commit"}),
+                torch_ref=ref,
+                origin=now.origin or was.origin,
+                version=now.prebuilt or now.base_version,
+                commit_before=was.commit,
+                version_before=was.prebuilt or was.base_version,
+                compare=_compare(now, was),
+            )
+            found.append(source)
     return tuple(found)
-
-
-def _project(ref: str, now: LockedProject, old: LockedProject) -> Source:
-    return Source(
-        torch_ref=ref,
-        project=now.project,
-        origin=now.origin or old.origin,
-        ref=now.ref,
-        commit=now.commit,
-        version=now.prebuilt or now.base_version,
-        commit_before=old.commit,
-        version_before=old.prebuilt or old.base_version,
-        compare=_compare(now, old),
-    )
 
 
 def commit_url(origin: str, commit: str) -> str:
     """Return the address that shows a commit, where the repository's host is known; else ""."""
-    base = _base(origin)
-    return f"{base}/commit/{commit}" if _HOSTED.fullmatch(base) and _COMMIT.fullmatch(commit) else ""
-
-
-def _base(origin: str) -> str:
-    return origin.removesuffix("/").removesuffix(".git")
+    base = origin.removesuffix("/").removesuffix(".git")
+    return f"{base}/commit/{commit}" if _HOSTED.fullmatch(base) and is_commit(commit) else ""
 
 
 def _compare(now: LockedProject, old: LockedProject) -> str:
     """Return the address of the changes between two commits of one repository."""
-    if now.origin != old.origin or now.commit == old.commit:
+    if now.origin != old.origin or now.commit == old.commit or not commit_url(old.origin, old.commit):
         return ""
-    known = commit_url(now.origin, now.commit) and commit_url(old.origin, old.commit)
-    return f"{_base(now.origin)}/compare/{old.commit}...{now.commit}" if known else ""
+    shown = commit_url(now.origin, now.commit)
+    return shown.replace(f"/commit/{now.commit}", f"/compare/{old.commit}...{now.commit}")

@@ -8,22 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from math import isfinite, log2
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
-from ci.report.model import (
-    Bar,
-    Cell,
-    CellName,
-    Idle,
-    Problem,
-    StageRun,
-    StageState,
-    State,
-    Step,
-    TimeLine,
-)
+from ci.report.model import STATES, Bar, Cell, CellName, Idle, Problem, StageRun, StageState, State, TimeLine
 from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
@@ -34,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.facts import GroupFacts, RunFacts
-    from ci.report.model import TestLine, TestRun, Tests, Wheel
+    from ci.report.model import CaseLine, RunTests, StageTests, Wheel
     from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
-STATES: tuple[State, ...] = get_args(State)
 TEST = "test_smoke"
 # bookkeeping of `upload`, which no cell waits for
 _UPLOAD = "upload-"
@@ -65,25 +54,26 @@ _SHOWN_TESTS = 5
 _ROUNDED = 0.002
 
 
-def runs_of(group: GroupFacts) -> Mapping[CellName, tuple[StageRun, ...]]:
-    """List how a group's stages ended, by cell; stages that belong to no cell have no ref.
+def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
+    """List how a run's stages ended, by cell; stages that belong to no cell have no ref.
 
     A failure lies beside the last success, and is the later of the two.
     """
     found: dict[tuple[CellName, str], StageRun] = {}
-    for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
-        if not record.stage.startswith(_UPLOAD):
-            name = CellName.of(group.name, record.cell)
-            found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
-    for one in group.unreadable:
-        found.setdefault((one.cell, one.run.stage), one.run)
+    for group in facts.groups:
+        for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
+            if not record.stage.startswith(_UPLOAD):
+                name = CellName.of(group.name, record.cell)
+                found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
+        for name, run in group.unreadable:
+            found.setdefault((name, run.stage), run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
+    at = {stage: place for place, stage in enumerate(NEEDS)}
     for (name, _), run in found.items():
         by_cell[name].append(run)
-    at = {stage: place for place, stage in enumerate(NEEDS)}
     for runs in by_cell.values():
         runs.sort(key=lambda run: (not run.started, run.started, at.get(run.stage, 0), run.stage))
-    return {name: tuple(runs) for name, runs in by_cell.items()}
+    return by_cell
 
 
 def _run(key: str, record: Record, missing: str) -> StageRun:
@@ -109,7 +99,7 @@ def _run(key: str, record: Record, missing: str) -> StageRun:
 
 def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName, str]) -> tuple[Cell, ...]:
     """Return the matrix; `failing`: why tests of cells did not pass."""
-    runs = {name: found for group in facts.groups for name, found in runs_of(group).items()}
+    runs = runs_of(facts)
     made: dict[CellName, list[Wheel]] = defaultdict(list)
     for wheel in wheels:
         made[wheel.cell].append(wheel)
@@ -117,20 +107,17 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     for name, found in runs.items():
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
     cells, groups = [], {group.name: group for group in facts.groups}
-    named = {(natural(one.group), natural(one.torch_ref), natural(one.python), one) for one in runs}
-    for *_, name in sorted(one for one in named if one[-1].torch_ref):
+    for name in sorted((one for one in runs if one.torch_ref), key=lambda one: natural(str(one))):
         found = runs[name]
-        known = {run.stage for run in found if run.state != "missing"}
+        ended = {run.stage: run.state for run in found}
         expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
-        missing = [stage for stage in expected if stage not in known]
-        there = {run.stage for run in found}
-        absent = [StageRun(stage=one, state="missing") for one in missing if one not in there]
+        missing = [stage for stage in expected if ended.get(stage, "missing") == "missing"]
+        absent = [StageRun(stage=one, state="missing") for one in missing if one not in ended]
         hosts = [one for one in made[name] if not device_target(one.distribution)]
         state, reason = _state(found, missing, failing.get(name, ""))
         before = [run for run in runs.get(CellName(group=name.group), ()) if run.stage in NEEDS]
-        stale = any(
-            run.stage.startswith("build_") and run.state not in {"ok", "missing"} for run in (*before, *found)
-        )
+        builds = [run for run in (*before, *found) if run.stage.startswith("build_")]
+        stale = any(run.state not in {"ok", "missing"} for run in builds)
         lacking, elsewhere = _needed(groups[name.group], name)
         cells.append(
             Cell(
@@ -162,9 +149,8 @@ def _needed(group: GroupFacts, name: CellName) -> tuple[tuple[str, ...], tuple[s
 def _expected(name: CellName, lock: SourceLock | None, seen: Iterable[str]) -> Sequence[str]:
     """Return a cell's stages: builds of what is locked, else those that other cells of the ref have."""
     kind = "cpu" if name.group == CPU else "rocm"
-    if lock is None:
-        builds = sorted(stage for stage in seen if stage.startswith("build_"))
-    else:
+    builds = sorted(stage for stage in seen if stage.startswith("build_"))
+    if lock:
         projects = lock.projects.items()
         builds = [f"build_{name}" for name, one in projects if not one.prebuilt and kind in one.versions]
     # which has no use for it, whatever the lock and other families have
@@ -188,12 +174,11 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
     return STATES[0], ""
 
 
-def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
+def problems_of(facts: RunFacts, tests: RunTests) -> list[Problem]:
     """List what a reader should know first: what failed, and what cannot be read."""
     ended = [
         (name, run)
-        for group in facts.groups
-        for name, runs in sorted(runs_of(group).items())
+        for name, runs in sorted(runs_of(facts).items())
         for run in runs
         if run.state in {"failed", "interrupted"}
     ]
@@ -215,7 +200,7 @@ def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     ]
     problems += facts.problems
     for group in facts.groups:
-        problems += [*(one.problem for one in group.unreadable), *group.problems]
+        problems += group.problems
     every = [record for group in facts.groups for _, record in group.records]
     named = {one.cell.torch_ref for one in every if "commit" in (one.inputs.get("source") or {})}
     refs = {one.cell.torch_ref for one in every} - named - {""}
@@ -224,7 +209,7 @@ def problems_of(facts: RunFacts, tests: Tests) -> list[Problem]:
     return problems
 
 
-def _tested(run: TestRun, failures: Sequence[TestLine]) -> Problem:
+def _tested(run: StageTests, failures: Sequence[CaseLine]) -> Problem:
     """Say of tests which failed, the first one with the command that runs it again."""
     said = [f"{one.test}: {one.line}" for one in failures[:_SHOWN_TESTS]] or [*run.problems, "It failed."]
     again = failures[0].command if failures else ""
@@ -246,20 +231,20 @@ class _Span(NamedTuple):
     run: StageRun
 
 
-_LAST = attrgetter("end", "stage")
-
-
-def time_line(stages: Sequence[StageRun]) -> TimeLine:
+def time_line(stages: Iterable[StageRun]) -> TimeLine:
     """Lay stages out in time."""
-    spans = _spans(stages)
+    # what was borrowed took none of the run's time
+    moments = [(run, moment(run.started)) for run in stages if not run.borrowed]
+    starts = [(run, began.timestamp()) for run, began in moments if began]
+    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts]
     if not spans:
         return TimeLine()
+    spans.sort(key=lambda span: span[:3])
     path = _critical(spans)
     first = spans[0].start
     busy, elapsed, idle = _idle(spans)
     length = max(_drawn(elapsed, idle), 0.001)
-    on_path = {span.stage for span in path}
-    ends = [path[0].start, *(span.end for span in path)]
+    waited = {path[0].stage: 0.0} | {two.stage: max(0.0, two.start - one.end) for one, two in pairwise(path)}
     return TimeLine(
         bars=tuple(
             Bar(
@@ -267,7 +252,8 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
                 start=_drawn(span.start - first, idle),
                 after=round(span.start - first, 3),
                 seconds=span.run.seconds,
-                critical=span.stage in on_path,
+                critical=span.stage in waited,
+                waited=round(waited.get(span.stage, 0.0), 3),
             )
             for span in spans
         ),
@@ -276,24 +262,7 @@ def time_line(stages: Sequence[StageRun]) -> TimeLine:
         busy=busy,
         idle=idle,
         ticks=_ticks(length, idle),
-        path=tuple(
-            Step(stage=span.stage, seconds=span.run.seconds, waited=round(max(0.0, span.start - end), 3))
-            for span, end in zip(path, ends, strict=False)
-        ),
     )
-
-
-def _spans(stages: Iterable[StageRun]) -> list[_Span]:
-    """Put stages of the run itself in the order of their starts."""
-    starts = [(run, moment(run.started)) for run in stages if not run.borrowed]
-    spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts if at is not None]
-    return sorted(spans, key=lambda span: span[:3])
-
-
-def worked(facts: RunFacts) -> tuple[float, float]:
-    """Return for how long something ran in a run, and what lies between its first start and its last end."""
-    spans = _spans(run for group in facts.groups for runs in runs_of(group).values() for run in runs)
-    return _idle(spans)[:2] if spans else (0.0, 0.0)
 
 
 def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]:
@@ -310,28 +279,26 @@ def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]
     )
 
 
-def moment(started: str) -> float | None:
-    """Read when a stage began, in seconds since 1970; None where it does not say."""
+def moment(started: str) -> datetime | None:
+    """Read when a stage began; None where it does not say."""
     try:
         read = datetime.fromisoformat(started)
-        found = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        found = (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return found if found >= 0 else None
+    return found if found.timestamp() >= 0 else None
 
 
 def _critical(spans: Sequence[_Span]) -> list[_Span]:
     """Walk back from the last end: to the needed stage that ended last before each began."""
-    at = max(spans, key=_LAST)
-    path = [at]
-    while True:
+    path: list[_Span] = []
+    before = spans
+    while before:
+        path.append(at := max(before, key=attrgetter("end", "stage")))
         needed = NEEDS.get(_kind(at.stage), ())
         others = [span for span in spans if _kind(span.stage) in needed and span not in path]
         before = [span for span in others if span.end <= at.start + _TOLERANCE]
-        if not before:
-            return path[::-1]
-        at = max(before, key=_LAST)
-        path.append(at)
+    return path[::-1]
 
 
 def _kind(stage: str) -> str:
@@ -342,13 +309,11 @@ def _kind(stage: str) -> str:
 
 def _idle(spans: Sequence[_Span]) -> tuple[float, float, tuple[Idle, ...]]:
     """Return for how long something ran, in what time, and the idle times that are folded."""
-    first, busy, end = spans[0].start, 0.0, spans[0].start
-    gaps: list[tuple[float, float]] = []
-    for span in spans:
-        if span.start > end:
-            gaps.append((end - first, span.start - end))
-        busy += max(0.0, span.end - max(end, span.start))
-        end = max(end, span.end)
+    first, ends = spans[0].start, [*accumulate((span.end for span in spans), max)]
+    pairs = zip(ends, spans[1:], strict=False)
+    gaps = [(end - first, span.start - end) for end, span in pairs if span.start > end]
+    elapsed = ends[-1] - first
+    busy = elapsed - sum(seconds for _, seconds in gaps)
     least = max(busy * _FOLDED, 2.0)
     idle: list[Idle] = []
     for after, seconds in gaps:
@@ -356,7 +321,7 @@ def _idle(spans: Sequence[_Span]) -> tuple[float, float, tuple[Idle, ...]]:
             width = least / _FOLDED * min(_SHOWN + _MORE * log2(seconds / least), _MOST)
             facts = {"after": round(after, 3), "width": round(width, 3), "seconds": round(seconds, 3)}
             idle.append(Idle(start=_drawn(after, idle), **facts))
-    return round(busy, 3), round(end - first, 3), tuple(idle)
+    return round(busy, 3), round(elapsed, 3), tuple(idle)
 
 
 def _drawn(at: float, idle: Iterable[Idle]) -> float:

@@ -6,7 +6,7 @@ A cell of one run alone is no change: another matrix was asked for. What a run d
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -87,23 +87,16 @@ def _ran(page: Page, other: Page) -> Numbers:
 
 def _newly_failing(kind: Kind, before: Page, now: Page) -> Iterator[Change]:
     """Tell the tests that fail and did not, in places of which the run before names all failures."""
-    states = ("passed", "failed") if kind == "failing" else ("failed", "passed")
-    old, tested = _failures(before), {run.place: run for run in now.tests.runs if not run.missing}
+    was, became = ("passed", "failed") if kind == "failing" else ("failed", "passed")
+    named = {(place, line.test) for line in before.tests.failures for place in line.cells}
+    count = Counter(place for place, _ in named)
+    known = {run.place for run in before.tests.runs if not run.missing and run.failed == count[run.place]}
+    tested = {run.place: run for run in now.tests.runs if not run.missing and run.place in known}
     for line in now.tests.failures:
-        for one in line.cells:
-            if one in tested and one in old and line.test not in old[one]:
-                what = Change(kind=kind, cell=tested[one].cell, what=line.test, why=tested[one].stage)
-                yield replace(what, before=states[0], now=states[1])
-
-
-def _failures(page: Page) -> Mapping[str, Collection[str]]:
-    """Return the names of tests that failed, by place, where all of them are known."""
-    named: dict[str, set[str]] = defaultdict(set)
-    for line in page.tests.failures:
-        for place in line.cells:
-            named[place].add(line.test)
-    runs = (run for run in page.tests.runs if not run.missing and run.failed == len(named[run.place]))
-    return {run.place: named[run.place] for run in runs}
+        for run in (tested[place] for place in line.cells if place in tested):
+            if (run.place, line.test) not in named:
+                what = Change(kind=kind, cell=run.cell, what=line.test, why=run.stage)
+                yield replace(what, before=was, now=became)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +194,6 @@ def _points(page: Page) -> Iterator[tuple[CellName, Point]]:
 def _line(name: CellName, points: Sequence[Point | None]) -> Line:
     there = [(at, one) for at, one in enumerate(points) if one]
     failing = [at for at, _ in takewhile(lambda found: found[1].state not in SOUND, there)]
-    good = next((at for at, one in there if one.state in SOUND), None) if failing else None
-    since = failing[-1] if failing else None
-    return Line(name=name, state=there[0][1].state, points=tuple(points), since=since, good=good)
+    line = Line(name=name, state=there[0][1].state, points=tuple(points))
+    sound = (at for at, one in there if one.state in SOUND)
+    return replace(line, since=failing[-1], good=next(sound, None)) if failing else line

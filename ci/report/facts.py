@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING
 from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
-from core.errors import FatalError, MissingInputError, nearest
-from core.run import LOCAL_RUN, RUN_ID, is_record, key_name, records
+from core.errors import FatalError
+from core.run import LOCAL_RUN, RUN_ID, chosen_groups, is_record, key_name, records
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
@@ -29,30 +31,20 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run import RunOutputs
     from core.run.records import Record
-    from core.stores import Store, Stored
-
+    from core.stores import Store
 
 _LOCK = "source-lock-"
 MOST = 25  # runs looked into for the previous one: a request each, in a bucket
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unreadable:
-    """A document that is not a record of this version."""
-
-    cell: CellName
-    run: StageRun
-    problem: Problem
-
-
-@dataclass(frozen=True, kw_only=True)
 class GroupFacts:
-    """What a run holds of an artifact group."""
+    """What a run holds of an artifact group; `unreadable`: what is not a record of this version."""
 
     name: str
     find_links: str = ""
     records: tuple[tuple[str, Record], ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[tuple[CellName, StageRun], ...] = ()
     tests: tuple[GroupEntry, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -79,111 +71,86 @@ class RunFacts:
 def read_run(common: Common, *, tests: bool = True) -> RunFacts:
     """Read a run."""
     store, outputs = common.open_for_reading(), common.outputs
-    prefix = f"{outputs.prefix}/manifests"
-    listed = store.list(prefix)
-    groups: dict[str, list[Stored]] = {}
-    for stored in listed:
-        group, slash, _ = stored.key.removeprefix(f"{prefix}/").partition("/")
-        if slash and is_record(stored.key):
-            groups.setdefault(group, []).append(stored)
-    chosen = _chosen(common, store, sorted(groups))
-    locks, problems = _locks(store, [one.key for one in listed if one.key.startswith(f"{prefix}/{_LOCK}")])
-    facts = tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen)
+    prefix, listed = outputs.manifests_prefix(""), manifests(store, outputs)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for key in listed:
+        group, slash, _ = key.removeprefix(prefix).partition("/")
+        if slash and is_record(key):
+            groups[group].append(key)
+    what = f"records in {store.url}/{outputs.prefix}/manifests"
+    chosen = chosen_groups(store, outputs, sorted(groups), common.artifact_group, what=what)
+    locks, problems = _locks(store, [key for key in listed if key.startswith(f"{prefix}{_LOCK}")])
     return RunFacts(
         run_id=outputs.run_id,
         platform=outputs.platform,
-        groups=facts,
+        groups=tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen),
         locks={name: lock for name, lock in locks.items() if common.torch_ref in {"", name}},
         problems=problems,
     )
-
-
-def _chosen(common: Common, store: Store, groups: Sequence[str]) -> Sequence[str]:
-    outputs = common.outputs
-    if not groups:
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no records in {store.url}/{outputs.prefix}/manifests.",
-            hint="Build something first (nox -s build_torch), or name another run with --run-id.",
-        )
-    chosen = common.artifact_group
-    if chosen and chosen not in groups:
-        raise MissingInputError(
-            f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, groups)
-        )
-    return [chosen] if chosen else groups
 
 
 def _locks(store: Store, keys: Sequence[str]) -> tuple[Mapping[str, SourceLock], tuple[Problem, ...]]:
     locks, problems = {}, []
     for key in (one for one in keys if one.endswith(".json")):
         try:
-            text = store.read(key).decode(errors="replace")
-            lock = data.parse_json(text, SourceLock, where=key)
+            lock = data.parse_json(store.read(key).decode(errors="replace"), SourceLock, where=key)
             locks[lock.torch_ref] = lock
         except FatalError as problem:
             hint = "Resolve again: nox -s resolve -- --update"
-            problems.append(Problem(where=key, what=problem.message, hint=hint))
+            what = problem.message.removeprefix(f"{key}: ")
+            problems.append(Problem(where=key, what=what, hint=hint))
     return locks, tuple(problems)
 
 
-def _group(common: Common, store: Store, name: str, listed: Sequence[Stored], *, tests: bool) -> GroupFacts:
+def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, tests: bool) -> GroupFacts:
     outputs, refs = common.outputs, {"", common.torch_ref}
     found: list[tuple[str, Record]] = []
-    unreadable = []
-    for key, content in parallel.each(lambda stored: (stored.key, store.read(stored.key)), listed):
+    unreadable, problems = [], []
+    for key, content in zip(listed, parallel.each(store.read, listed), strict=True):
         try:
             record = records.parse(content, where=key)
         except FatalError as problem:
-            broken = _unreadable(key, content, name, problem)
-            if not common.torch_ref or broken.cell.torch_ref in refs:
-                unreadable.append(broken)
+            told = Problem(where=key, what=problem.message.removeprefix(f"{key}: "), hint=problem.hint)
+            cell, run = _unreadable(told, content, name)
+            if not common.torch_ref or cell.torch_ref in refs:
+                unreadable.append((cell, run))
+                problems.append(told)
         else:
             if not common.torch_ref or record.cell.torch_ref in refs:
                 found.append((key, record))
-    results_of = () if tests else _recorded(name, [record for _, record in found])
-    problems: tuple[Problem, ...] = ()
-    if tests:
-        try:
-            results_of = _tests(store, outputs, name, [record for _, record in found])
-        except FatalError as problem:
-            where = outputs.reports_prefix(name)
-            problems = (Problem(where=where, what=problem.message, hint=problem.hint),)
+    every = [record for _, record in found]
+    entries: tuple[GroupEntry, ...] = ()
+    try:
+        entries = _tests(store, outputs, name, every) if tests else _recorded(name, every)
+    except FatalError as problem:
+        where = outputs.reports_prefix(name)
+        problems.append(Problem(where=where, what=problem.message, hint=problem.hint))
+    flat = f"{outputs.python_prefix(name)}/index.html"
+    address = holding(store, flat).url_of(flat)
     return GroupFacts(
         name=name,
-        find_links=_address(store, outputs, name),
+        # a path of this machine means nothing to others, nor on a page
+        find_links=address if address.startswith(("https://", "http://")) else "",
         records=tuple(found),
         unreadable=tuple(unreadable),
-        tests=tuple(one for one in results_of if not common.torch_ref or one.torch_ref in refs),
-        problems=problems,
+        tests=tuple(one for one in entries if not common.torch_ref or one.torch_ref in refs),
+        problems=tuple(problems),
     )
 
 
-def _address(store: Store, outputs: RunOutputs, group: str) -> str:
-    """Return the flat page's address; a path of this machine means nothing to others, nor on a page."""
-    place = holding(store, f"{outputs.python_prefix(group)}/index.html")
-    address = outputs.at(place).python_find_links_url(group)
-    return address if address.startswith(("https://", "http://")) else ""
-
-
-def _unreadable(key: str, content: bytes, group: str, problem: FatalError) -> Unreadable:
+def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, StageRun]:
     """Return what can be known of a document that is not a record of this version."""
-    try:
+    stage = told.where.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
+    cell, document = CellName(group=group), None
+    with suppress(ValueError):
         document = json.loads(content)
-    except ValueError:
-        document = {}
-    document = document if isinstance(document, dict) else {}
-    cell = document.get("cell")
-    words = (
-        {name: one for name, one in cell.items() if isinstance(one, str)} if isinstance(cell, dict) else {}
-    )
-    stage = document.get("stage")
-    if not isinstance(stage, str):
-        stage = key.rpartition("/")[2].removesuffix(".json").removesuffix(".failed")
-    place = CellName(group=group, torch_ref=words.get("torch_ref", ""), python=words.get("python", ""))
-    what = problem.message.removeprefix(f"{key}: ")
-    run = StageRun(stage=stage, state="unreadable", error=what, key=key)
-    told = Problem(where=key, what=what, hint=problem.hint)
-    return Unreadable(cell=place, run=run, problem=told)
+    match document:
+        case {"stage": str(named)}:
+            stage = named
+    match document:
+        case {"cell": {"torch_ref": str(ref), "python": str(python)}}:
+            cell = replace(cell, torch_ref=ref, python=python)
+    return cell, StageRun(stage=stage, state="unreadable", error=told.what, key=told.where)
 
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

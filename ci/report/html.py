@@ -11,7 +11,6 @@ import base64
 import hashlib
 import re
 import shlex
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,8 +115,7 @@ def _installable(page: Page) -> set[CellName]:
 def _moment(started: str) -> tuple[str, str]:
     """Write a record's moment exactly and for people; "" for what is none."""
     found = moment(started)
-    when = datetime.fromtimestamp(found or 0, UTC)
-    return ("", "") if found is None else (when.isoformat(), f"{when:%d %b %Y, %H:%M} UTC".lstrip("0"))
+    return (found.isoformat(), f"{found:%d %b %Y, %H:%M} UTC".lstrip("0")) if found else ("", "")
 
 
 def _own(name: str) -> Markup:
@@ -147,7 +145,6 @@ def _engine() -> Environment:
         "duration": duration,
         "signed": signed,
         "quoted": shlex.quote,
-        "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,

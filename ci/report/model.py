@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from core.junit import FAILING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from core.run.records import Cell as RecordCell
     from pytorch_build.test.summary import GroupEntry
 
 # from the best to the worst: of several states of a cell, the worst counts
 State = Literal["passed", "untested", "incomplete", "interrupted", "unreadable", "failed"]
+STATES: tuple[State, ...] = get_args(State)
 StageState = Literal["ok", "missing", "interrupted", "unreadable", "failed"]
 
 
@@ -80,21 +83,16 @@ class StageRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A stage on a time line, where it is drawn, and when it began after the first one."""
+    """A stage on a time line, where it is drawn, and when it began after the first one.
+
+    A `critical` one is of the path that the end depended on; it `waited` after the one before it.
+    """
 
     stage: str
     start: float
     after: float
     seconds: float
     critical: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A stage of the critical path."""
-
-    stage: str
-    seconds: float
     waited: float = 0.0
 
 
@@ -121,7 +119,11 @@ class TimeLine:
     busy: float = 0.0
     idle: tuple[Idle, ...] = ()
     ticks: tuple[tuple[float, str], ...] = ()
-    path: tuple[Step, ...] = ()
+
+    @property
+    def path(self) -> Sequence[Bar]:
+        """The critical path."""
+        return [bar for bar in self.bars if bar.critical]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,7 @@ class Wheel:
     requires_python: str
     size: int
     sha256: str
+    seconds: float
     origin: str = ""
     commit: str = ""
     edited: str = ""
@@ -219,16 +222,11 @@ class CompilerCache:
         return self.hits / cacheable if cacheable else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Compiled(NamedTuple):
     """A file that a build made, and what it took."""
 
     output: str
     seconds: _Number
-
-
-def _named(pair: Any) -> Any:  # noqa: ANN401 - whatever a record has
-    return {"output": pair[0], "seconds": pair[1]} if isinstance(pair, list) and len(pair) == 2 else pair  # noqa: PLR2004
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +237,7 @@ class BuildGraph:
     edges: _Count
     seconds: _Number
     busy: Annotated[_Number, Field(validation_alias="busy_seconds")]
-    slowest: tuple[Annotated[Compiled, BeforeValidator(_named)], ...] = ()
+    slowest: tuple[Compiled, ...] = ()
     parallelism: tuple[_Number, ...] = ()
 
     @property
@@ -286,10 +284,8 @@ class Build:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestRun:
+class StageTests:
     """The results of a test stage on a cell; `missing`: why they count for nothing."""
-
-    __test__ = False
 
     cell: CellName
     stage: str
@@ -316,10 +312,8 @@ class TestRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestLine:
+class CaseLine:
     """A test that is worth showing, with the cells that it ran in."""
-
-    __test__ = False
 
     test: str
     outcome: str
@@ -332,15 +326,13 @@ class TestLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tests:
+class RunTests:
     """Everything about tests."""
 
-    __test__ = False
-
-    runs: tuple[TestRun, ...] = ()
-    failures: tuple[TestLine, ...] = ()
-    flaky: tuple[TestLine, ...] = ()
-    slowest: tuple[TestLine, ...] = ()
+    runs: tuple[StageTests, ...] = ()
+    failures: tuple[CaseLine, ...] = ()
+    flaky: tuple[CaseLine, ...] = ()
+    slowest: tuple[CaseLine, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,15 +396,14 @@ class Page:
     wheels: tuple[Wheel, ...] = ()
     gone: tuple[str, ...] = ()
     builds: tuple[Build, ...] = ()
-    tests: Tests = Tests()
+    tests: RunTests = RunTests()
     sources: tuple[Source, ...] = ()
     changes: tuple[Change, ...] = ()
 
     @property
     def state(self) -> State:
         """The worst state of a cell, or of a stage that is no cell's."""
-        order: tuple[State, ...] = get_args(State)
         same = {"ok": "passed", "missing": "untested"}
-        stages = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
-        found = {*stages, *(cell.state for cell in self.cells)}
-        return next((one for one in reversed(order) if one in found), "incomplete")
+        found = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
+        found |= {cell.state for cell in self.cells}
+        return next((one for one in reversed(STATES) if one in found), "incomplete")

@@ -6,19 +6,18 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ci.report.model import CellName
 from core import console
 from core.run import job_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.compare import History
     from ci.report.model import Change, Page, TimeLine
 
 
 MOST = 20
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_DAY = 24  # hours
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
 _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
@@ -55,9 +54,8 @@ def readable(*found: Table) -> tuple[Table, ...]:
 
 def verdict(page: Page) -> str:
     """Return in a line how the run stands."""
-    states = [cell.state for cell in page.cells]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
-    cells = f"{console.counted(len(states), 'cell')} ({counts})" if states else "no cell"
+    states = _counted(sorted(cell.state for cell in page.cells))
+    cells = f"{console.counted(len(page.cells), 'cell')} ({states})" if states else "no cell"
     files = console.counted(len(page.wheels), "file")
     problems = console.counted(len(page.problems), "problem")
     return f"run {page.run_id}: {cells}, {files}, {problems}"
@@ -66,10 +64,9 @@ def verdict(page: Page) -> str:
 def markdown(page: Page) -> str:
     """Return the matrix and the wheels for a job's summary."""
     blocks = [f"### {job_files.text(verdict(page).capitalize())}"]
-    for one in (_cells(page), *_wheels(page)):
-        if one.rows:
-            rows = [tuple(job_files.text(spelt(cell)) for cell in row) for row in one.rows]
-            blocks.append(f"{job_files.text(one.title)}\n\n{job_files.table(one.columns, rows)}")
+    for one in readable(_cells(page), *_wheels(page)):
+        rows = [tuple(map(job_files.text, row)) for row in one.rows]
+        blocks.append(f"{job_files.text(one.title)}\n\n{job_files.table(one.columns, rows)}")
     return "\n\n".join(blocks)
 
 
@@ -89,15 +86,11 @@ def _cells(page: Page) -> Table:
 
 
 def _wheels(page: Page, *, every: bool = True) -> Sequence[Table]:
-    runs = [(cell.name, run) for cell in page.cells for run in cell.stages]
-    runs += [(CellName(group=group.name), run) for group in page.groups for run in group.stages]
-    seconds = {(name, run.stage): run.seconds for name, run in runs}
     columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
     rows: dict[str, list[tuple[str, ...]]] = {group.name: [] for group in page.groups}
     for one in (one for one in page.wheels if every or one.edited):
-        took = f"{seconds.get((one.cell, one.stage), 0):.1f}"
-        commit = ", ".join(filter(None, (one.commit[:12], one.edited)))
-        row = (one.name, one.version, console.size(one.size), took, commit, one.sha256[:12])
+        commit, size = ", ".join(filter(None, (one.commit[:12], one.edited))), console.size(one.size)
+        row = (one.name, one.version, size, f"{one.seconds:.1f}", commit, one.sha256[:12])
         rows[one.cell.group].append(row)
     return [Table(f"run {page.run_id}, {group}", columns, found) for group, found in rows.items()]
 
@@ -120,7 +113,7 @@ def _builds(page: Page) -> Table:
             )
         )
     columns = ("build", "time", "commands", "cache hits", "memory", "slowest file", "failed")
-    used = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    used = None if any(row[-1] for row in rows) else -1
     return Table("the longest builds", columns[:used], [row[:used] for row in rows if any(row[2:])])
 
 
@@ -177,8 +170,11 @@ def _sources(page: Page) -> Table:
 
 def changed(changes: Sequence[Change]) -> str:
     """Count what differs from the run before: ``1 broken, 2 slower``."""
-    kinds = Counter(one.kind for one in changes)
-    return ", ".join(f"{count} {CHANGES.get(kind, kind)}" for kind, count in kinds.items())
+    return _counted(CHANGES.get(one.kind, one.kind) for one in changes)
+
+
+def _counted(names: Iterable[str] | Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
 
 
 def history_tables(history: History) -> Sequence[Table]:
@@ -187,7 +183,7 @@ def history_tables(history: History) -> Sequence[Table]:
         (
             run.run_id,
             run.started[:10],
-            ", ".join(f"{count} {state}" for state, count in run.states.items()),
+            _counted(run.states),
             "; ".join(filter(None, (changed(run.changes), *run.problems))),
         )
         for run in history.runs
@@ -216,12 +212,10 @@ def signed(count: int) -> str:
 
 def duration(seconds: float) -> str:
     """Write seconds: ``0.4 s``, ``48 s``, ``3 min 05 s``, ``2 h 05 min``, ``3 d 04 h``."""
-    whole = round(seconds)
-    if whole < _HOUR:
+    hours, minutes = divmod(round(seconds) // 60, 60)
+    if not hours:
         return console.duration(seconds)
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
-    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
+    return f"{hours} h {minutes:02d} min" if hours < _DAY else f"{hours // _DAY} d {hours % _DAY:02d} h"
 
 
 def took(what: Page | TimeLine) -> str:

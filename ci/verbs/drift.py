@@ -92,13 +92,13 @@ def run(arguments: argparse.Namespace) -> None:
         console.table(_COLUMNS, [one.row for one in new], title="differs from TheRock")
     for one in new:
         console.detail(f"{one.subject}, {one.key}: {one.upstream} of TheRock, {one.here} here")
-    problems = [f"{len(new)} differences from TheRock have no reason"] if new else []
-    if new:
-        rows = [tuple(map(markdown, one.row)) for one in new]
-        console.summary(f"### Differs from TheRock\n\n{markdown_table(_COLUMNS, rows)}")
-    problems += [
+    problems = [
         f"drift.toml gives a reason for {row.subject}, {row.key}, which does not differ" for row in idle
     ]
+    if new:
+        problems.insert(0, f"{len(new)} differences from TheRock have no reason")
+        rows = [tuple(map(markdown, one.row)) for one in new]
+        console.summary(f"### Differs from TheRock\n\n{markdown_table(_COLUMNS, rows)}")
     if problems:
         raise CheckError(
             f"{'; '.join(problems)}.",
@@ -113,18 +113,18 @@ def differences(subject: Subject, checkout: Tree) -> Sequence[Difference]:
     for facts, where in ((theirs, f"{subject.upstream} of TheRock"), (ours, subject.here)):
         if not any(_values(facts, key) for key in facts):
             raise DataError(f"{where} has no {subject.name}.", hint="Correct how ci/drift reads it.")
-    every = [
+    return [
         Difference(
             subject=subject.name,
             key=key,
             upstream=subject.upstream,
             here=subject.here,
-            only_upstream=tuple(sorted(_values(theirs, key) - _values(ours, key))),
-            only_here=tuple(sorted(_values(ours, key) - _values(theirs, key))),
+            only_upstream=tuple(sorted(there - here)),
+            only_here=tuple(sorted(here - there)),
         )
         for key in dict.fromkeys((*theirs, *ours))
+        if (there := _values(theirs, key)) != (here := _values(ours, key))
     ]
-    return [one for one in every if one.only_upstream or one.only_here]
 
 
 def _values(facts: Facts, key: str) -> set[str]:

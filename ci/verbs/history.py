@@ -13,6 +13,7 @@ from typing import get_args
 
 from ci.report import facts, page_of, text
 from ci.report.compare import History, Run, history_of
+from ci.report.html import render_history
 from ci.report.model import CellName, Page
 from ci.verbs.report import page_key
 from core import console, files
@@ -80,15 +81,13 @@ def _read(common: Common, *, beside: bool) -> tuple[Run, Page | None]:
         run = facts.read_run(common, tests=False)
     except FatalError as problem:
         return replace(made, problems=(problem.message,)), None
-    odd = (*run.problems, *(one.problem for group in run.groups for one in group.unreadable))
-    said = tuple(f"{one.where}: {one.what.removeprefix(f'{one.where}: ')}" for one in odd)
+    odd = (*run.problems, *(one for group in run.groups for one in group.problems))
+    said = tuple(f"{one.where}: {one.what}" for one in odd)
     types = sorted({lock.release_type for lock in run.locks.values()})
     return replace(made, release_type=", ".join(types), problems=said), page_of(run)
 
 
 def _tell(common: Common, history: History, output: Path | None) -> None:
-    from ci.report.html import render_history
-
     for table in text.history_tables(history):
         console.table(table.columns, table.rows, title=table.title)
     page = render_history(history)

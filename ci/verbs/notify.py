@@ -9,18 +9,20 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ci.github import Failure, first_line, from_environment
+from ci.report.facts import read_run
+from ci.report.model import CellName
 from core import console
 from core.cli.options import Common, common_from, environment
 from core.data import Model, json_object, load_toml, validated
-from core.errors import CheckError, DataError, FatalError, ServiceError, UsageError
+from core.errors import CheckError, DataError, FatalError, MissingInputError, ServiceError, UsageError
 from core.http import respond
-from core.run import records
 from core.run.job_files import link, table, text
 from core.run.plan import PLATFORMS
 
@@ -65,10 +67,9 @@ class RunResult:
     @property
     def headline(self) -> str:
         """How it ended, in one line."""
-        ended = (
-            f"{len(self.failures)} failed" if self.failures else "no job ran" if self.idle else "cancelled"
-        )
-        return f"{self.title}: {'succeeded' if self.ok else ended}"
+        failed = f"{len(self.failures)} failed" if self.failures else ""
+        ended = failed or ("no job ran" if self.idle else "cancelled" if self.cancelled else "succeeded")
+        return f"{self.title}: {ended}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,42 +117,37 @@ def read_needs(written: str) -> Mapping[str, str]:
 
 def _failures(common: Common, env: Mapping[str, str]) -> Sequence[Failure]:
     """Return what failed: by GitHub, else by the run's records."""
-    token, run_id = env.get("GITHUB_TOKEN"), env.get("GITHUB_RUN_ID")
-    if token and run_id:
+    found: Sequence[Failure] = ()
+    if env.get("GITHUB_TOKEN") and (run_id := env.get("GITHUB_RUN_ID")):
         try:
             found = from_environment(env).failed_jobs(env.get("GITHUB_REPOSITORY", ""), run_id)
         except FatalError as problem:
             console.warn(f"GitHub cannot say what failed: {problem.message}", title="notify")
-        else:
-            if found:
-                return found
-    return _recorded(common)
+    return found or _recorded(common)
 
 
 def _recorded(common: Common) -> Sequence[Failure]:
     found: list[Failure] = []
     for platform in PLATFORMS:
-        there = replace(common, platform=platform)
+        whole = replace(common, platform=platform, gpu_family="", torch_ref="")
+        said: list[str] = []
         try:
-            store, outputs = there.open_for_reading(), there.outputs
-            # a group all of whose builds failed has records and no wheels
-            prefix = outputs.manifests_prefix("")
-            names = [one.key.removeprefix(prefix) for one in store.list(prefix)]
-            for group in sorted({name.partition("/")[0] for name in names if "/" in name}):
-                every = records.read_all(store, outputs, group)
-                found += [failure(one) for one in every if one.status == "failed"]
+            for group in read_run(whole, tests=False).groups:
+                found += [failure(one) for _, one in group.records if one.status == "failed"]
+                said += [f"{one.where}: {one.what}" for one in group.problems]
+        except MissingInputError:
+            pass  # nothing of the run was for that platform
         except FatalError as problem:
-            console.warn(f"Could not read the run's records: {problem.message}", title="notify")
+            said.append(problem.message)
+        for one in said:
+            console.warn(f"Could not read the run's records: {one}", title="notify")
     return found
 
 
 def failure(record: Record) -> Failure:
     """Return what a message says of a stage that failed."""
-    parts = (record.stage, record.cell.gpu_family, record.cell.torch_ref, record.cell.python)
-    return Failure(
-        name=" ".join(filter(None, parts)),
-        error=first_line(record.cause.headline if record.cause else record.error),
-    )
+    name = f"{record.stage} {CellName.of(record.cell.gpu_family, record.cell)}".strip()
+    return Failure(name=name, error=first_line(record.cause.headline if record.cause else record.error))
 
 
 def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], url: str = "") -> RunResult:
@@ -164,13 +160,10 @@ def result_of(title: str, needs: Mapping[str, str], *, jobs: Sequence[Failure], 
 
 
 def _title(env: Mapping[str, str]) -> str:
-    name, repository = env.get("GITHUB_WORKFLOW") or "The run", env.get("GITHUB_REPOSITORY")
+    title = env.get("GITHUB_WORKFLOW") or "The run"
+    title += f" of {env['GITHUB_REPOSITORY']}" if env.get("GITHUB_REPOSITORY") else ""
     event = env.get("GITHUB_EVENT_NAME")
-    where = (
-        f"of {repository}" if repository else "",
-        f"({event}, {env.get('GITHUB_REF_NAME', '')})" if event else "",
-    )
-    return " ".join(filter(None, (name, *where)))
+    return f"{title} ({event}, {env.get('GITHUB_REF_NAME', '')})" if event else title
 
 
 def _url(env: Mapping[str, str]) -> str:
@@ -215,10 +208,9 @@ def send(result: RunResult, to: Places, *, dry_run: bool = False) -> None:
 
 def plain(result: RunResult) -> str:
     """Return the message as plain text, for e-mail."""
-    lines = [result.headline, ""]
-    for one in result.failures[:_SHOWN]:
-        lines += [f"- {one.name}", *(f"  {part}" for part in (one.error, one.url) if part)]
-    return "\n".join([*lines, *_more(result), "", result.url]).rstrip() + "\n"
+    parts = [(f"- {one.name}", one.error, one.url) for one in result.failures[:_SHOWN]]
+    shown = ["\n  ".join(filter(None, part)) for part in parts]
+    return "\n".join([result.headline, "", *shown, *_more(result), "", result.url]).rstrip() + "\n"
 
 
 def _more(result: RunResult) -> list[str]:
@@ -229,10 +221,10 @@ def _more(result: RunResult) -> list[str]:
 def markdown(result: RunResult) -> str:
     """Return the message for the job's summary."""
     rows = [
-        [link(one.name, one.url) if one.url else text(one.name), text(one.error)] for one in result.failures
+        (link(one.name, one.url) if one.url else text(one.name), text(one.error)) for one in result.failures
     ]
-    lines = [f"### {text(result.headline)}", ""]
-    return "\n".join([*lines, *([table(("failed", "first line of the error"), rows)] if rows else [])])
+    shown = table(("failed", "first line of the error"), rows) if rows else ""
+    return f"### {text(result.headline)}\n\n{shown}"
 
 
 def slack(result: RunResult) -> Mapping[str, Any]:
@@ -243,15 +235,12 @@ def slack(result: RunResult) -> Mapping[str, Any]:
     head = _slack_text(result.headline)
     shown = [f"<{result.url}|{head}>" if result.url else head]
     # a block for each, as a section takes 3000 characters
-    shown += [_slack_line(one) for one in result.failures[:_SHOWN]] + _more(result)
-    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line}} for line in shown]
+    for one in result.failures[:_SHOWN]:
+        name = _slack_text(one.name)
+        label = f"<{one.url}|{name}>" if one.url else f"*{name}*"
+        shown.append(f"{label}\n{_slack_text(one.error)}".strip())
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line}} for line in shown + _more(result)]
     return {"text": head, "blocks": blocks}
-
-
-def _slack_line(one: Failure) -> str:
-    name = _slack_text(one.name)
-    label = f"<{one.url}|{name}>" if one.url else f"*{name}*"
-    return f"{label}\n{_slack_text(one.error)}" if one.error else label
 
 
 def _slack_text(value: str) -> str:
@@ -288,14 +277,10 @@ def _mail(address: str, message: EmailMessage) -> None:
         raise UsageError(
             "NOTIFY_SMTP_URL is not a mail server.", hint="Write it as smtps://USER:PASSWORD@HOST:PORT."
         )
-    context = ssl.create_default_context()
-    place, secure = (parts.hostname, parts.port or _PORTS[parts.scheme]), parts.scheme == "smtps"
+    place, context = (parts.hostname, parts.port or _PORTS[parts.scheme]), ssl.create_default_context()
+    secure = partial(smtplib.SMTP_SSL, context=context) if parts.scheme == "smtps" else None
     try:
-        with (
-            smtplib.SMTP_SSL(*place, timeout=_SECONDS, context=context)
-            if secure
-            else smtplib.SMTP(*place, timeout=_SECONDS)
-        ) as server:
+        with (secure or smtplib.SMTP)(*place, timeout=_SECONDS) as server:
             if not secure:
                 server.starttls(context=context)
             if parts.username:

@@ -10,16 +10,16 @@ import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from ci.report import page_of, text
+from ci.report.facts import MOST, RunFacts, previous, read_run
 from core import console
-from core.cli.options import add_platform, common_from
+from core.cli.options import Common, add_platform, common_from
 from core.errors import FatalError, MissingInputError
+from core.run import RunOutputs
 from core.stores.location import holding
 
 if TYPE_CHECKING:
-    from ci.report.facts import RunFacts
     from ci.report.model import Page
-    from core.cli.options import Common
-    from core.run import RunOutputs
 
 PAGE = "index.html"
 PREVIOUS, NONE = "previous", "none"
@@ -44,8 +44,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         console.result(json.dumps(asdict(page), indent=1))
         return
-    from ci.report import text
-
     # first what there is to read: the store may refuse the page
     tell(common, page, brief=arguments.brief and not console.echoes())
     if not arguments.text:
@@ -62,9 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _made(arguments: argparse.Namespace, common: Common) -> Page:
     """Read a run, and the one that it is compared with, and make its page."""
-    from ci.report import page_of
-    from ci.report.facts import read_run
-
     facts = read_run(common)
     before = _before(arguments, common, facts)
     return page_of(facts, read_run(before, tests=False) if before else None)
@@ -72,12 +67,10 @@ def _made(arguments: argparse.Namespace, common: Common) -> Page:
 
 def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> Common | None:
     """Return the run that this one is compared with; None for none."""
-    run_id = arguments.against
-    if run_id == NONE or (not run_id and not common.outputs.immutable):
-        return None
-    if run_id in {"", PREVIOUS}:
-        run_id = _previous(common, facts, named=bool(run_id))
-    if not run_id:
+    run_id = arguments.against or (PREVIOUS if common.outputs.immutable else NONE)
+    if run_id == PREVIOUS:
+        run_id = _previous(common, facts, named=bool(arguments.against))
+    if run_id == NONE:
         return None
     # wherever that run lies, which may be elsewhere
     other = common_from(argparse.Namespace(**{**vars(arguments), "run_id": run_id}))
@@ -85,24 +78,21 @@ def _before(arguments: argparse.Namespace, common: Common, facts: RunFacts) -> C
 
 
 def _previous(common: Common, facts: RunFacts, *, named: bool) -> str:
-    from ci.report.facts import MOST, previous
-
     store = common.open_for_reading()
     try:
-        found = previous(store, common.outputs, facts)
+        if found := previous(store, common.outputs, facts):
+            console.say(f"compared with run {found}")
+            return found
     except FatalError as problem:
         if named:
             raise
         console.warn(f"No previous run was looked for: {problem.message}")
-        return ""
-    if named and not found:
+    if named:
         raise MissingInputError(
             f"None of the last {MOST} runs in {store.url} built all the cells of run {common.run_id}.",
             hint="Name another run: --against RUN.",
         )
-    if found:
-        console.say(f"compared with run {found}")
-    return found
+    return NONE
 
 
 def page_key(outputs: RunOutputs) -> str:
@@ -112,8 +102,6 @@ def page_key(outputs: RunOutputs) -> str:
 
 def tell(common: Common, page: Page, *, brief: bool = False) -> None:
     """Print the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
-    from ci.report import text
-
     for one in text.tables(page, brief=brief):
         console.table(one.columns, one.rows, title=one.title)
     for problem in page.problems:

@@ -133,12 +133,18 @@ def artifact_groups(store: Store, outputs: RunOutputs, chosen: str) -> Sequence[
     """List the groups that hold wheels: all, or the one of the chosen GPU family; none is an error."""
     prefix = f"{outputs.prefix}/python"
     found = sorted({stored.key.removeprefix(f"{prefix}/").split("/")[0] for stored in store.list(prefix)})
+    return chosen_groups(store, outputs, found, group_name(chosen), what=f"wheels in {store.url}/{prefix}")
+
+
+def chosen_groups(
+    store: Store, outputs: RunOutputs, found: Sequence[str], chosen: str, *, what: str
+) -> Sequence[str]:
+    """Return all groups that a run has of something, or the chosen one; none is an error."""
     if not found:
         raise MissingInputError(
-            f"Run {outputs.run_id} has no wheels in {store.url}/{prefix}.",
+            f"Run {outputs.run_id} has no {what}.",
             hint="Build something first (nox -s build_torch), or name another run with --run-id.",
         )
-    chosen = group_name(chosen)
     if chosen and chosen not in found:
         raise MissingInputError(
             f"Run {outputs.run_id} has no group {chosen!r} in {store.url}.", hint=nearest(chosen, found)

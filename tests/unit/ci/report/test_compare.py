@@ -6,22 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.report import page_of
-from ci.report.cells import STATES
 from ci.report.compare import SOUND, Run, compare, history_of, thresholds
 from ci.report.facts import read_run
 from ci.report.html import render_history
 from ci.report.model import (
+    STATES,
     Build,
+    CaseLine,
     Cell,
     CellName,
     Change,
     Page,
+    RunTests,
     StageRun,
     StageState,
+    StageTests,
     State,
-    TestLine,
-    TestRun,
-    Tests,
     TimeLine,
 )
 from ci.report.text import history_tables
@@ -51,9 +51,9 @@ def page(
     place = f"test_smoke {NAME}"
     counts = (("passed", passed), ("skipped", 7), ("failed", len(failing) if failed is None else failed))
     lines = (
-        TestLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0) for one in failing
+        CaseLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0) for one in failing
     )
-    run = TestRun(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
+    run = StageTests(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
     ended: StageState = "ok" if state in SOUND else "failed" if state == "failed" else "missing"
     stages = (StageRun(stage="build_torch", state=ended, cause="a.cpp:7: no such type"),)
     return Page(
@@ -61,7 +61,7 @@ def page(
         platform="linux",
         cells=(Cell(name=NAME, state=state, reason=f"it is {state}", stages=stages, line=TimeLine()),),
         builds=(Build(cell=NAME, stage="build_torch", seconds=seconds),),
-        tests=Tests(runs=(run,) if tested else (), failures=tuple(lines)),
+        tests=RunTests(runs=(run,) if tested else (), failures=tuple(lines)),
     )
 
 

@@ -79,11 +79,12 @@ def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
     key = put(common, "build_apex-nightly-cp312.json", content)
     (group,) = read_run(common).groups
     assert [one for _, one in group.records] == [built]
-    (odd,) = group.unreadable
-    assert odd.problem.where == key
-    assert said in odd.problem.what
-    assert odd.problem.hint
-    assert odd.run.stage in {"build_apex", "build_apex-nightly-cp312"}
+    (odd,) = group.problems
+    assert odd.where == key
+    assert said in odd.what
+    assert odd.hint
+    ((_, run),) = group.unreadable
+    assert run.stage in {"build_apex", "build_apex-nightly-cp312"}
     page = page_of(read_run(common))
     assert page.problems[0].where == key
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ci.report import page_of
 from ci.report.cells import cells_of, moment, time_line
-from ci.report.facts import RunFacts, Unreadable
+from ci.report.facts import RunFacts
 from ci.report.html import render
 from ci.report.model import Cell, CellName, Page, Problem, StageRun
 from ci.report.text import markdown, tables
@@ -91,15 +91,12 @@ def test_what_is_missing_is_told_by_the_lock_else_by_other_cells() -> None:
 
 
 def test_a_document_that_is_no_record_is_shown_and_hides_no_other() -> None:
-    odd = Unreadable(
-        cell=NAME,
-        run=StageRun(stage="build_apex", state="unreadable", error="Schema version 9.", key="k"),
-        problem=Problem(where="k", what="Schema version 9.", hint="Update."),
-    )
-    page = page_of(facts(*builds("apex"), smoke(), unreadable=(odd,)))
+    odd = StageRun(stage="build_apex", state="unreadable", error="Schema version 9.", key="k")
+    told = Problem(where="k", what="Schema version 9.", hint="Update.")
+    page = page_of(facts(*builds("apex"), smoke(), unreadable=((NAME, odd),), problems=(told,)))
     assert page.cells[0].state == "unreadable"
     assert page.cells[0].reason == "build_apex cannot be read"
-    assert page.problems[0] == odd.problem
+    assert page.problems[0] == told
     assert len(page.wheels) == 4
 
 
