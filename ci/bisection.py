@@ -40,6 +40,7 @@ class Point(Model):
 
     name: str
     started: str = ""
+    release_type: str = ""
     names: tuple[str, ...] = ()
     lacks: str = ""  # why there is nothing to install; "" where that is not known
 
