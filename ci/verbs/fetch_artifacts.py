@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,31 +28,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "artifact directory (default: where build_rocm looks)"
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help=what)
-    for names, metavar, about in (
-        (
-            ("--artifact-run-id",),
-            "ID",
-            "the artifact run, where --run-id is the run that is built (default: --run-id)",
-        ),
-        (
-            ("--artifact-repository", "--repository"),
-            "OWNER/NAME",
-            "its repository (default: the one that the data names for the release type)",
-        ),
-        (
-            ("--artifact-store", "--from"),
-            "STORE",
-            "store that has it (default: --store, else the one that the data names)",
-        ),
-        (("--artifact-digest",), "SHA256", "digest of all that is fetched, which the plan pins"),
-        (("--branch",), None, "branch for --latest (default: the data's, main)"),
-        (
-            ("--workflow",),
-            "FILE",
-            "workflow whose runs count (default: the one that builds the variant, says the data)",
-        ),
-    ):
-        parser.add_argument(*names, default="", metavar=metavar, help=about)
+    add = partial(parser.add_argument, default="")
+    what = "the artifact run, where --run-id is the run that is built (default: --run-id)"
+    add("--artifact-run-id", metavar="ID", help=what)
+    what = "its repository (default: the one that the data names for the release type)"
+    add("--artifact-repository", "--repository", metavar="OWNER/NAME", help=what)
+    what = "store that has it (default: --store, else the one that the data names)"
+    add("--artifact-store", "--from", metavar="STORE", help=what)
+    add("--artifact-digest", metavar="SHA256", help="digest of all that is fetched, which the plan pins")
+    add("--branch", help="branch for --latest (default: the data's, main)")
+    what = "workflow whose runs count (default: the one that builds the variant, says the data)"
+    add("--workflow", metavar="FILE", help=what)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
     which.add_argument("--latest", action="store_true", help="the newest run of a branch")
@@ -89,8 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
     fetched: list[Fetched] = []
 
     def work() -> Made:
-        jobs, force = arguments.jobs, arguments.force
-        fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), jobs=jobs, force=force))
+        how = {"jobs": arguments.jobs, "force": arguments.force}
+        fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), **how))
         described = [
             {
                 "name": one.artifact.name.filename,

@@ -6,20 +6,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from ci.install import (
-    Chosen,
-    choose,
-    environment,
-    install_chosen,
-    others_index,
-    parse_requirements,
-    pinned,
-    planned,
-    wanted_of,
-)
+from ci import install
 from core import console
-from core.cli.options import Common, add_group, add_platform, common_from
-from core.cli.options import environment as variables
+from core.cli.options import Common, add_group, add_platform, common_from, environment
 from core.errors import UsageError
 from core.packages import find_group
 from core.packages.sources import PackageSource, add_package_source, source_options
@@ -56,44 +45,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Make the environment, and install into it."""
-    requirements = parse_requirements(arguments.packages)
+    requirements = install.parse_requirements(arguments.packages)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
     how = {"python": str(common.python or ""), "clean": arguments.clean}
     # what cannot be found is reported before anything is made
-    base = planned(arguments.venv, **how)
+    base = install.planned(arguments.venv, **how)
     source, family = _source(common, arguments)
-    wanted = wanted_of(common, source, requirements, family, base)
+    wanted, newest = install.wanted_of(common, source, requirements, family, base), source.group is None
     wanted = replace(
         wanted,
-        requirements=tuple(pinned(one, wanted.offers, newest=source.group is None) for one in requirements),
+        requirements=tuple(install.pinned(one, wanted.offers, newest=newest) for one in requirements),
         pre=arguments.pre,
         backend=arguments.backend,
         cache_dir=arguments.pip_cache_dir,
     )
-    with others_index(wanted.source.group, arguments.deps_index_url) as theirs:
+    with install.others_index(wanted.source.group, arguments.deps_index_url) as theirs:
         with console.group("Resolving"):
-            chosen = choose(wanted, theirs, base)
+            chosen = install.choose(wanted, theirs, base)
         if common.dry_run:
             console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
             _show(chosen)
             return
         with (
             wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
-            environment(arguments.venv, **how) as target,
+            install.environment(arguments.venv, **how) as target,
         ):
-            install_chosen(target, wanted, chosen, ours, theirs)
+            install.install_chosen(target, wanted, chosen, ours, theirs)
             _show(chosen)
     console.done(f"setup_venv: {target.prefix} (Python {target.version})")
     if arguments.activate:
-        step = job_files(variables())
+        step = job_files(environment())
         step.add_path(target.scripts)
         step.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
         console.say(f"Use it: . {target.scripts / 'activate'}")
 
 
-def _show(chosen: Chosen) -> None:
+def _show(chosen: install.Chosen) -> None:
     rows = [(one.distribution, one.version, "ours", one.sha256[:12]) for one in chosen.ours]
     rows += [(one.name, one.version, "", one.files[0].sha256[:12]) for one in chosen.theirs]
     console.table(("distribution", "version", "whose", "sha256"), rows)
