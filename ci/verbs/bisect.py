@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ci import bisection, flow, install
+from ci import bisection, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.jobs import BUILDS, Call, Job, posargs_of
 from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from core import console, files, process
@@ -25,17 +24,13 @@ from core.cli.options import Common, common_from
 from core.data import AnyModel, parse_json
 from core.env import interpreter
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
-from core.families import group_families
 from core.packages import RunGroup
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.parallel import each
 from core.run import RunOutputs, is_local, records
 from core.run.plan import Plan
 from core.run.records import Cell, Record
-from pytorch_build.build.build import needed
-from pytorch_build.context import context
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.origin import has_rocm, named_source, release_index_url
 
 if TYPE_CHECKING:
@@ -69,7 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=7 * 86400.0, metavar="SECONDS", help=what)
     add("--directory", type=Path, default=Path(), metavar="DIR", help="where it runs (default: here)")
     add("--no-verify", action="store_true", help="do not test first whether good is good and bad is bad")
-    add("--build", action="store_true", help="build the wheels that runs lack, instead of skipping them")
     add("--state", type=Path, metavar="DIR", help="where the search is kept (default: .cache/bisect)")
     add("--reset", action="store_true", help="forget the search that was begun")
     add("--json", action="store_true", help="also print the result as JSON")
@@ -81,11 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     # runs of CI are read where CI leaves them
     arguments.run_id = next(filter(str.isdecimal, (arguments.good, arguments.bad)), arguments.run_id)
     common, rocm = common_from(arguments), arguments.rocm
-    if arguments.repeat < 1 or (arguments.build and (rocm or common.store.startswith("s3://"))):
-        raise UsageError(
-            "--repeat takes 1 or more, and --build is not for ROCm, nor for a bucket that is named.",
-            hint="CI's runs are built in out/, and read from RUN_STORE's bucket: leave --store out.",
-        )
+    if arguments.repeat < 1:
+        raise UsageError(f"--repeat {arguments.repeat} tests nothing.", hint="Give 1 or more.")
     options = source_options(arguments)
     source = named_source(options, common, common.gpu_family or options.index_subdir)
     names = arguments.packages or ["rocm[libraries,devel]" if rocm else "torch"]
@@ -118,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path) -> Search:
     """Return the search that is kept, or a new one; another one that is not at its end is kept."""
-    same = ("good", "bad", "command", "repeat", "timeout", "build")
+    same = ("good", "bad", "command", "repeat", "timeout")
     question = {name: getattr(arguments, name) for name in same}
     question |= {"packages": [*map(str, place.requirements)], "where": place.where}
     kept = Search.read(state) if state.is_file() and not arguments.reset else None
@@ -135,7 +126,7 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
     named = ((word, Path(word)) for word in (place.good, place.bad))
     ends = (SourceLock.read(path).digest() if path.is_file() else word for word, path in named)
     points = bisection.between(place.points(), *ends)
-    search = Search(question=question, points=points, build=arguments.build)
+    search = Search(question=question, points=points)
     if arguments.no_verify:
         for point in (points[0], points[-1]):
             result: Any = "good" if point == points[0] else "bad"
@@ -147,7 +138,7 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
 
 def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Point) -> Verdict:
     """Install a point's packages and run the command; what cannot be installed is skipped."""
-    if point.lacks and not arguments.build:
+    if point.lacks:
         return Verdict(result="skip", why=point.lacks)
     try:
         target, facts = _installed(place, point)
@@ -359,9 +350,7 @@ class _Runs(_Place):
         return [one for one in builds if one.stage == _ROCM or CellName.of(group.name, one.cell) == self.cell]
 
     def wanted(self, point: Point) -> Wanted:
-        """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
-        if point.lacks:
-            self._build(point)
+        """Take what the run built; a ROCm that it lacks is an index's."""
         group = self._group(point)
         source, other = PackageSource(group=group), self.source
         family = self.common.gpu_family or group.family
@@ -370,22 +359,6 @@ class _Runs(_Place):
             urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
             source = replace(other, group=group, index_urls=urls)
         return self.chosen(source, pins, family)
-
-    def _build(self, point: Point) -> None:
-        """Build what a run lacks, of its lock and on its ROCm, into the store that is written to."""
-        lock, cell = self._lock(point.name), self.cell
-        own: dict[str, Any] = {"release_type": lock.release_type} if lock else {}
-        own["gpu_family"] = self.common.gpu_family or group_families(cell.group)
-        common = replace(self.common, run_id=point.name, torch_ref=cell.torch_ref, **own)
-        chosen, names = context(common), {canonicalize_name(one.name) for one in self.requirements}
-        projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
-        projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
-        sessions = tuple(session for name, session in BUILDS.items() if name in projects)
-        call = Call(sessions=sessions, python=self.python, posargs=tuple(posargs_of(common)))
-        try:
-            flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
-        except ProcessError as problem:
-            raise MissingInputError(f"It could not be built: {problem.message}") from problem
 
     def facts(self, point: Point) -> Facts:
         """Return what the run's lock, plan and records say."""
