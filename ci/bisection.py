@@ -233,12 +233,11 @@ def facts_of(lock: SourceLock | None, origins: Iterable[RocmOrigin], made: Itera
         rules["origin of ROCm"] = f"{one.repository} {one.run_id}{one.index_url}".strip()
     for record in made:
         for key, value in {**record.inputs, "targets": record.details.get("families", "")}.items():
-            # what is long, such as the digests of ROCm's packages, by its own digest
             text = value if isinstance(value, str) else compact(value)
+            # what is long, such as the digests of ROCm's packages, by its own digest
+            said = text if len(text) < _LONG else files.digest_of(text)[:_SHOWN]
             if name := _RULES.get(key, key.replace("_", " ")):
-                rules[f"{record.stage}: {name}"] = (
-                    text if len(text) < _LONG else files.digest_of(text)[:_SHOWN]
-                )
+                rules[f"{record.stage}: {name}"] = said
     commits = {one.project: (one.origin, one.commit) for one in locked if one.commit}
     return Facts(commits=commits, rules=rules)
 

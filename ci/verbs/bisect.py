@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from ci import bisection, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.report.facts import built, read_run, stored_runs
+from ci.report.facts import read_run, stored_runs
 from ci.report.model import CellName
 from core import console, files, process
 from core.cli.options import Common, common_from
@@ -74,22 +74,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Search, from where the last call stopped."""
     # runs of CI are read where CI leaves them
     arguments.run_id = next(filter(str.isdecimal, (arguments.good, arguments.bad)), arguments.run_id)
-    common, rocm = common_from(arguments), arguments.rocm
+    common, options = common_from(arguments), source_options(arguments)
     if arguments.repeat < 1:
         raise UsageError(f"--repeat {arguments.repeat} tests nothing.", hint="Give 1 or more.")
-    options = source_options(arguments)
     source = named_source(options, common, common.gpu_family or options.index_subdir)
-    names = arguments.packages or ["rocm[libraries,devel]" if rocm else "torch"]
-    what: dict[str, Any] = {
-        "common": common,
-        "folder": (arguments.state or common.cache / "bisect").absolute(),
-        "packages": tuple(names),
-        "source": source or PackageSource(),
-        "good": arguments.good,
-        "bad": arguments.bad,
-    }
     over_index = options.named and not hasattr(arguments, "store_option")
-    place: _Versions | _Runs = _Versions(**what) if over_index else _Runs(**what, rocm=rocm)
+    kind = _Versions if over_index else _Runs
+    place = kind(arguments=arguments, common=common, source=source or PackageSource())
     state = place.folder / "state.json"
     with files.locked(place.folder / ".lock", what=f"the search in {place.folder}"):
         search = _begun(arguments, place, state)
@@ -123,7 +114,7 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
             hint="Go on with all of its options, or begin this one: --reset, or beside it --state DIR.",
         )
     # the file of a lock is named by its digest
-    named = ((word, Path(word)) for word in (place.good, place.bad))
+    named = ((word, Path(word)) for word in place.ends)
     ends = (SourceLock.read(path).digest() if path.is_file() else word for word, path in named)
     points = bisection.between(place.points(), *ends)
     search = Search(question=question, points=points)
@@ -184,12 +175,17 @@ def _installed(place: _Versions | _Runs, point: Point) -> tuple[Interpreter, Fac
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
+    arguments: argparse.Namespace
     common: Common
-    folder: Path
-    packages: tuple[str, ...]
     source: PackageSource
-    good: str
-    bad: str
+
+    @property
+    def folder(self) -> Path:
+        return (self.arguments.state or self.common.cache / "bisect").absolute()
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return self.arguments.good, self.arguments.bad
 
     @property
     def python(self) -> str:
@@ -203,7 +199,8 @@ class _Place:
     @property
     def requirements(self) -> Sequence[Requirement]:
         """What is to be installed, anew each time, as versions are written into it."""
-        return install.parse_requirements(self.packages)
+        default = "rocm[libraries,devel]" if self.arguments.rocm else "torch"
+        return install.parse_requirements(self.arguments.packages or [default])
 
     def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> Wanted:
         """Say what is to be installed of a source, some of it in exact versions."""
@@ -234,7 +231,7 @@ class _Versions(_Place):
         held = [*reversed(self.source.versions(self.subject, self.base.tag))]
         if not held:
             raise self.source.lacks(self.subject)
-        series = {one.partition("+")[0] for one in held if "+" in one and one in {self.good, self.bad}}
+        series = {one.partition("+")[0] for one in held if "+" in one and one in self.ends}
         fitting = [one for one in held if not series or one.partition("+")[0] in series]
         day = bisection.day_in
         return [Point(name=one, started=day(one)) for one in sorted(fitting, key=day)]
@@ -247,7 +244,9 @@ class _Versions(_Place):
 class _Runs(_Place):
     """The runs of a store that built one cell: a torch ref, GPU family and Python, or a family's ROCm."""
 
-    rocm: bool
+    @property
+    def stage(self) -> str:
+        return _ROCM if self.arguments.rocm else "build_torch"
 
     @cached_property
     def store(self) -> Store:
@@ -264,19 +263,18 @@ class _Runs(_Place):
     @cached_property
     def ids(self) -> Sequence[str]:
         """The runs there are, the last one last; this machine's own only where they are named."""
-        runs, ends = stored_runs(self.store, self.common.outputs), {self.good, self.bad}
-        return [one for one in reversed(runs) if one in ends or not is_local(one)]
+        runs = reversed(stored_runs(self.store, self.common.outputs))
+        return [one for one in runs if one in self.ends or not is_local(one)]
 
     @cached_property
     def cell(self) -> CellName:
         """The cell that both ends have, by the options."""
-        ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
+        ends = [one for one in self.ends if one in self.ids] or self.ids[-1:]
         if not ends:
             raise MissingInputError(
                 f"{self.store.url} has no run.", hint="Name a store of runs with --store."
             )
-        named = super().python
-        tags = {"", interpreter(install.base_python(named)).tag} if named else ()
+        tags = {"", self.base.tag} if self.common.python else ()
         common = set.intersection(*(self._cells(one) for one in ends))
         held = sorted(one for one in common if not tags or one.python in tags)
         if len(held) != 1:
@@ -289,22 +287,20 @@ class _Runs(_Place):
 
     def _cells(self, run_id: str) -> set[CellName]:
         facts = read_run(replace(self.common, run_id=run_id), tests=False)
-        if not self.rocm:
-            return {*built(facts)}
-        every = ((group.name, record.stage) for group in facts.groups for _, record in group.records)
-        return {CellName(group=name) for name, stage in every if stage == _ROCM}
+        every = ((group.name, record) for group in facts.groups for _, record in group.records)
+        return {CellName.of(name, one.cell) for name, one in every if one.stage == self.stage}
 
     def points(self) -> Sequence[Point]:
         """List the runs of the cell and of the last one's release type, by their records' time.
 
         A lock and a record are read of each; of CI's runs, whose ids are numbers, only between the ends.
         """
-        ids, ends = self.ids, (self.good, self.bad)
-        if all(one in ids and one.isdecimal() for one in ends):
-            low, high = sorted(map(int, ends))
+        ids = self.ids
+        if all(one in ids and one.isdecimal() for one in self.ends):
+            low, high = sorted(map(int, self.ends))
             ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
         found = sorted(filter(None, each(self._point, ids)), key=attrgetter("started"))
-        last = [one for one in found if one.name == self.bad] or found[-1:]
+        last = [one for one in found if one.name == self.ends[1]] or found[-1:]
         return [one for one in found if one.release_type == last[0].release_type]
 
     def _outputs(self, run_id: str) -> RunOutputs:
@@ -322,8 +318,7 @@ class _Runs(_Place):
     def _point(self, run_id: str) -> Point | None:
         """Return a run that built the cell, or tried to; None for any other one."""
         outputs, cell, lock = self._outputs(run_id), self.cell, self._lock(run_id)
-        of = Cell(torch_ref=cell.torch_ref, python=cell.python)
-        name = records.record_name(_ROCM if self.rocm else "build_torch", of)
+        name = records.record_name(self.stage, Cell(torch_ref=cell.torch_ref, python=cell.python))
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], Record) or self._read(keys[1], Record)
         if record is None:
@@ -340,22 +335,20 @@ class _Runs(_Place):
             lacks=f"{name}: {failed}" if record.status != "ok" else "",
         )
 
-    def _group(self, point: Point) -> RunGroup:
-        return RunGroup(store=self.store, outputs=self._outputs(point.name), name=self.cell.group)
-
-    def _made(self, group: RunGroup) -> Sequence[Record]:
+    def _made(self, point: Point) -> Sequence[Record]:
         """Read what builds of the cell, and of its ROCm, recorded."""
-        found = records.read_all(group.store, group.outputs, group.name)
+        found = records.read_all(self.store, self._outputs(point.name), self.cell.group)
         builds = (one for one in found if one.status == "ok" and one.stage.startswith("build_"))
-        return [one for one in builds if one.stage == _ROCM or CellName.of(group.name, one.cell) == self.cell]
+        here = self.cell
+        return [one for one in builds if one.stage == _ROCM or CellName.of(here.group, one.cell) == here]
 
     def wanted(self, point: Point) -> Wanted:
         """Take what the run built; a ROCm that it lacks is an index's."""
-        group = self._group(point)
+        group = RunGroup(store=self.store, outputs=self._outputs(point.name), name=self.cell.group)
         source, other = PackageSource(group=group), self.source
         family = self.common.gpu_family or group.family
-        pins = {file.distribution: file.version for one in self._made(group) for file in one.files}
-        if family and not self.rocm and not has_rocm(source):
+        pins = {file.distribution: file.version for one in self._made(point) for file in one.files}
+        if family and self.stage != _ROCM and not has_rocm(source):
             urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
             source = replace(other, group=group, index_urls=urls)
         return self.chosen(source, pins, family)
@@ -366,4 +359,4 @@ class _Runs(_Place):
         key = self.common.platform, self.cell.group
         found = plan.rocm.origins if plan else ()
         origins = (one for one in found if (one.platform, one.artifact_group) == key)
-        return bisection.facts_of(self._lock(point.name), origins, self._made(self._group(point)))
+        return bisection.facts_of(self._lock(point.name), origins, self._made(point))
