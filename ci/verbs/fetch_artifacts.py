@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci.plan import artifacts, data
-from ci.plan.artifacts import Fetched, Place, find_place
+from ci.plan.artifacts import Place, find_place
 from core import console, files
 from core.cli.options import Common, add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
@@ -20,6 +20,8 @@ from core.run.records import Cell
 from core.run.stage import Made, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ci.github import Run
     from ci.plan.data import RocmData
 
@@ -73,21 +75,14 @@ def run(arguments: argparse.Namespace) -> None:
         )
     if common.dry_run:
         console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
-    fetched: list[Fetched] = []
+    described: list[dict[str, Any]] = []
 
     def work() -> Made:
         how = {"jobs": arguments.jobs, "force": arguments.force}
-        fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), **how))
-        described = [
-            {
-                "name": one.artifact.name.filename,
-                "size": one.artifact.size,
-                "sha256": one.artifact.sha256,
-                "seconds": round(one.seconds, 3),
-                "fresh": one.fresh,
-            }
-            for one in fetched
-        ]
+        for one in artifacts.fetch(place.store, planned, folder.resolve(), **how):
+            known, seconds = one.artifact, round(one.seconds, 3)
+            facts = {"name": known.name.filename, "size": known.size, "sha256": known.sha256}
+            described.append({**facts, "seconds": seconds, "fresh": one.fresh})
         return Made(files=(), details={"folder": str(folder), "artifacts": described})
 
     stage.perform(
@@ -107,19 +102,14 @@ def run(arguments: argparse.Namespace) -> None:
         work,
     )
     if not common.dry_run:
-        show(fetched, folder)
+        show(described, folder)
 
 
-def show(fetched: list[Fetched], folder: Path) -> None:
+def show(described: Sequence[dict[str, Any]], folder: Path) -> None:
     """Print what was fetched, and where it lies."""
     rows = [
-        (
-            one.artifact.name.stem,
-            console.size(one.artifact.size),
-            f"{one.seconds:.1f}" if one.fresh else "kept",
-            one.artifact.sha256[:12],
-        )
-        for one in fetched
+        (name, console.size(size), f"{seconds:.1f}" if fresh else "kept", sha256[:12])
+        for name, size, sha256, seconds, fresh in map(dict.values, described)
     ]
     console.table(("artifact", "size", "seconds", "sha256"), rows)
     console.say(f"artifacts  {folder}")

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"{len(sources) - len(missing)} are there, {len(missing)} are missing."
     )
     if common.dry_run:
-        console.table(("file to mirror", "sha256"), [(one.filename, one.sha256[:12]) for one in missing])
+        console.table(("file to mirror", "sha256"), [(one.name, one.sha256[:12]) for one in missing])
         return
     if missing:
         # also what an interrupted call put there without a record
@@ -95,10 +95,10 @@ def absent(
 ) -> Sequence[Source]:
     """List what is not mirrored yet."""
     for one in sources:
-        if have.get(one.filename, one.sha256) != one.sha256:
+        if have.get(one.name, one.sha256) != one.sha256:
             raise StoreError(
-                f"{store.url}/{data.prefix}/{one.filename} was mirrored with the digest "
-                f"{have[one.filename]}, and the public index has {one.sha256} under that name.",
+                f"{store.url}/{data.prefix}/{one.name} was mirrored with the digest "
+                f"{have[one.name]}, and the public index has {one.sha256} under that name.",
                 hint="One of them was replaced. Find out which before anybody installs it.",
             )
-    return [one for one in sources if one.filename not in have]
+    return [one for one in sources if one.name not in have]
