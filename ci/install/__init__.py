@@ -315,12 +315,7 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
             console.detail(f"environment {folder}: there already, Python {target.version}")
             yield target
             return
-        # with the pip that virtualenv brings along, for the user
-        argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
-        try:
-            process.run([*argv, "--python", str(base_python(python)), str(folder)], quiet=True)
-        except ProcessError as problem:
-            raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
+        installer.make(folder, base_python(python), "pip")  # with a pip, for the user
         yield _inspected(folder)
 
 
