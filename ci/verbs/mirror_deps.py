@@ -15,7 +15,7 @@ from ci.publish.upload import show
 from core import console, files
 from core.cli.options import Common, add_group, common_from
 from core.errors import StoreError
-from core.packages import RunGroup, find_group, offered
+from core.packages import RunGroup, offered
 from core.run import artifact_groups, records
 from core.run.records import Record
 from core.stores import Store
@@ -72,10 +72,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _groups(common: Common, group: str) -> Sequence[RunGroup]:
-    if group:
-        return [find_group(common, group)]
     store, outputs = common.open_for_reading(), common.outputs
-    return [RunGroup(store=store, outputs=outputs, name=name) for name in artifact_groups(store, outputs, "")]
+    names = artifact_groups(store, outputs, group)
+    return [RunGroup(store=store, outputs=outputs, name=name) for name in names]
 
 
 def source_of(data: Mirror, store: Store) -> Records:
