@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from core.stores import Store
 
 _ROCM = "build_rocm"
+_SAME = (  # options that make it another search
+    *("good", "bad", "command", "repeat", "timeout", "packages", "rocm", "store", "release_type"),
+    *("torch_ref", "gpu_family", "build_variant", "index_name", "index_url", "index_subdir", "find_links"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +104,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path) -> Search:
     """Return the search that is kept, or a new one; another one that is not at its end is kept."""
-    same = ("good", "bad", "command", "repeat", "timeout")
-    question = {name: getattr(arguments, name) for name in same}
-    question |= {"packages": [*map(str, place.requirements)], "where": place.where}
+    question = {name: getattr(arguments, name) for name in _SAME} | {"python": str(arguments.python)}
     kept = Search.read(state) if state.is_file() and not arguments.reset else None
     if kept and kept.question == question:
         return kept
@@ -110,7 +112,7 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
         old = kept.question
         words = shlex.join(["--good", old["good"], "--bad", old["bad"], "--", *old["command"]])
         raise UsageError(
-            f"Another search was begun, in {old['where']}, and is not at its end:\n{words}",
+            f"Another search was begun, and is not at its end:\n{words}",
             hint="Go on with all of its options, or begin this one: --reset, or beside it --state DIR.",
         )
     # the file of a lock is named by its digest
@@ -219,10 +221,6 @@ class _Versions(_Place):
     """The versions of the first package in an index, a page or a folder."""
 
     @property
-    def where(self) -> str:
-        return f"{self.source.words} {self.python}".strip()
-
-    @property
     def subject(self) -> str:
         return canonicalize_name(self.requirements[0].name)
 
@@ -251,10 +249,6 @@ class _Runs(_Place):
     @cached_property
     def store(self) -> Store:
         return self.common.open_for_reading()
-
-    @property
-    def where(self) -> str:
-        return f"{self.store.url}, {self.cell}"
 
     @property
     def python(self) -> str:
