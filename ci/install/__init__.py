@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -26,7 +27,7 @@ from core.env import Interpreter, installed, installer, interpreter
 from core.env.installer import Backend, Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
 from core.families import detect, families, gpu_targets, parents
-from core.packages import Offer, RunGroup, resolution, takes
+from core.packages import Offer, RunGroup, fits, resolution, takes
 from core.packages.resolution import Resolved, others_question, pinned_call, resolve_others
 from core.packages.sources import PackageSource, store_address
 from core.parallel import each
@@ -44,6 +45,9 @@ from rocm_packaging.packages.layouts import (
     sdk_target,
     tested_targets,
 )
+
+if TYPE_CHECKING:
+    from core.cli.options import Common
 
 MARKER = "run-packages.json"
 _EXTRA = "device-"
@@ -142,6 +146,35 @@ class Wanted:
     backend: Backend = "uv"
     cache_dir: Path | None = None
     locks: Path
+
+
+def wanted_of(
+    common: Common,
+    source: PackageSource,
+    requirements: Sequence[Requirement],
+    family: str,
+    python: Interpreter,
+) -> Wanted:
+    """Find what a source offers of requirements for a Python and a GPU family; none is an error."""
+    devices = devices_for(requirements, family)
+    known = known_offers(source, requirements, devices)
+    offers = tuple(one for one in known if fits(one, python.tag))
+    if not known:
+        raise source.lacks("wheel or sdist of ours")
+    if not offers:
+        raise MissingInputError(
+            f"Of the {len(known)} files at {source.words} none is for Python {python.series}.",
+            hint="Choose another Python: --python 3.12.",
+        )
+    console.say(f"{source.words}: {len(offers)} files for Python {python.series}")
+    return Wanted(
+        requirements=tuple(map(str, requirements)),
+        source=source,
+        offers=offers,
+        devices=devices,
+        platform=common.platform,
+        locks=common.cache / "locks",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,12 +315,7 @@ def environment(folder: Path, *, python: str = "", clean: bool = False) -> Itera
             console.detail(f"environment {folder}: there already, Python {target.version}")
             yield target
             return
-        # with the pip that virtualenv brings along, for the user
-        argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
-        try:
-            process.run([*argv, "--python", str(base_python(python)), str(folder)], quiet=True)
-        except ProcessError as problem:
-            raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
+        installer.make(folder, base_python(python), "pip")  # with a pip, for the user
         yield _inspected(folder)
 
 

@@ -95,13 +95,9 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """A third-party file that is to be mirrored."""
+class Source(Offer):
+    """A third-party file that is to be mirrored, and for which cell it was resolved first."""
 
-    filename: str
-    distribution: str
-    version: str
-    sha256: str
     cell: Cell
 
 
@@ -134,15 +130,14 @@ def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
         for one in answer:
             for file in one.files:
                 source = Source(
-                    filename=file.filename,
+                    name=file.filename,
                     distribution=one.name,
                     version=one.version,
                     sha256=file.sha256,
                     cell=need.cell,
                 )
-                before = sources.setdefault(source.filename, source)
-                if before.sha256 != source.sha256:
-                    raise StoreError(f"The configured indexes have two files {source.filename}.")
+                if sources.setdefault(source.name, source).sha256 != source.sha256:
+                    raise StoreError(f"The configured indexes have two files {source.name}.")
     return [sources[name] for name in sorted(sources)]
 
 
@@ -197,7 +192,7 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
 
 def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder."""
-    key = f"{data.prefix}/{source.filename}"
+    key = f"{data.prefix}/{source.name}"
     described = describe(path, key=key, sha256=source.sha256)
     if described.record.distribution != source.distribution:
         raise DataError(f"{path.name} calls itself {described.record.distribution}; it is not mirrored.")
@@ -213,9 +208,9 @@ def bring(
     put = []
     with tempfile.TemporaryDirectory(prefix="mirror.") as name:
         folder = Path(name)
-        there = [one for one in missing if f"{data.prefix}/{one.filename}" in present]
+        there = [one for one in missing if f"{data.prefix}/{one.name}" in present]
         for one in there:
-            key = f"{data.prefix}/{one.filename}"
+            key = f"{data.prefix}/{one.name}"
             if store.digest(key) != one.sha256:
                 raise StoreError(
                     f"{key} in {store.url} is not the file of that name that the public index has.",
@@ -225,5 +220,5 @@ def bring(
         for batch in batches([one for one in missing if one not in there]):
             with console.group(f"{len(batch)} files for {batch[0].cell}"):
                 download(data, batch, folder)
-                put += each(lambda one: publish(data, store, one, folder / one.filename), batch)
+                put += each(lambda one: publish(data, store, one, folder / one.name), batch)
     return put

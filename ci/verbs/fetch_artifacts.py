@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ci.plan import artifacts, data
-from ci.plan.artifacts import Fetched, Place, find_place
+from ci.plan.artifacts import Place, find_place
 from core import console, files
 from core.cli.options import Common, add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
@@ -19,6 +20,8 @@ from core.run.records import Cell
 from core.run.stage import Made, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ci.github import Run
     from ci.plan.data import RocmData
 
@@ -27,31 +30,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "artifact directory (default: where build_rocm looks)"
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help=what)
-    for names, metavar, about in (
-        (
-            ("--artifact-run-id",),
-            "ID",
-            "the artifact run, where --run-id is the run that is built (default: --run-id)",
-        ),
-        (
-            ("--artifact-repository", "--repository"),
-            "OWNER/NAME",
-            "its repository (default: the one that the data names for the release type)",
-        ),
-        (
-            ("--artifact-store", "--from"),
-            "STORE",
-            "store that has it (default: --store, else the one that the data names)",
-        ),
-        (("--artifact-digest",), "SHA256", "digest of all that is fetched, which the plan pins"),
-        (("--branch",), None, "branch for --latest (default: the data's, main)"),
-        (
-            ("--workflow",),
-            "FILE",
-            "workflow whose runs count (default: the one that builds the variant, says the data)",
-        ),
-    ):
-        parser.add_argument(*names, default="", metavar=metavar, help=about)
+    add = partial(parser.add_argument, default="")
+    what = "the artifact run, where --run-id is the run that is built (default: --run-id)"
+    add("--artifact-run-id", metavar="ID", help=what)
+    what = "its repository (default: the one that the data names for the release type)"
+    add("--artifact-repository", "--repository", metavar="OWNER/NAME", help=what)
+    what = "store that has it (default: --store, else the one that the data names)"
+    add("--artifact-store", "--from", metavar="STORE", help=what)
+    add("--artifact-digest", metavar="SHA256", help="digest of all that is fetched, which the plan pins")
+    add("--branch", help="branch for --latest (default: the data's, main)")
+    what = "workflow whose runs count (default: the one that builds the variant, says the data)"
+    add("--workflow", metavar="FILE", help=what)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
     which.add_argument("--latest", action="store_true", help="the newest run of a branch")
@@ -86,21 +75,14 @@ def run(arguments: argparse.Namespace) -> None:
         )
     if common.dry_run:
         console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
-    fetched: list[Fetched] = []
+    described: list[dict[str, Any]] = []
 
     def work() -> Made:
-        jobs, force = arguments.jobs, arguments.force
-        fetched.extend(artifacts.fetch(place.store, planned, folder.resolve(), jobs=jobs, force=force))
-        described = [
-            {
-                "name": one.artifact.name.filename,
-                "size": one.artifact.size,
-                "sha256": one.artifact.sha256,
-                "seconds": round(one.seconds, 3),
-                "fresh": one.fresh,
-            }
-            for one in fetched
-        ]
+        how = {"jobs": arguments.jobs, "force": arguments.force}
+        for one in artifacts.fetch(place.store, planned, folder.resolve(), **how):
+            known, seconds = one.artifact, round(one.seconds, 3)
+            facts = {"name": known.name.filename, "size": known.size, "sha256": known.sha256}
+            described.append({**facts, "seconds": seconds, "fresh": one.fresh})
         return Made(files=(), details={"folder": str(folder), "artifacts": described})
 
     stage.perform(
@@ -120,19 +102,14 @@ def run(arguments: argparse.Namespace) -> None:
         work,
     )
     if not common.dry_run:
-        show(fetched, folder)
+        show(described, folder)
 
 
-def show(fetched: list[Fetched], folder: Path) -> None:
+def show(described: Sequence[dict[str, Any]], folder: Path) -> None:
     """Print what was fetched, and where it lies."""
     rows = [
-        (
-            one.artifact.name.stem,
-            console.size(one.artifact.size),
-            f"{one.seconds:.1f}" if one.fresh else "kept",
-            one.artifact.sha256[:12],
-        )
-        for one in fetched
+        (name, console.size(size), f"{seconds:.1f}" if fresh else "kept", sha256[:12])
+        for name, size, sha256, seconds, fresh in map(dict.values, described)
     ]
     console.table(("artifact", "size", "seconds", "sha256"), rows)
     console.say(f"artifacts  {folder}")

@@ -15,7 +15,7 @@ from ci.publish.upload import show
 from core import console, files
 from core.cli.options import Common, add_group, common_from
 from core.errors import StoreError
-from core.packages import RunGroup, find_group, offered
+from core.packages import RunGroup, offered
 from core.run import artifact_groups, records
 from core.run.records import Record
 from core.stores import Store
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"{len(sources) - len(missing)} are there, {len(missing)} are missing."
     )
     if common.dry_run:
-        console.table(("file to mirror", "sha256"), [(one.filename, one.sha256[:12]) for one in missing])
+        console.table(("file to mirror", "sha256"), [(one.name, one.sha256[:12]) for one in missing])
         return
     if missing:
         # also what an interrupted call put there without a record
@@ -72,10 +72,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _groups(common: Common, group: str) -> Sequence[RunGroup]:
-    if group:
-        return [find_group(common, group)]
     store, outputs = common.open_for_reading(), common.outputs
-    return [RunGroup(store=store, outputs=outputs, name=name) for name in artifact_groups(store, outputs, "")]
+    names = artifact_groups(store, outputs, group)
+    return [RunGroup(store=store, outputs=outputs, name=name) for name in names]
 
 
 def source_of(data: Mirror, store: Store) -> Records:
@@ -95,10 +94,10 @@ def absent(
 ) -> Sequence[Source]:
     """List what is not mirrored yet."""
     for one in sources:
-        if have.get(one.filename, one.sha256) != one.sha256:
+        if have.get(one.name, one.sha256) != one.sha256:
             raise StoreError(
-                f"{store.url}/{data.prefix}/{one.filename} was mirrored with the digest "
-                f"{have[one.filename]}, and the public index has {one.sha256} under that name.",
+                f"{store.url}/{data.prefix}/{one.name} was mirrored with the digest "
+                f"{have[one.name]}, and the public index has {one.sha256} under that name.",
                 hint="One of them was replaced. Find out which before anybody installs it.",
             )
-    return [one for one in sources if one.filename not in have]
+    return [one for one in sources if one.name not in have]

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ci.install import (
-    Chosen,
-    Wanted,
-    choose,
-    devices_for,
-    environment,
-    install_chosen,
-    known_offers,
-    others_index,
-    parse_requirements,
-    pinned,
-    planned,
-)
+from ci import install
 from core import console
-from core.cli.options import Common, add_group, add_platform, common_from
-from core.cli.options import environment as variables
-from core.errors import MissingInputError, UsageError
-from core.packages import find_group, fits
+from core.cli.options import Common, add_group, add_platform, common_from, environment
+from core.errors import UsageError
+from core.packages import find_group
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.run.job_files import job_files
 from rocm_packaging.origin import named_source
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
-    from core.env import Interpreter
 
 WAIT = 600.0
 
@@ -64,68 +45,47 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Make the environment, and install into it."""
-    requirements = parse_requirements(arguments.packages)
+    requirements = install.parse_requirements(arguments.packages)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
     how = {"python": str(common.python or ""), "clean": arguments.clean}
     # what cannot be found is reported before anything is made
-    base = planned(arguments.venv, **how)
-    wanted = _wanted(common, arguments, requirements, base)
-    with others_index(wanted.source.group, arguments.deps_index_url) as theirs:
+    base = install.planned(arguments.venv, **how)
+    source, family = _source(common, arguments)
+    wanted, newest = install.wanted_of(common, source, requirements, family, base), source.group is None
+    wanted = replace(
+        wanted,
+        requirements=tuple(install.pinned(one, wanted.offers, newest=newest) for one in requirements),
+        pre=arguments.pre,
+        backend=arguments.backend,
+        cache_dir=arguments.pip_cache_dir,
+    )
+    with install.others_index(wanted.source.group, arguments.deps_index_url) as theirs:
         with console.group("Resolving"):
-            chosen = choose(wanted, theirs, base)
+            chosen = install.choose(wanted, theirs, base)
         if common.dry_run:
             console.say(f"Would make {arguments.venv.absolute()} with Python {base.version}.")
             _show(chosen)
             return
         with (
             wanted.source.opened(chosen.ours, wait=arguments.wait) as ours,
-            environment(arguments.venv, **how) as target,
+            install.environment(arguments.venv, **how) as target,
         ):
-            install_chosen(target, wanted, chosen, ours, theirs)
+            install.install_chosen(target, wanted, chosen, ours, theirs)
             _show(chosen)
     console.done(f"setup_venv: {target.prefix} (Python {target.version})")
     if arguments.activate:
-        step = job_files(variables())
+        step = job_files(environment())
         step.add_path(target.scripts)
         step.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
         console.say(f"Use it: . {target.scripts / 'activate'}")
 
 
-def _show(chosen: Chosen) -> None:
+def _show(chosen: install.Chosen) -> None:
     rows = [(one.distribution, one.version, "ours", one.sha256[:12]) for one in chosen.ours]
     rows += [(one.name, one.version, "", one.files[0].sha256[:12]) for one in chosen.theirs]
     console.table(("distribution", "version", "whose", "sha256"), rows)
-
-
-def _wanted(
-    common: Common, arguments: argparse.Namespace, requirements: Sequence[Requirement], target: Interpreter
-) -> Wanted:
-    """Find what the source offers for the Python."""
-    source, family = _source(common, arguments)
-    devices = devices_for(requirements, family)
-    known = known_offers(source, requirements, devices)
-    offers = tuple(one for one in known if fits(one, target.tag))
-    if not known:
-        raise source.lacks("wheel or sdist of ours")
-    if not offers:
-        raise MissingInputError(
-            f"Of the {len(known)} files at {source.words} none is for Python {target.series}.",
-            hint="Choose another Python: --python 3.12.",
-        )
-    console.say(f"{source.words}: {len(offers)} files for Python {target.series}")
-    return Wanted(
-        requirements=tuple(pinned(one, offers, newest=source.group is None) for one in requirements),
-        source=source,
-        offers=offers,
-        devices=devices,
-        platform=common.outputs.platform,
-        pre=arguments.pre,
-        backend=arguments.backend,
-        cache_dir=arguments.pip_cache_dir,
-        locks=common.cache / "locks",
-    )
 
 
 def _source(common: Common, arguments: argparse.Namespace) -> tuple[PackageSource, str]:

@@ -322,7 +322,7 @@ def prepared(
         else:
             with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
                 marker.unlink(missing_ok=True)
-                _empty(target, backend)
+                make(target.prefix, target.base_executable, backend)
                 for call in calls:
                     install(target, call, backend=backend, cache_dir=cache_dir)
                 planned = {name: version for call in calls for name, version in call.planned.items()}
@@ -331,16 +331,16 @@ def prepared(
         yield
 
 
-def _empty(target: Interpreter, backend: Backend) -> None:
-    """Make the environment anew, from the interpreter it was made from."""
+def make(folder: Path, python: Path, backend: Backend) -> None:
+    """Make an environment of an interpreter, in the place of what is there; pip's has pip."""
     if backend == "uv":
         argv = [uv_program(), "venv", "--no-config", "--quiet", "--clear"]
     else:
         argv = [sys.executable, "-m", "virtualenv", "--quiet", "--clear"]
     try:
-        process.run([*argv, "--python", target.base_executable, target.prefix], quiet=True)
+        process.run([*argv, "--python", python, folder], quiet=True)
     except ProcessError as problem:
-        raise EnvironmentSetupError(f"The environment {target.prefix} could not be made anew.") from problem
+        raise EnvironmentSetupError(f"Could not create the environment {folder}.") from problem
 
 
 # what builds need, and what upstream's own tests need besides torch

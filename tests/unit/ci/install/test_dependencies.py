@@ -103,7 +103,7 @@ def test_each_question_is_asked_for_its_cell_with_wheels_alone(monkeypatch: pyte
 
 def source(name: str, version: str, python: str) -> Source:
     return Source(
-        filename=f"{name}-{version}-{python}.whl",
+        name=f"{name}-{version}-{python}.whl",
         distribution=name,
         version=version,
         sha256="a" * 64,
@@ -114,12 +114,12 @@ def source(name: str, version: str, python: str) -> Source:
 @given(
     st.lists(
         st.builds(source, st.sampled_from("abc"), st.sampled_from("12"), st.sampled_from(["3.11", "3.12"])),
-        unique_by=lambda one: one.filename,
+        unique_by=lambda one: one.name,
     )
 )
 def test_calls_of_pip_hold_each_file_once_one_cell_and_no_distribution_twice(sources: list[Source]) -> None:
     found = batches(sources)
-    assert sorted(one.filename for batch in found for one in batch) == sorted(one.filename for one in sources)
+    assert sorted(one.name for batch in found for one in batch) == sorted(one.name for one in sources)
     for batch in found:
         assert len({one.cell for one in batch}) == 1
         assert len({one.distribution for one in batch}) == len(batch) > 0
@@ -144,7 +144,7 @@ def test_a_wheel_that_calls_itself_otherwise_inside_is_not_mirrored(
 ) -> None:
     path = make_wheel(tmp_path, "torch", "1")
     wanted = Source(
-        filename=path.name, distribution="numpy", version="1", sha256=files.sha256(path), cell=LINUX_312
+        name=path.name, distribution="numpy", version="1", sha256=files.sha256(path), cell=LINUX_312
     )
     with pytest.raises(DataError, match="calls itself torch"):
         publish(DATA, store, wanted, path)

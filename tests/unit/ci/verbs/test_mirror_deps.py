@@ -43,7 +43,7 @@ def index_fixture(
     def download(_data: Mirror, batch: Sequence[Source], folder: Path) -> None:
         for one in batch:
             fetched.append(one)
-            files.copy(tmp_path / "public" / one.filename, folder / one.filename)
+            files.copy(tmp_path / "public" / one.name, folder / one.name)
 
     monkeypatch.setattr(dependencies, "configured", lambda: None)
     monkeypatch.setattr(dependencies, "resolve", resolve)

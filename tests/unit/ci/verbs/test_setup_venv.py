@@ -7,7 +7,6 @@ import pytest
 
 from ci import install
 from ci.install import Chosen
-from ci.verbs import setup_venv
 from core.cli import Verb, main
 from core.env.installer import Sources
 from core.errors import MissingInputError
@@ -43,10 +42,10 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         return Chosen(ours=own, theirs=()) if own else chosen
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(setup_venv, "environment", environment)
-    monkeypatch.setattr(setup_venv, "planned", lambda *_, **__: Target())
-    monkeypatch.setattr(setup_venv, "install_chosen", install_chosen)
-    monkeypatch.setattr(setup_venv, "choose", choose)
+    monkeypatch.setattr(install, "environment", environment)
+    monkeypatch.setattr(install, "planned", lambda *_, **__: Target())
+    monkeypatch.setattr(install, "install_chosen", install_chosen)
+    monkeypatch.setattr(install, "choose", choose)
     monkeypatch.setattr(install, "detect", lambda: ())
     for module in (sources, install):
         monkeypatch.setattr(module, "configured", Sources)

@@ -330,7 +330,7 @@ def test_an_environment_that_cannot_be_emptied_is_named(
         raise ProcessError("uv ended with status 1.")
 
     monkeypatch.setattr(process, "run", fail)
-    problem = pytest.raises(EnvironmentSetupError, match=r"venv could not be made anew")
+    problem = pytest.raises(EnvironmentSetupError, match=r"Could not create the environment .*venv")
     with problem, prepared(target, CALLS, digest="d1"):
         pass
 
