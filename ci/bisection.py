@@ -40,7 +40,6 @@ class Point(Model):
 
     name: str
     started: str = ""
-    release_type: str = ""
     names: tuple[str, ...] = ()
     lacks: str = ""  # why there is nothing to install; "" where that is not known
 
@@ -77,6 +76,7 @@ class Search(Document):
     """A search, and what it has found so far."""
 
     question: dict[str, Any]
+    build: bool = False
     points: tuple[Point, ...]
     verdicts: dict[str, Verdict] = Field(default_factory=dict)
 
@@ -95,10 +95,11 @@ class Search(Document):
 
     @property
     def left(self) -> Sequence[Sequence[Point]]:
-        """What is still to be tested, in turn: each end, then what has wheels between them."""
+        """What is still to be tested, in turn: each end, what has wheels, what can be built."""
         ends = [[one] for one in (self.points[0], self.points[-1]) if one.name not in self.verdicts]
-        rest = [one for one in self.between if one.name not in self.verdicts and not one.lacks]
-        return [*ends, rest] if rest else ends
+        rest = [one for one in self.between if one.name not in self.verdicts]
+        lacking = [one for one in rest if one.lacks and self.build]
+        return [one for one in (*ends, [one for one in rest if not one.lacks], lacking) if one]
 
     @property
     def next(self) -> Point | None:
@@ -233,11 +234,12 @@ def facts_of(lock: SourceLock | None, origins: Iterable[RocmOrigin], made: Itera
         rules["origin of ROCm"] = f"{one.repository} {one.run_id}{one.index_url}".strip()
     for record in made:
         for key, value in {**record.inputs, "targets": record.details.get("families", "")}.items():
-            text = value if isinstance(value, str) else compact(value)
             # what is long, such as the digests of ROCm's packages, by its own digest
-            said = text if len(text) < _LONG else files.digest_of(text)[:_SHOWN]
+            text = value if isinstance(value, str) else compact(value)
             if name := _RULES.get(key, key.replace("_", " ")):
-                rules[f"{record.stage}: {name}"] = said
+                rules[f"{record.stage}: {name}"] = (
+                    text if len(text) < _LONG else files.digest_of(text)[:_SHOWN]
+                )
     commits = {one.project: (one.origin, one.commit) for one in locked if one.commit}
     return Facts(commits=commits, rules=rules)
 
@@ -248,9 +250,10 @@ def tell_plan(search: Search, *, whole: bool) -> None:
     rows = [(one.name, one.started[:16], known.get(one.name, one.lacks)) for one in search.points]
     console.table(("run", "from", "known"), rows if whole else ())
     lacking = sum(bool(one.lacks) for one in search.points)
+    build = "" if search.build or not lacking else " (--build builds them)"
     following = f"the next at {search.next.name}" if search.next else "none is left"
     tests = console.counted(search.steps, "test")
-    console.say(f"{len(rows)} in all, {lacking} without wheels: {tests} at most, {following}.")
+    console.say(f"{len(rows)} in all, {lacking} without wheels{build}: {tests} at most, {following}.")
 
 
 def tell(search: Search) -> None:

@@ -5,49 +5,51 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ci import bisection, install
+from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.report.facts import read_run, stored_runs
+from ci.install import Wanted, devices_for, known_offers
+from ci.jobs import BUILDS, Call, Job, posargs_of
+from ci.report.facts import built, read_run
 from ci.report.model import CellName
+from ci.report.text import natural
 from core import console, files, process
-from core.cli.options import Common, common_from
+from core.cli.options import DEFAULT_STORE, Common, common_from
 from core.data import AnyModel, parse_json
-from core.env import interpreter
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
-from core.packages import RunGroup
+from core.families import group_families
+from core.packages import RunGroup, fits
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.parallel import each
-from core.run import RunOutputs, is_local, records
+from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
 from core.run.records import Cell, Record
+from core.wheel import distributions
+from pytorch_build.build.build import needed
+from pytorch_build.context import context
 from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.origin import has_rocm, named_source, release_index_url
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from packaging.requirements import Requirement
 
-    from ci.install import Wanted
     from core.env import Interpreter
     from core.stores import Store
 
 _ROCM = "build_rocm"
-_SAME = (  # options that make it another search
-    *("good", "bad", "command", "repeat", "timeout", "packages", "rocm", "store", "release_type"),
-    *("torch_ref", "gpu_family", "build_variant", "index_name", "index_url", "index_subdir", "find_links"),
-)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=7 * 86400.0, metavar="SECONDS", help=what)
     add("--directory", type=Path, default=Path(), metavar="DIR", help="where it runs (default: here)")
     add("--no-verify", action="store_true", help="do not test first whether good is good and bad is bad")
+    add("--build", action="store_true", help="build the wheels that runs lack, instead of skipping them")
     add("--state", type=Path, metavar="DIR", help="where the search is kept (default: .cache/bisect)")
     add("--reset", action="store_true", help="forget the search that was begun")
     add("--json", action="store_true", help="also print the result as JSON")
@@ -78,13 +81,22 @@ def run(arguments: argparse.Namespace) -> None:
     """Search, from where the last call stopped."""
     # runs of CI are read where CI leaves them
     arguments.run_id = next(filter(str.isdecimal, (arguments.good, arguments.bad)), arguments.run_id)
-    common, options = common_from(arguments), source_options(arguments)
-    if arguments.repeat < 1:
-        raise UsageError(f"--repeat {arguments.repeat} tests nothing.", hint="Give 1 or more.")
+    common, rocm = common_from(arguments), arguments.rocm
+    if arguments.repeat < 1 or (arguments.build and rocm):
+        raise UsageError("--repeat takes 1 or more, and --build is not for ROCm.", hint="See: --help")
+    options = source_options(arguments)
     source = named_source(options, common, common.gpu_family or options.index_subdir)
+    names = arguments.packages or ["rocm[libraries,devel]" if rocm else "torch"]
+    what: dict[str, Any] = {
+        "common": common,
+        "folder": (arguments.state or common.cache / "bisect").absolute(),
+        "packages": install.parse_requirements(names),
+        "source": source or PackageSource(),
+        "good": arguments.good,
+        "bad": arguments.bad,
+    }
     over_index = options.named and "store" not in getattr(arguments, "given", ())
-    kind = _Versions if over_index else _Runs
-    place = kind(arguments=arguments, common=common, source=source or PackageSource())
+    place: _Versions | _Runs = _Versions(**what) if over_index else _Runs(**what, rocm=rocm)
     state = place.folder / "state.json"
     with files.locked(place.folder / ".lock", what=f"the search in {place.folder}"):
         search = _begun(arguments, place, state)
@@ -104,7 +116,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path) -> Search:
     """Return the search that is kept, or a new one; another one that is not at its end is kept."""
-    question = {name: getattr(arguments, name) for name in _SAME} | {"python": str(arguments.python)}
+    same = ("good", "bad", "command", "repeat", "timeout", "build")
+    question = {name: getattr(arguments, name) for name in same}
+    question |= {"packages": [*map(str, place.packages)], "where": place.where}
     kept = Search.read(state) if state.is_file() and not arguments.reset else None
     if kept and kept.question == question:
         return kept
@@ -112,18 +126,15 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
         old = kept.question
         words = shlex.join(["--good", old["good"], "--bad", old["bad"], "--", *old["command"]])
         raise UsageError(
-            f"Another search was begun, and is not at its end:\n{words}",
+            f"Another search was begun, in {old['where']}, and is not at its end:\n{words}",
             hint="Go on with all of its options, or begin this one: --reset, or beside it --state DIR.",
         )
-    # the file of a lock is named by its digest
-    named = ((word, Path(word)) for word in place.ends)
-    ends = (SourceLock.read(path).digest() if path.is_file() else word for word, path in named)
-    points = bisection.between(place.points(), *ends)
-    search = Search(question=question, points=points)
+    points = bisection.between(place.points(), *map(place.named, (place.good, place.bad)))
+    search = Search(question=question, points=points, build=arguments.build)
     if arguments.no_verify:
-        for point in (points[0], points[-1]):
-            result: Any = "good" if point == points[0] else "bad"
-            search = search.told(point, Verdict(result=result, why="not tested", facts=place.facts(point)))
+        good, bad = (Verdict(result=one, why="not tested") for one in ("good", "bad"))
+        for point, one in ((points[0], good), (points[-1], bad)):
+            search = search.told(point, one.model_copy(update={"facts": place.facts(point)}))
     if not place.common.dry_run:
         search.write(state)
     return search
@@ -131,89 +142,85 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
 
 def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Point) -> Verdict:
     """Install a point's packages and run the command; what cannot be installed is skipped."""
-    if point.lacks:
+    if point.lacks and not arguments.build:
         return Verdict(result="skip", why=point.lacks)
-    try:
-        target, facts = _installed(place, point)
-    except (MissingInputError, EnvironmentSetupError) as problem:
-        return Verdict(result="skip", why=problem.message.splitlines()[0])
-    path = f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}"
-    env = process.handed_on(PATH=path, VIRTUAL_ENV=str(target.prefix), BISECT_RUN=point.name)
-    codes: list[int] = []
-    log = place.folder / "logs" / f"{point.name}.log"
-    log.unlink(missing_ok=True)
-    how = {"cwd": arguments.directory, "seconds": arguments.timeout}
-    while len(codes) < arguments.repeat:
-        ended = process.supervise(arguments.command, env=env, log=log, **how)
-        codes.append(1 if ended.late else ended.returncode)
-        if not 0 <= codes[-1] < bisection.STOP:
-            raise ProcessError(
-                f"The command {ended.words} at {point.name}, which is neither good nor bad: {log}",
-                hint="Where that is what you search for, give it another status: -- sh -c '… || exit 1'.",
-            )
-    return bisection.judged(codes).model_copy(update={"log": str(log), "facts": facts})
+    with ExitStack() as stack:
+        try:
+            target, facts = stack.enter_context(_installed(place, point))
+        except (MissingInputError, EnvironmentSetupError) as problem:
+            return Verdict(result="skip", why=problem.message.splitlines()[0])
+        path = f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}"
+        env = process.handed_on(PATH=path, VIRTUAL_ENV=str(target.prefix), BISECT_RUN=point.name)
+        codes: list[int] = []
+        log = place.folder / "logs" / f"{point.name}.log"
+        log.unlink(missing_ok=True)
+        how = {"cwd": arguments.directory, "seconds": arguments.timeout}
+        while len(codes) < arguments.repeat:
+            ended = process.supervise(arguments.command, env=env, log=log, **how)
+            codes.append(1 if ended.late else ended.returncode)
+            if not 0 <= codes[-1] < bisection.STOP:
+                raise ProcessError(
+                    f"The command {ended.words} at {point.name}, which is neither good nor bad: {log}",
+                    hint="Where that is what you search for, give it another status: -- sh -c '… || exit 1'.",
+                )
+        return bisection.judged(codes).model_copy(update={"log": str(log), "facts": facts})
 
 
-def _installed(place: _Versions | _Runs, point: Point) -> tuple[Interpreter, Facts]:
+@contextmanager
+def _installed(place: _Versions | _Runs, point: Point) -> Iterator[tuple[Interpreter, Facts]]:
     """Make an environment of a point's packages, and nothing else."""
+    venv = place.folder / "venv"
     wanted = place.wanted(point)
-    group = wanted.source.group
-    with install.others_index(group, "") as theirs:
-        chosen = install.choose(wanted, theirs, place.base)
+    with install.others_index(wanted.source.group, "") as theirs:
+        chosen = install.choose(wanted, theirs, place.planned())
+        group = wanted.source.group
         for one in chosen.ours:
             if group and one.key and group.store.find(one.key) is None:
                 raise MissingInputError(f"{one.name} is no longer there.")
         with (
             wanted.source.opened(chosen.ours) as ours,
-            install.environment(place.folder / "venv", python=place.python, clean=True) as target,
+            install.environment(venv, python=place.python, clean=True) as target,
         ):
             install.install_chosen(target, wanted, chosen, ours, theirs)
-    known = place.facts(point)
-    packages = {one.distribution: one.version for one in chosen.ours}
-    packages |= {one.name: one.version for one in chosen.theirs}
-    commits = {**bisection.commits_in(target.purelib), **known.commits}
-    return target, known.model_copy(update={"packages": packages, "commits": commits})
+            known = place.facts(point)
+            packages = {one.distribution: one.version for one in chosen.ours}
+            packages |= {one.name: one.version for one in chosen.theirs}
+            commits = {**bisection.commits_in(target.purelib), **known.commits}
+            yield target, known.model_copy(update={"packages": packages, "commits": commits})
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    arguments: argparse.Namespace
     common: Common
+    folder: Path
+    packages: tuple[Requirement, ...]
     source: PackageSource
-
-    @property
-    def folder(self) -> Path:
-        return (self.arguments.state or self.common.cache / "bisect").absolute()
-
-    @property
-    def ends(self) -> tuple[str, str]:
-        return self.arguments.good, self.arguments.bad
+    good: str
+    bad: str
 
     @property
     def python(self) -> str:
         return str(self.common.python or "")
 
-    @cached_property
-    def base(self) -> Interpreter:
-        """What environments are made from."""
-        return interpreter(install.base_python(self.python))
-
-    @property
-    def requirements(self) -> Sequence[Requirement]:
-        """What is to be installed, anew each time, as versions are written into it."""
-        default = "rocm[libraries,devel]" if self.arguments.rocm else "torch"
-        return install.parse_requirements(self.arguments.packages or [default])
+    def planned(self) -> Interpreter:
+        return install.planned(self.folder / "venv", python=self.python, clean=True)
 
     def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> Wanted:
         """Say what is to be installed of a source, some of it in exact versions."""
-        requirements = self.requirements
+        requirements, base = install.parse_requirements([*map(str, self.packages)]), self.planned()
         for one in requirements:
             if (version := pins.get(canonicalize_name(one.name))) and not one.specifier:
                 one.specifier = SpecifierSet(f"=={version}")
-        return install.wanted_of(self.common, source, requirements, family, self.base)
-
-    def facts(self, _point: Point) -> Facts:
-        return Facts()  # the packages say it, once they are installed
+        devices = devices_for(requirements, family)
+        offers = (one for one in known_offers(source, requirements, devices) if fits(one, base.tag))
+        return Wanted(
+            requirements=tuple(map(str, requirements)),
+            source=source,
+            offers=tuple(offers),
+            devices=devices,
+            platform=self.common.platform,
+            locks=self.common.cache / "locks",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,56 +228,77 @@ class _Versions(_Place):
     """The versions of the first package in an index, a page or a folder."""
 
     @property
+    def where(self) -> str:
+        return f"{self.source.words} {self.python}".strip()
+
+    @property
     def subject(self) -> str:
-        return canonicalize_name(self.requirements[0].name)
+        return canonicalize_name(self.packages[0].name)
 
     def points(self) -> Sequence[Point]:
         """List them by the days that they name; of branches that go on side by side, those of the ends'."""
-        held = [*reversed(self.source.versions(self.subject, self.base.tag))]
+        held = [*reversed(self.source.versions(self.subject, self.planned().tag))]
         if not held:
             raise self.source.lacks(self.subject)
-        series = {one.partition("+")[0] for one in held if "+" in one and one in self.ends}
+        series = {one.partition("+")[0] for one in held if "+" in one and one in {self.good, self.bad}}
         fitting = [one for one in held if not series or one.partition("+")[0] in series]
         day = bisection.day_in
         return [Point(name=one, started=day(one)) for one in sorted(fitting, key=day)]
 
+    def named(self, word: str) -> str:
+        return word
+
     def wanted(self, point: Point) -> Wanted:
         return self.chosen(self.source, {self.subject: point.name}, self.common.gpu_family)
+
+    def facts(self, _point: Point) -> Facts:
+        return Facts()  # the packages say it, once they are installed
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Runs(_Place):
     """The runs of a store that built one cell: a torch ref, GPU family and Python, or a family's ROCm."""
 
-    @property
-    def stage(self) -> str:
-        return _ROCM if self.arguments.rocm else "build_torch"
+    rocm: bool
 
     @cached_property
     def store(self) -> Store:
         return self.common.open_for_reading()
 
     @property
+    def where(self) -> str:
+        return f"{self.store.url}, {self.cell}"
+
+    @property
     def python(self) -> str:
-        return super().python or self.cell.python.replace("cp3", "3.")
+        tag = self.cell.python
+        return super().python or (f"{tag[2]}.{tag[3:]}" if tag else "")
 
     @cached_property
     def ids(self) -> Sequence[str]:
         """The runs there are, the last one last; this machine's own only where they are named."""
-        runs = reversed(stored_runs(self.store, self.common.outputs))
-        return [one for one in runs if one in self.ends or not is_local(one)]
+        end = f"-{self.common.platform}"
+        folders = self.store.folders(self.common.external_repo)
+        found = (one.removesuffix(end) for one in folders if one.endswith(end))
+        ends = {self.good, self.bad}
+        return sorted((one for one in found if one in ends or not is_local(one)), key=natural)
 
     @cached_property
     def cell(self) -> CellName:
         """The cell that both ends have, by the options."""
-        ends = [one for one in self.ends if one in self.ids] or self.ids[-1:]
+        ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
         if not ends:
             raise MissingInputError(
                 f"{self.store.url} has no run.", hint="Name a store of runs with --store."
             )
-        tags = {"", self.base.tag} if self.common.python else ()
-        common = set.intersection(*(self._cells(one) for one in ends))
-        held = sorted(one for one in common if not tags or one.python in tags)
+        found: list[set[CellName]] = []
+        for facts in (read_run(replace(self.common, run_id=one), tests=False) for one in ends):
+            every = ((one.name, of.stage) for one in facts.groups for _, of in one.records)
+            rocm = {CellName(group=name) for name, stage in every if stage == _ROCM}
+            found.append(rocm if self.rocm else {*built(facts)})
+        named = str(self.common.python or "") if not self.rocm else ""
+        tag = install.planned(self.folder / "venv", python=named, clean=True).tag if named else ""
+        held = sorted(one for one in set.intersection(*found) if tag in {"", one.python})
         if len(held) != 1:
             listed = "".join(f"\n  {one}" for one in held)
             raise UsageError(
@@ -279,23 +307,20 @@ class _Runs(_Place):
             )
         return held[0]
 
-    def _cells(self, run_id: str) -> set[CellName]:
-        facts = read_run(replace(self.common, run_id=run_id), tests=False)
-        every = ((group.name, record) for group in facts.groups for _, record in group.records)
-        return {CellName.of(name, one.cell) for name, one in every if one.stage == self.stage}
-
     def points(self) -> Sequence[Point]:
         """List the runs of the cell and of the last one's release type, by their records' time.
 
         A lock and a record are read of each; of CI's runs, whose ids are numbers, only between the ends.
         """
-        ids = self.ids
-        if all(one in ids and one.isdecimal() for one in self.ends):
-            low, high = sorted(map(int, self.ends))
+        ids, ends = self.ids, (self.good, self.bad)
+        if all(one in ids and one.isdecimal() for one in ends):
+            low, high = sorted(map(int, ends))
             ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
-        found = sorted(filter(None, each(self._point, ids)), key=attrgetter("started"))
-        last = [one for one in found if one.name == self.ends[1]] or found[-1:]
-        return [one for one in found if one.release_type == last[0].release_type]
+        found = [one for one in each(self._point, ids) if one]
+        found.sort(key=lambda one: (one[0].started, natural(one[0].name)))
+        kinds = {one.name: kind for one, kind in found}
+        wanted = kinds.get(self.bad, found[-1][1] if found else "")
+        return [one for one, kind in found if kind == wanted]
 
     def _outputs(self, run_id: str) -> RunOutputs:
         return replace(self.common.outputs, run_id=run_id)
@@ -306,51 +331,98 @@ class _Runs(_Place):
             return parse_json(self.store.read(key).decode(errors="replace"), model, where=key)
         return None
 
-    def _lock(self, run_id: str) -> SourceLock | None:
-        return self._read(self._outputs(run_id).source_lock_key(self.cell.torch_ref), SourceLock)
-
-    def _point(self, run_id: str) -> Point | None:
-        """Return a run that built the cell, or tried to; None for any other one."""
-        outputs, cell, lock = self._outputs(run_id), self.cell, self._lock(run_id)
-        name = records.record_name(self.stage, Cell(torch_ref=cell.torch_ref, python=cell.python))
+    def _point(self, run_id: str) -> tuple[Point, str] | None:
+        """Return a run with its release type; None for one of other cells."""
+        outputs, cell = self._outputs(run_id), self.cell
+        key, lock = outputs.source_lock_key(cell.torch_ref), None
+        if not self.rocm and (lock := self._read(key, SourceLock)) is None:
+            return None
+        of = Cell(torch_ref=cell.torch_ref, python=cell.python)
+        name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], Record) or self._read(keys[1], Record)
-        if record is None:
-            return None
-        names, failed = {one.version for one in record.files}, record.error.partition("\n")[0] or "failed"
-        if lock:
-            made = (version for one in lock.projects.values() for version in one.versions.values())
-            names |= {lock.digest(), lock.rocm_version, *made}
-        return Point(
-            name=run_id,
-            started=record.started,
-            release_type=lock.release_type if lock else "",
-            names=tuple(sorted(names)),
-            lacks=f"{name}: {failed}" if record.status != "ok" else "",
+        made = (
+            [one for project in lock.projects.values() for one in project.versions.values()] if lock else []
         )
+        names = {*made, *([lock.digest(), lock.rocm_version] if lock else ())}
+        if record:
+            names |= {one.version for one in record.files}
+            when, failed = record.started, record.error.partition("\n")[0] or "failed"
+            lacks = f"{name}: {failed}" if record.status != "ok" else ""
+        else:
+            stored, lacks = self.store.find(key) if lock else None, f"it has no {name}"
+            when = datetime.fromtimestamp(stored.modified if stored else 0, UTC).isoformat(timespec="seconds")
+        point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks)
+        return (point, lock.release_type if lock else "") if lock or record else None
 
-    def _made(self, point: Point) -> Sequence[Record]:
+    def named(self, word: str) -> str:
+        """Return a run's id or version as it is, or the digest of a lock's file."""
+        return SourceLock.read(Path(word)).digest() if Path(word).is_file() else word
+
+    def _group(self, point: Point) -> RunGroup:
+        """Return where the packages of a run are: of one that lacks them, in a run of this machine."""
+        outputs, store = self._outputs(point.name), self.store
+        if point.lacks:
+            here = self._here(point)
+            outputs, store = here.outputs, here.open_store()
+        return RunGroup(store=store, outputs=outputs, name=self.cell.group)
+
+    def _made(self, group: RunGroup) -> Sequence[Record]:
         """Read what builds of the cell, and of its ROCm, recorded."""
-        found = records.read_all(self.store, self._outputs(point.name), self.cell.group)
+        cell = self.cell.torch_ref, self.cell.python
+        found = records.read_all(group.store, group.outputs, group.name)
         builds = (one for one in found if one.status == "ok" and one.stage.startswith("build_"))
-        here = self.cell
-        return [one for one in builds if one.stage == _ROCM or CellName.of(here.group, one.cell) == here]
+        return [one for one in builds if one.stage == _ROCM or (one.cell.torch_ref, one.cell.python) == cell]
 
     def wanted(self, point: Point) -> Wanted:
-        """Take what the run built; a ROCm that it lacks is an index's."""
-        group = RunGroup(store=self.store, outputs=self._outputs(point.name), name=self.cell.group)
+        """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
+        if point.lacks:
+            self._build(point)
+        group = self._group(point)
         source, other = PackageSource(group=group), self.source
         family = self.common.gpu_family or group.family
-        pins = {file.distribution: file.version for one in self._made(point) for file in one.files}
-        if family and self.stage != _ROCM and not has_rocm(source):
+        pins = {file.distribution: file.version for one in self._made(group) for file in one.files}
+        if family and not self.rocm and not has_rocm(source):
             urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
             source = replace(other, group=group, index_urls=urls)
         return self.chosen(source, pins, family)
 
+    def _here(self, point: Point) -> Common:
+        """Return the run of this machine in which what another one lacks is built, from its lock."""
+        ref, family = self.cell.torch_ref, self.common.gpu_family or group_families(self.cell.group)
+        lock = self._read(self._outputs(point.name).source_lock_key(ref), SourceLock)
+        own: dict[str, Any] = {"store": DEFAULT_STORE, "read_store": "", "external_repo": ""}
+        own |= {"release_type": lock.release_type} if lock else {}
+        named = f"{LOCAL_RUN}-bisect-{point.name}"
+        return replace(self.common, run_id=named, torch_ref=ref, gpu_family=family, **own)
+
+    def _build(self, point: Point) -> None:
+        """Build what a run lacks, on its ROCm."""
+        common, cell = self._here(point), self.cell
+        own, outputs, there = common.open_store(), common.outputs, self._outputs(point.name)
+        lock = self.store.read(there.source_lock_key(cell.torch_ref))
+        own.put_bytes(outputs.source_lock_key(cell.torch_ref), lock)
+        for one in self._made(RunGroup(store=self.store, outputs=there, name=cell.group)):
+            if one.stage == _ROCM:
+                paths = (self.store.fetch(file.key, common.cache / "fetched") for file in one.files)
+                held = tuple(distributions.publish(own, outputs, cell.group, path) for path in paths)
+                records.write(own, outputs, cell.group, one.model_copy(update={"files": held}))
+        chosen, names = context(common), {canonicalize_name(one.name) for one in self.packages}
+        projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
+        projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
+        sessions = tuple(session for name, session in BUILDS.items() if name in projects)
+        call = Call(sessions=sessions, python=self.python, posargs=tuple(posargs_of(common)))
+        try:
+            flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
+        except ProcessError as problem:
+            raise MissingInputError(f"It could not be built: {problem.message}") from problem
+
     def facts(self, point: Point) -> Facts:
         """Return what the run's lock, plan and records say."""
-        plan = self._read(self._outputs(point.name).plan_key, Plan)
-        key = self.common.platform, self.cell.group
+        outputs, cell = self._outputs(point.name), self.cell
+        lock = self._read(outputs.source_lock_key(cell.torch_ref), SourceLock)
+        plan = self._read(outputs.plan_key, Plan)
+        key = outputs.platform, cell.group
         found = plan.rocm.origins if plan else ()
         origins = (one for one in found if (one.platform, one.artifact_group) == key)
-        return bisection.facts_of(self._lock(point.name), origins, self._made(point))
+        return bisection.facts_of(lock, origins, self._made(self._group(point)))

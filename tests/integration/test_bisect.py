@@ -143,7 +143,10 @@ def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: Histo
     command = ["sh", "-c", f"{wait}; {COMMAND[2]}", str(tried)]
     planned = call(*ends, "--dry-run", command=command)
     assert f"{name(25)}  2026-11-26T03:00  build_torch-mine-{PYTHON}: " in planned.stderr
-    assert f"6 in all, 1 without wheels: 4 tests at most, the next at {name(24)}." in planned.stderr
+    assert (
+        f"6 in all, 1 without wheels (--build builds them): 4 tests at most, the next at {name(24)}."
+        in planned.stderr
+    )
     with subprocess.Popen(words(*ends, command=command), cwd=ROOT, stderr=subprocess.PIPE) as begun:
         while not (tmp_path / "tried.at").exists():
             assert begun.poll() is None
