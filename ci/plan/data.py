@@ -19,11 +19,6 @@ from core.run.plan import PLATFORMS, Stage
 
 FOLDER = Path(__file__).resolve().parent.parent
 FAMILIES_FILE = FOLDER / "families.toml"
-MATRIX_FILE = FOLDER / "matrix.toml"
-RUNNERS_FILE = FOLDER / "runners.toml"
-TRIGGERS_FILE = FOLDER / "triggers.toml"
-ROCM_FILE = FOLDER / "rocm.toml"
-UPLOAD_FILE = FOLDER / "upload.toml"
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
@@ -68,9 +63,8 @@ class Runners(Model):
         served = {*self.github, *self.self_hosted}
         for where, label in self._labels() if served else ():
             if label not in served:
-                raise ValueError(
-                    f"{where}: no machine has the runner label {label!r}. {nearest(label, served)}"
-                )
+                close = nearest(label, served)
+                raise ValueError(f"{where}: no machine has the runner label {label!r}. {close}")
         return self
 
     def _labels(self) -> Iterator[tuple[str, str]]:
@@ -97,9 +91,8 @@ class Runners(Model):
         if label not in self.self_hosted:
             return f"no machine has the runner label {label!r}"
         served = self.self_hosted[label]
-        return (
-            "" if owner.casefold() == served.casefold() else f"{label} serves repositories of {served} only"
-        )
+        refused = owner.casefold() != served.casefold()
+        return f"{label} serves repositories of {served} only" if refused else ""
 
 
 class Exclusion(Model):
@@ -242,13 +235,12 @@ class Families(Model):
         for name, platforms in self.families.items():
             for variant in (one for on in platforms.values() for one in on.variants):
                 if variant not in self.variants:
-                    raise ValueError(
-                        f"{name}: unknown variant {variant!r}. {nearest(variant, self.variants)}"
-                    )
+                    close = nearest(variant, self.variants)
+                    raise ValueError(f"{name}: unknown variant {variant!r}. {close}")
         for row in self.expect_failure:
             if row.platform not in self.families.get(row.gpu_family, {}):
-                known = nearest(row.gpu_family, self.families)
-                raise ValueError(f"expect_failure: no family {row.gpu_family!r} on {row.platform}. {known}")
+                close = nearest(row.gpu_family, self.families)
+                raise ValueError(f"expect_failure: no family {row.gpu_family!r} on {row.platform}. {close}")
         return self
 
 
@@ -309,15 +301,11 @@ class Data(Model):
         if not named:
             return self.families
         always = dict.fromkeys(("tier", "pytorch", "tests"), "presubmit")
-        rows = {
-            name: {
-                platform: on.model_copy(
-                    update=always if name in named.get(platform, ()) else {"tier": "request"}
-                )
-                for platform, on in platforms.items()
-            }
-            for name, platforms in self.families.families.items()
-        }
+        rows = {name: dict(platforms) for name, platforms in self.families.families.items()}
+        for name, platforms in rows.items():
+            for platform, on in platforms.items():
+                update = always if name in named.get(platform, ()) else {"tier": "request"}
+                platforms[platform] = on.model_copy(update=update)
         return self.families.model_copy(update={"families": rows})
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
@@ -329,12 +317,12 @@ class Data(Model):
         return chosen.model_copy(update={"exclude": tuple(applying)})
 
 
-triggers = data_file(TRIGGERS_FILE, Triggers)
+triggers = data_file(FOLDER / "triggers.toml", Triggers)
 _families = data_file(FAMILIES_FILE, Families)
-runners = data_file(RUNNERS_FILE, Runners)
-matrices = data_file(MATRIX_FILE, MatrixFile)
-rocm = data_file(ROCM_FILE, RocmData)
-upload = data_file(UPLOAD_FILE, OwnStore)
+runners = data_file(FOLDER / "runners.toml", Runners)
+matrices = data_file(FOLDER / "matrix.toml", MatrixFile)
+rocm = data_file(FOLDER / "rocm.toml", RocmData)
+upload = data_file(FOLDER / "upload.toml", OwnStore)
 
 
 def load() -> Data:

@@ -28,7 +28,6 @@ from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
 from rocm_packaging.origin import release_index_url
 
-IMAGES_FILE = Path(__file__).parents[1] / "images.toml"
 BASE = "BASE_IMAGE"
 DATE = "NIGHTLY_DATE"
 _INDEX, _ARCH = "THEROCK_NIGHTLY_INDEX_URL", "PYTORCH_ROCM_ARCH"
@@ -91,7 +90,7 @@ class _ImagesFile(Model):
 
 def images() -> Mapping[str, Image]:
     """Return every image by name."""
-    return load_toml(IMAGES_FILE, _ImagesFile).images
+    return load_toml(Path(__file__).parents[1] / "images.toml", _ImagesFile).images
 
 
 def image(name: str = "") -> Image:
@@ -124,8 +123,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--base", dest=BASE, metavar="IMAGE", help="the base image, for --base-image")
     declared: dict[str, BuildArgument] = {}
-    for one in sorted(known.values(), key=lambda one: not one.default):
-        declared = {**one.arguments, **declared}
+    for one in sorted(known.values(), key=lambda one: one.default):
+        declared |= one.arguments
     for name, argument in declared.items():
         option = f"--{name.lower().replace('_', '-')}"
         default = f" (default: {argument.default})" if argument.default else ""
