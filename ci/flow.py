@@ -89,11 +89,7 @@ def run_trees(
     """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
     require_pythons([python])
     if other or not changed.trees:
-        why = (
-            f"{other} is of no use with one"
-            if other
-            else "--from-run-id and --rocm-… are of use with one alone"
-        )
+        why = f"{other} is of no use with one" if other else "--from-run-id and --rocm-… are for one alone"
         raise UsageError(
             f"A changed tree has a run of its own: {why}.",
             hint="Trees are named by --pytorch-dir and the like: invoke ci --help.",
@@ -235,10 +231,8 @@ def release_words(kind: str, families: str, refs: str, pythons: str) -> Sequence
         "pytorch_git_refs": refs,
         "pytorch_python_versions": pythons,
     }
-    return (
-        "--event=workflow_dispatch",
-        *(f"--input={name}={value}" for name, value in given.items() if value),
-    )
+    inputs = (f"--input={name}={value}" for name, value in given.items() if value)
+    return ("--event=workflow_dispatch", *inputs)
 
 
 def require_pythons(named: Iterable[str]) -> None:

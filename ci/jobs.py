@@ -7,7 +7,7 @@ A job is one of the workflows': the same sessions, in the same order, with the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -89,18 +89,19 @@ class Target:
     force: bool = False
     distribution_store: str = ""
     rocm_layout: str = ""
+    release_type: str = ""
 
     @property
     def run(self) -> tuple[str, ...]:
         """The run as options."""
-        own = (f"--config-file={self.config_file}",) if self.config_file else ()
-        return (f"--run-id={self.run_id}", *own, *(["--force"] if self.force else []))
+        named = {"release-type": self.release_type, "run-id": self.run_id, "config-file": self.config_file}
+        words = (f"--{name}={value}" for name, value in named.items() if value)
+        return (*words, *(["--force"] if self.force else []))
 
     @property
     def written(self) -> tuple[str, ...]:
         """The run and its store as options."""
-        run_id, *options = self.run
-        return (run_id, f"--store={self.store}", *options)
+        return (*self.run, f"--store={self.store}")
 
 
 def setup_job(plan: Plan, target: Target) -> Job:
@@ -118,7 +119,7 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; a report on all tests, which a
     promotion goes by; then what is promoted, and the run's page.
     """
-    graph = _Graph(plan=plan, target=target)
+    graph = _Graph(plan=plan, target=replace(target, release_type=plan.release_type))
     rocm = {one.artifact_group: graph.rocm(one) for one in plan.matrix(platform, "build_rocm")}
 
     def of_rocm(cell: Cell) -> tuple[str, ...]:
@@ -146,20 +147,12 @@ class _Graph:
     plan: Plan
     target: Target
 
-    @property
-    def _run(self) -> tuple[str, ...]:
-        return (f"--release-type={self.plan.release_type}", *self.target.run)
-
-    @property
-    def _written(self) -> tuple[str, ...]:
-        return (f"--release-type={self.plan.release_type}", *self.target.written)
-
     def rocm(self, cell: Cell) -> Job:
         version, layout = self.plan.rocm.version, self.target.rocm_layout
         options = [f"--version={version}"] if version else []
         options += [f"--rocm-layout={layout}"] if layout else []
-        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self._run))
-        checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self._run))
+        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self.target.run))
+        checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self.target.run))
         calls = (*self._fetch(cell), built, checked, self._upload(cell))
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
@@ -170,7 +163,7 @@ class _Graph:
         checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
         builds = tuple(one for one in sessions if one not in checks)
         built = (
-            Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, *self._run))
+            Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, *self.target.run))
             for some, rocm in ((builds, index), (checks, ()))
             if some
         )
@@ -179,13 +172,13 @@ class _Graph:
 
     def test(self, cell: Cell, needs: tuple[str, ...]) -> Job:
         part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
-        posargs = (*_where(cell), *self._index(cell), *part, *self._written)
+        posargs = (*_where(cell), *self._index(cell), *part, *self.target.written)
         call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
         return Job(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
 
     def last(self, name: str, stage: str, needs: tuple[str, ...], *, wants_results: bool = False) -> Job:
         """Return a job that reports on others, so it runs after all of them, failed ones too."""
-        call = Call(sessions=JOBS[stage], posargs=self._written)
+        call = Call(sessions=JOBS[stage], posargs=self.target.written)
         facts = {"tolerant": True, "wants_results": wants_results}
         return Job(name=name, stage=stage, calls=(call,), needs=needs, **facts)
 
@@ -196,12 +189,12 @@ class _Graph:
         needs = tuple(
             one.name for one in made if {*family} <= {*one.calls[-1].posargs} or one.name == TEST_REPORT
         )
-        calls = _promotion_calls(self.target, self.plan.release_type, platform, family, version)
+        calls = _promotion_calls(self.target, platform, family, version)
         return Job(name=f"promote {chosen['name']}", stage="promote", calls=calls, needs=needs, tolerant=True)
 
     def _upload(self, cell: Cell) -> Call:
         group = _group(cell.gpu_family, cell.build_variant)
-        return Call(sessions=JOBS["upload"], posargs=(*group, *self._written))
+        return Call(sessions=JOBS["upload"], posargs=(*group, *self.target.written))
 
     def _fetch(self, cell: Cell) -> tuple[Call, ...]:
         """Fetch the artifacts that the plan pins, in the job that packages them."""
@@ -211,7 +204,7 @@ class _Graph:
         names = ("run_id", "repository", "store", "digest")
         pinned = (f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm.get(name))
         group = _group(cell.gpu_family, cell.build_variant)
-        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self._run)),)
+        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self.target.run)),)
 
     def _index(self, cell: Cell) -> tuple[str, ...]:
         rocm = self.plan.rocm_row(cell)
@@ -231,10 +224,10 @@ def _group(gpu_family: str, build_variant: str) -> tuple[str, ...]:
 
 
 def _promotion_calls(
-    target: Target, release_type: str, platform: Platform, family: Sequence[str], version: Sequence[str]
+    target: Target, platform: Platform, family: Sequence[str], version: Sequence[str]
 ) -> tuple[Call, ...]:
     store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
-    shared = (*family, f"--platform={platform}", f"--release-type={release_type}", *target.written, *store)
+    shared = (*family, f"--platform={platform}", *target.written, *store)
     stage, promote = JOBS["promote"]
     return Call(sessions=(stage,), posargs=shared), Call(sessions=(promote,), posargs=(*shared, *version))
 
@@ -246,7 +239,8 @@ def promotion_job(
     family = [f"--gpu-family={gpu_family}"] if gpu_family else []
     version = [f"--torch-version={torch_version}"] if torch_version else []
     version += [f"--pythons={pythons}"] if pythons else []
-    calls = _promotion_calls(target, release_type, this_platform(), family, version)
+    target = replace(target, release_type=release_type)
+    calls = _promotion_calls(target, this_platform(), family, version)
     return Job(name="promote", stage="promote", calls=calls)
 
 

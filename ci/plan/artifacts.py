@@ -77,6 +77,11 @@ class FetchPlan:
     problems: Mapping[str, str]
     targets: frozenset[str]
 
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The SHA-256 of each artifact, by the archive's name."""
+        return {one.name.filename: one.sha256 for one in self.artifacts}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
@@ -151,23 +156,10 @@ def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[A
     return tuple(one for one in listed if one.name.target in wanted)
 
 
-def plan(store: Store, chosen: Sequence[Artifact], family: Family, *, jobs: int = 0) -> FetchPlan:
+def plan(
+    store: Store, chosen: Collection[Artifact], family: Family | None = None, *, jobs: int = 0
+) -> FetchPlan:
     """Read the digests of the chosen artifacts, side by side."""
-    artifacts, problems = _read_digests(store, chosen, jobs=jobs)
-    return FetchPlan(artifacts=artifacts, problems=problems, targets=targets_of(family))
-
-
-def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
-    """Read the SHA-256 of artifacts, by the archive's name."""
-    artifacts, problems = _read_digests(store, chosen)
-    if problems:
-        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
-    return {one.name.filename: one.sha256 for one in artifacts}
-
-
-def _read_digests(
-    store: Store, chosen: Collection[Artifact], *, jobs: int = 0
-) -> tuple[tuple[Artifact, ...], dict[str, str]]:
     artifacts: list[Artifact] = []
     problems: dict[str, str] = {}
     with ThreadPoolExecutor(_jobs(jobs)) as pool:
@@ -176,7 +168,16 @@ def _read_digests(
                 artifacts.append(future.result())
             except FatalError as problem:
                 problems[one.name.filename] = problem.message
-    return tuple(artifacts), problems
+    targets = targets_of(family) if family else frozenset()
+    return FetchPlan(artifacts=tuple(artifacts), problems=problems, targets=targets)
+
+
+def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
+    """Read the SHA-256 of artifacts, by the archive's name."""
+    planned = plan(store, chosen)
+    if problems := planned.problems:
+        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
+    return planned.digests
 
 
 def _with_digest(store: Store, one: Artifact) -> Artifact:

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from core import files
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from core.families import FamilyName  # noqa: TC001 - pydantic reads it
@@ -347,11 +346,6 @@ def ci_families() -> Families:
     return data.model_copy(update={"families": found})
 
 
-def stable_choice(labels: Sequence[str], key: str) -> str:
-    """Choose one of several labels, the same one each time for the same key."""
-    return labels[int(files.sha256_text(key)[:8], 16) % len(labels)]
-
-
 def reaches(tier: Tier | None, needed: Tier) -> bool:
     """Return whether a run of a tier does what is done from another one on."""
     return tier is not None and needed != "request" and _TIERS.index(needed) <= _TIERS.index(tier)
@@ -359,12 +353,9 @@ def reaches(tier: Tier | None, needed: Tier) -> bool:
 
 def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
     """Return the families whose PyTorch is built from a tier on, by platform."""
-    data = ci_families()
-    return {
-        platform: tuple(
-            name
-            for name, platforms in data.families.items()
-            if (on := platforms.get(platform)) and reaches(tier, on.tier) and reaches(tier, on.pytorch)
-        )
-        for platform in PLATFORMS
-    }
+    found: dict[Platform, tuple[str, ...]] = dict.fromkeys(PLATFORMS, ())
+    for name, platforms in ci_families().families.items():
+        for platform, on in platforms.items():
+            if reaches(tier, on.tier) and reaches(tier, on.pytorch):
+                found[platform] += (name,)
+    return found

@@ -18,11 +18,11 @@ from ci.plan.data import EventName
 from core import process
 from core.data import json_object, read_text, validated
 from core.errors import FatalError, InterruptedStageError, ProcessError, UsageError, nearest
+from core.run.locations import REPOSITORY
 
 if TYPE_CHECKING:
     from ci.github import GitHub
 
-REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -115,14 +115,14 @@ def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: s
         case "pull_request":
             return _pull_request(payload, repository)
         case "push":
-            found = validated(payload, _PushPayload, where="the push event")
+            push = validated(payload, _PushPayload, where="the push event")
             return Event(
                 name="push",
                 repository=repository,
-                branch=_branch(found.ref),
-                commit=_commit(found.after),
-                base=_commit(found.before),
-                deleted=found.deleted,
+                branch=_branch(push.ref),
+                commit=_commit(push.after),
+                base=_commit(push.before),
+                deleted=push.deleted,
             )
         case "schedule":
             return Event(name="schedule", repository=repository, branch=ref_name)

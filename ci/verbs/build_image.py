@@ -19,7 +19,7 @@ from core.cli.options import Common, common_from, environment
 from core.data import Model, load_toml
 from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
-from core.errors import FatalError, MissingInputError, ProcessError, UsageError, nearest
+from core.errors import FatalError, ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.http import has_secret
 from core.run import group_name
@@ -135,7 +135,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the image; push and save it where the options say so."""
     common = common_from(arguments)
     build = plan(common, arguments, today=f"{datetime.now(UTC):%Y%m%d}")
-    engine = _engine(arguments.engine, dry_run=common.dry_run)
+    named: Sequence[Engine] = [arguments.engine] if arguments.engine else [*ENGINES]
+    engine = named[0] if common.dry_run else engines.find_engine(*named)
     makes: tuple[tuple[str, ...], ...] = (engines.build_command(engine, build),)
     if arguments.archive:
         makes = (
@@ -205,18 +206,6 @@ def repository(named: str) -> str:
             hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
         )
     return named.lower()
-
-
-def _engine(named: Engine | None, *, dry_run: bool) -> Engine:
-    if dry_run and named:
-        return named
-    try:
-        return engines.find_engine(*([named] if named else ENGINES))
-    except MissingInputError as problem:
-        if not dry_run:
-            raise
-        console.warn(f"{problem.message} These are docker's commands.")
-        return "docker"
 
 
 def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common: Common) -> None:

@@ -209,12 +209,10 @@ def _torch_ref(name: str, layered: _Layered, platform: str) -> TorchRef:
 
 def _project_source(name: str, project: str, given: ProjectTable, file: Path, platform: str) -> ProjectSource:
     row = embedded().projects[project].model_dump(exclude={"distribution"})
-    layers = [given, given.windows if platform == "windows" else None]
-    over = [layer.model_dump(exclude={"windows"}, exclude_none=True) for layer in layers if layer]
-    for table in over:
-        row |= table
-    own_origin = any(table.get("origin") for table in over)
-    source = ProjectSource(project=project, own_origin=own_origin, **row)
+    over: dict[str, Any] = {}
+    for layer in filter(None, (given, given.windows if platform == "windows" else None)):
+        over |= layer.model_dump(exclude={"windows"}, exclude_none=True)
+    source = ProjectSource(project=project, own_origin=bool(over.get("origin")), **{**row, **over})
     if not (source.prebuilt or source.ref or source.pin):
         where = key_path(("refs", name, project))
         raise DataError(
