@@ -186,9 +186,7 @@ def default_family(detected: Iterable[str]) -> str:
     """
     targets = tuple(detected)
     if not targets:
-        raise UsageError(
-            "No GPU was found in this machine, so the GPU family must be given.", hint=_listing()
-        )
+        raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
     integrated = families()[_INTEGRATED].targets
     discrete = [target for target in targets if target not in integrated]
     chosen = {_default_for(target) for target in discrete or targets}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -252,9 +253,9 @@ def _fetch_all(
     total = sum(one.size for one in artifacts)
     title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
     with transfer(title, size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
-        fetcher = _Fetcher(store=store, folder=folder, force=force, shown=shown, stopped=stopped)
+        work = partial(_fetch_one, store=store, folder=folder, force=force, shown=shown, stopped=stopped)
         largest_first = sorted(artifacts, key=lambda one: -one.size)
-        futures = {pool.submit(fetcher.fetch, one): one.name.filename for one in largest_first}
+        futures = {pool.submit(work, one): one.name.filename for one in largest_first}
         try:
             for future in as_completed(futures):
                 name = futures[future]
@@ -270,45 +271,33 @@ def _fetch_all(
     return tuple(done[name] for name in sorted(done)), failed
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fetcher:
-    store: Store
-    folder: Path
-    force: bool
-    shown: Transfer
-    stopped: threading.Event
+def _fetch_one(
+    one: Artifact, *, store: Store, folder: Path, force: bool, shown: Transfer, stopped: threading.Event
+) -> Fetched:
+    """Begin again where reading breaks off: extracting a stream cannot be resumed."""
+    started = time.monotonic()
+    fresh = force or extracted_digest(_place(folder, one)) != one.sha256
+    if not fresh:
+        shown.advance(one.size)
+    for attempt in range(_TRIES) if fresh else ():
+        came = 0
 
-    def fetch(self, one: Artifact) -> Fetched:
-        started = time.monotonic()
-        fresh = self.force or extracted_digest(_place(self.folder, one)) != one.sha256
-        if fresh:
-            self._fetch_with_retries(one)
-        else:
-            self.shown.advance(one.size)
-        seconds = time.monotonic() - started
-        self.shown.finish(one.name.stem, one.size)
-        return Fetched(artifact=one, seconds=seconds, fresh=fresh)
+        def count(size: int) -> None:
+            nonlocal came
+            if stopped.is_set():
+                raise InterruptedStageError("Fetching was stopped.")
+            came += size
+            shown.advance(size)
 
-    def _fetch_with_retries(self, one: Artifact) -> None:
-        """Begin again where reading breaks off: extracting a stream cannot be resumed."""
-        for attempt in range(1, _TRIES + 1):
-            came = 0
-
-            def count(size: int) -> None:
-                nonlocal came
-                if self.stopped.is_set():
-                    raise InterruptedStageError("Fetching was stopped.")
-                came += size
-                self.shown.advance(size)
-
-            try:
-                with self.store.open(one.key) as stream:
-                    extract(stream, one.name, self.folder, sha256=one.sha256, on_bytes=count)
-            except StoreError as problem:
-                self.shown.advance(-came)
-                if attempt == _TRIES:
-                    raise
-                console.say(f"{problem.message} Trying again.")
-                self.stopped.wait(2.0 ** (attempt - 1))
-            else:
-                return
+        try:
+            with store.open(one.key) as stream:
+                extract(stream, one.name, folder, sha256=one.sha256, on_bytes=count)
+            break
+        except StoreError as problem:
+            shown.advance(-came)
+            if attempt == _TRIES - 1:
+                raise
+            console.say(f"{problem.message} Trying again.")
+            stopped.wait(2.0**attempt)
+    shown.finish(one.name.stem, one.size)
+    return Fetched(artifact=one, seconds=time.monotonic() - started, fresh=fresh)

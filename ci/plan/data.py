@@ -161,9 +161,7 @@ class Test(Model):
         if upstream != bool(self.config):
             raise ValueError("'config' belongs to tests of the stage 'test_torch', and to no others.")
         if not upstream and (self.shards > 1 or self.several_gpus or self.pythons or self.platforms):
-            raise ValueError(
-                "'shards', 'several_gpus', 'pythons', 'platforms' are for tests of the stage 'test_torch'."
-            )
+            raise ValueError("'shards', 'several_gpus', 'pythons', 'platforms' are for 'test_torch' only.")
         return self
 
     def of(self, pythons: Sequence[str]) -> Sequence[str]:
@@ -210,21 +208,18 @@ class ExpectedFailure(Model):
     reason: str = Field(min_length=1)
 
 
-def _without_targets(rows: object) -> object:
-    """Leave to `core.families` what a user's file says of families for it."""
-    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
-        return rows
-    return {
-        name: {key: on for key, on in row.items() if key not in {"targets", "default"}}
-        for name, row in rows.items()
-    }
+def _without_targets(row: object) -> object:
+    """Leave to `core.families` what a user's file says of a family for it."""
+    if not isinstance(row, dict):
+        return row
+    return {key: on for key, on in row.items() if key not in {"targets", "default"}}
 
 
 class Families(Model):
     """`families.toml`."""
 
     variants: dict[str, BuildVariant]
-    families: Annotated[dict[FamilyName, dict[Platform, FamilyOn]], BeforeValidator(_without_targets)]
+    families: dict[FamilyName, Annotated[dict[Platform, FamilyOn], BeforeValidator(_without_targets)]]
     expect_failure: tuple[ExpectedFailure, ...] = ()
 
     @model_validator(mode="after")

@@ -238,7 +238,5 @@ def _served(question: Question, label: str, name: str) -> str:
     if why := _unserved(question, label):
         runners = question.data.runners
         known = {one for one in (*runners.github, *runners.self_hosted) if not _unserved(question, one)}
-        raise UsageError(
-            f"The input {name!r}: {why}, so its jobs would queue for ever. {nearest(label, known)}"
-        )
+        raise UsageError(f"The input {name!r}: {why}: its jobs would queue for ever. {nearest(label, known)}")
     return label

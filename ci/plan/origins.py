@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from ci.plan.data import ArtifactRuns, RocmData
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
-_HINT = (
-    "Name an artifact run (the input artifact_run_id), or correct [rocm] of the data: "
-    "ci/rocm.toml, or [rocm] of pytorch-build.toml."
-)
+_HINT = "Name an artifact run (input artifact_run_id), or correct [rocm]: ci/rocm.toml, pytorch-build.toml."
 
 
 def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
@@ -153,9 +150,7 @@ class Search:
                 return ways[way](variant, needs)
             except FatalError as problem:
                 tried.append(f"{way}: {problem.message}")
-                self.notes.append(
-                    f"ROCm of the variant {variant} does not come from {way}: {problem.message}"
-                )
+                self.notes.append(f"ROCm of variant {variant} does not come from {way}: {problem.message}")
         families = ", ".join(dict.fromkeys(f"{one.gpu_family} on {one.platform}" for one in needs))
         raise MissingInputError(
             f"There is no ROCm for {families} (variant {variant}). Looked for:\n"

@@ -46,11 +46,8 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "plan_digest": plan.digest(),
     }
     for platform in PLATFORMS:
-        values[f"{platform}_variants"] = [
-            one.model_dump(mode="json", exclude={"platform"})
-            for one in plan.variants
-            if one.platform == platform
-        ]
+        here = [one for one in plan.variants if one.platform == platform]
+        values[f"{platform}_variants"] = [one.model_dump(mode="json", exclude={"platform"}) for one in here]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     values |= matrices(plan)
     written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}

@@ -14,12 +14,12 @@ from typing import Self
 
 from pydantic import model_validator
 
-from core import console, process
+from core import console, files, process
 from core.cli.options import Common, common_from, environment
 from core.data import Model, load_toml
 from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
-from core.errors import FatalError, ProcessError, UsageError, nearest
+from core.errors import ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.http import has_secret
 from core.run import group_name
@@ -118,9 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "push one that was saved there, as a job does that may push and runs nothing of the image"
     parser.add_argument("--archive", type=Path, metavar="FILE", help=what)
     parser.add_argument("--no-cache", action="store_true", help="do every step again")
-    group = parser.add_argument_group(
-        "build arguments (with --gpu-family, its index and its gfx targets are the defaults)"
-    )
+    group = parser.add_argument_group("build arguments (--gpu-family gives its index and gfx targets)")
     group.add_argument("--base", dest=BASE, metavar="IMAGE", help="the base image, for --base-image")
     declared: dict[str, BuildArgument] = {}
     for one in sorted(known.values(), key=lambda one: one.default):
@@ -227,9 +225,7 @@ def _save(engine: Engine, build: Build, archive: Path, common: Common) -> None:
             _run(engine, build, [engines.save_command(engine, build, part)], common)
             part.replace(archive)
     except OSError as problem:
-        raise FatalError(
-            f"{archive} could not be written: {problem.strerror}.", hint="Free space or change the folder."
-        ) from problem
+        raise files.unwritten(archive, problem) from problem
 
 
 def _show(engine: Engine, build: Build) -> None:

@@ -21,7 +21,7 @@ from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
 from core.data import json_object, read_text
-from core.errors import UsageError, nearest
+from core.errors import UsageError
 from core.run import LOCAL_RUN
 from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
@@ -130,8 +130,6 @@ def _described(arguments: argparse.Namespace) -> Event:
     """Make the event that options describe, as its payload would say it."""
     repository = arguments.repository or buckets().repository
     name = arguments.event
-    if name and name not in events.EVENTS:
-        raise UsageError(f"Unknown --event {name!r}. {nearest(name, events.EVENTS)}")
     if arguments.label and (arguments.payload or name != "pull_request"):
         raise UsageError("--label is for a pull request that options describe.", hint="--event pull_request")
     if arguments.payload:

@@ -133,11 +133,8 @@ def _layers() -> _Layered:
         default = user.default or default
         if default not in tables:
             raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
-    return _Layered(
-        default=default,
-        tables={name: _extended(name, tables, files[name]) for name in tables},
-        files=files,
-    )
+    extended = {name: _extended(name, tables, files[name]) for name in tables}
+    return _Layered(default=default, tables=extended, files=files)
 
 
 def _plain(table: RefTable) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def test_the_guides_file_plans_what_the_guide_says(
     )
     assert {cell.name for cell in Plan.model_validate_json(every).cells} == {cell.name for cell in made.cells}
     # the same release types and families of ours are there on request
-    assert cells.expand(cells.load_matrix("release", tmp_path), load_refs(), "linux").sessions["build_torch"]
+    assert cells.expand(cells.load_matrix("release", tmp_path), load_refs(), "linux")["build_torch"]
 
 
 def test_every_stage_reads_the_same_file(tmp_path: Path) -> None:
