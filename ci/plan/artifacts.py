@@ -139,11 +139,6 @@ def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
 
 def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[Artifact, ...]:
     """Choose a family's artifacts, and those that are for every target."""
-    if not listed:
-        raise MissingInputError(
-            f"There are no artifacts in {where}.",
-            hint="Name a run with --run-id (or --commit, --latest), and its store with --from.",
-        )
     wanted = targets_of(family)
     held = {one.name.target for one in listed} - {GENERIC}
     if not held & wanted:
