@@ -161,11 +161,8 @@ def _refuse_idle_exclusions(matrix: Matrix) -> None:
         return  # these rows are the project's, and the user's file names other families, refs or Pythons
     for number, row in enumerate(matrix.exclude):
         families = matrix.gpu_families.get(row.platform, ())
-        for name, known in [
-            *((one, families) for one in row.gpu_families),
-            *((one, matrix.torch_refs) for one in row.torch_refs),
-            *((one, matrix.pythons) for one in row.pythons),
-        ]:
+        there = {"gpu_families": families, "torch_refs": matrix.torch_refs, "pythons": matrix.pythons}
+        for name, known in ((name, known) for key, known in there.items() for name in getattr(row, key)):
             if name not in known:
                 raise DataError(
                     f"exclude[{number}] names {name!r}, which the matrix does not have on {row.platform}. "
