@@ -173,7 +173,7 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     pushed = repository(f"{arguments.push}{suffix}") if arguments.push else ""
     date = arguments.date or today
     found = tags(date, tuple(arguments.tag))
-    values = chosen.values({key: given[key] for key in sorted(given)})
+    values = chosen.values(given)
     return Build(
         dockerfile=common.root / chosen.dockerfile,
         context=common.root,

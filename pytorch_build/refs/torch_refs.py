@@ -7,6 +7,7 @@ a file of the user's own adds refs or overrides them, with the same tables.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -205,11 +206,11 @@ def _torch_ref(name: str, layered: _Layered, platform: str) -> TorchRef:
 
 
 def _project_source(name: str, project: str, given: ProjectTable, file: Path, platform: str) -> ProjectSource:
-    row = embedded().projects[project].model_dump(exclude={"distribution"})
-    over: dict[str, Any] = {}
-    for layer in filter(None, (given, given.windows if platform == "windows" else None)):
-        over |= layer.model_dump(exclude={"windows"}, exclude_none=True)
-    source = ProjectSource(project=project, own_origin=bool(over.get("origin")), **{**row, **over})
+    layers = (given, given.windows if platform == "windows" else None)
+    over = [one.model_dump(exclude={"windows"}, exclude_none=True) for one in layers if one]
+    defaults = embedded().projects[project].model_dump(exclude_none=True)
+    row = functools.reduce(operator.or_, over, defaults)
+    source = ProjectSource(project=project, own_origin=any(one.get("origin") for one in over), **row)
     if not (source.prebuilt or source.ref or source.pin):
         where = key_path(("refs", name, project))
         raise DataError(
@@ -235,15 +236,6 @@ class ProjectTable(Model):
     env: dict[str, str] | None = None
     build_requirements: tuple[str, ...] | None = None
     windows: ProjectTable | None = None
-
-
-class DefaultsTable(Model):
-    """What a project takes where a ref does not say."""
-
-    origin: str
-    distribution: str
-    hipify: bool = False
-    torch_in_version: bool = False
 
 
 class PlatformTable(Model):
@@ -303,6 +295,6 @@ class FeatureRow(Model):
 class RefsFile(UserFile):
     """The embedded refs file."""
 
-    projects: dict[str, DefaultsTable]
+    projects: dict[str, ProjectTable]
     history: tuple[HistoryRow, ...] = ()
     features: tuple[FeatureRow, ...] = ()
