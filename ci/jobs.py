@@ -154,15 +154,12 @@ class _Graph:
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
     def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
-        sessions = tuple(one for one in cell.sessions if one != FETCH)
+        sessions = (one for one in cell.sessions if one != FETCH)
         index = self._index(cell)
         # what follows -- goes to every session of a call, and checks take no source of ROCm
-        checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
-        builds = tuple(one for one in sessions if one not in checks)
         built = (
-            Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, *self.target.run))
-            for some, rocm in ((builds, index), (checks, ()))
-            if some
+            Call(sessions=tuple(some), python=cell.python, posargs=(*_where(cell), *rocm, *self.target.run))
+            for rocm, some in groupby(sessions, key=lambda one: () if one.startswith("check_") else index)
         )
         calls = (*self._fetch(cell), *built, self._upload(cell))
         return Job(name=f"build_pytorch {cell.name}", stage="build_pytorch", calls=calls, needs=needs)

@@ -67,11 +67,10 @@ def run(arguments: argparse.Namespace) -> None:
         known = {name for one in every for name in one.names}
         for run_id in {*arguments.keep_run} - known:
             raise UsageError(f"--keep-run {run_id!r}: there is no such run. {nearest(run_id, known)}")
-        why = {one.path: next(_reasons(one, arguments, common.root, busy), "") for one in every}
-        every.sort(key=lambda one: bool(why[one.path]))
-        rows = [_row(one, common.root, why[one.path]) for one in every]
+        why = {one: next(_reasons(one, arguments, common.root, busy), "") for one in every}
+        going = [one for one in every if not why[one]]
+        rows = [_row(one, common.root, why[one]) for one in sorted(every, key=lambda one: why[one] != "")]
         console.table(("what", "path", "size", "changed", "again in", "stays"), rows)
-        going = [one for one in every if not why[one.path]]
         for one in going if frees else ():
             shutil.rmtree(one.path)
     size = console.size(sum(one.size for one in going))

@@ -225,7 +225,7 @@ Pin = Literal["", "related_commits", "triton"]
 
 
 class ProjectTable(Model):
-    """One project's table of a ref; what is absent comes from the project's defaults."""
+    """One project's table of a ref, where what is absent comes from its defaults; or these."""
 
     origin: str | None = None
     ref: str | None = None
