@@ -76,6 +76,7 @@ class Dated(Model):
 
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
+Result = TypeVar("Result")
 
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
@@ -136,16 +137,22 @@ def own() -> Own:
     return _in_use[0]
 
 
+def once(read: Callable[[], Result]) -> Callable[[], Result]:
+    """Read what the user's file may change once for each such file."""
+    known = functools.cache(lambda _own: read())
+    return lambda: known(own())
+
+
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
     """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
 
-    @functools.cache
-    def read(own: Own) -> AnyModel:
-        over = own_part(path, model)
-        where, under = (own.file, LAYERED[path]) if over and own.file else (path, "")
+    @once
+    def read() -> AnyModel:
+        over, file = own_part(path, model), own().file
+        where, under = (file, LAYERED[path]) if over and file else (path, "")
         return validated(merged(read_toml(path), over), model, where=where, under=under)
 
-    return lambda: read(own())
+    return read
 
 
 def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
