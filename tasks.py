@@ -128,27 +128,20 @@ def ci(
     trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
     rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
     with _flow(verbose=verbose) as flow:
-        common = Common(
-            config_file=(own := use_config_file(Path(config_file) if config_file else None)),
-            torch_ref=torch_ref,
-            gpu_family=gpu_family,
-            run_id=run_id,
-            store=store,
-            release_type=release_type,
-            force=force,
-            dry_run=dry_run,
-        )
+        own = use_config_file(Path(config_file) if config_file else None)
+        same = ("torch_ref", "gpu_family", "run_id", "store", "release_type", "force", "dry_run")
+        common = Common(config_file=own, **{name: given[name] for name in same})
         if trees or rocm or from_run_id != "local":
-            changed_trees = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm)
             other = "--event" if event else "--rocm-layout" if rocm_layout else ""
-            flow.run_trees(common, changed_trees, python=python, other=other)
+            lent = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm)
+            flow.run_trees(common, lent, python=python, other=other)
         elif not event:
             flow.run_ref(common, python=python, rocm_layout=rocm_layout)
         else:
             words = [f"--event={event}", *(["--fork"] if fork else [])]
             words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]
+            words += [f"--input=pytorch_python_versions={python}"] if python else []
             names = {"torch-ref": torch_ref, "gpu-family": gpu_family, "config-file": own}
-            names["input"] = f"pytorch_python_versions={python}" if python else ""
             words += [f"--{name}={value}" for name, value in names.items() if value]
             target = flow.jobs.Target(
                 run_id=run_id, store=store, config_file=str(own or ""), force=force, rocm_layout=rocm_layout

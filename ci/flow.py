@@ -11,8 +11,6 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
-from heapq import heappop, heappush
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
@@ -89,11 +87,7 @@ def run_trees(
     """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
     require_pythons([python])
     if other or not changed.trees:
-        why = (
-            f"{other} is of no use with one"
-            if other
-            else "--from-run-id and --rocm-… are of use with one alone"
-        )
+        why = f"{other} is of no use with one" if other else "--from-run-id and --rocm-… are for one alone"
         raise UsageError(
             f"A changed tree has a run of its own: {why}.",
             hint="Trees are named by --pytorch-dir and the like: invoke ci --help.",
@@ -235,10 +229,8 @@ def release_words(kind: str, families: str, refs: str, pythons: str) -> Sequence
         "pytorch_git_refs": refs,
         "pytorch_python_versions": pythons,
     }
-    return (
-        "--event=workflow_dispatch",
-        *(f"--input={name}={value}" for name, value in given.items() if value),
-    )
+    inputs = (f"--input={name}={value}" for name, value in given.items() if value)
+    return ("--event=workflow_dispatch", *inputs)
 
 
 def require_pythons(named: Iterable[str]) -> None:
@@ -269,28 +261,22 @@ def run_all(
     made: Sequence[Job], work: Callable[[Job], None], *, at_once: int = 1, keep_going: bool = False
 ) -> Sequence[Outcome]:
     """Run every job after those that it needs, the first ones first."""
-    order = {job.name: number for number, job in enumerate(made)}
-    sorter = TopologicalSorter({job.name: job.needs for job in made})
-    sorter.prepare()
-    ready: list[int] = []
+    waiting = list(made)
     running: dict[Future[None], tuple[Job, float]] = {}
     outcomes: dict[str, Outcome] = {}
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        while sorter.is_active():
-            for name in sorter.get_ready():
-                heappush(ready, order[name])
+        while waiting or running:
+            ready = [one for one in waiting if outcomes.keys() >= {*one.needs}]
             if ready and len(running) < at_once:
-                job = made[heappop(ready)]
-                if why := _left_out(job, outcomes, keep_going=keep_going):
-                    outcomes[job.name] = Outcome(name=job.name, result="left out", why=why)
-                    sorter.done(job.name)
+                waiting.remove(ready[0])
+                if why := _left_out(ready[0], outcomes, keep_going=keep_going):
+                    outcomes[ready[0].name] = Outcome(name=ready[0].name, result="left out", why=why)
                 else:
-                    running[pool.submit(work, job)] = job, time.monotonic()
+                    running[pool.submit(work, ready[0])] = ready[0], time.monotonic()
                 continue
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, started = running.pop(future)
                 outcomes[job.name] = _outcome(job.name, future, time.monotonic() - started)
-                sorter.done(job.name)
     return [outcomes[job.name] for job in made]
 
 

@@ -7,7 +7,7 @@ A job is one of the workflows': the same sessions, in the same order, with the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -89,18 +89,18 @@ class Target:
     force: bool = False
     distribution_store: str = ""
     rocm_layout: str = ""
+    release_type: str = ""
 
     @property
     def run(self) -> tuple[str, ...]:
         """The run as options."""
-        own = (f"--config-file={self.config_file}",) if self.config_file else ()
-        return (f"--run-id={self.run_id}", *own, *(["--force"] if self.force else []))
+        where = {"run_id": self.run_id, "config_file": self.config_file, "force": self.force}
+        return _options(release_type=self.release_type, **where)
 
     @property
     def written(self) -> tuple[str, ...]:
         """The run and its store as options."""
-        run_id, *options = self.run
-        return (run_id, f"--store={self.store}", *options)
+        return (*self.run, f"--store={self.store}")
 
 
 def setup_job(plan: Plan, target: Target) -> Job:
@@ -118,7 +118,7 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     ROCm's packages -> their tests; PyTorch's wheels on them -> their tests; a report on all tests, which a
     promotion goes by; then what is promoted, and the run's page.
     """
-    graph = _Graph(plan=plan, target=target)
+    graph = _Graph(plan=plan, target=replace(target, release_type=plan.release_type))
     rocm = {one.artifact_group: graph.rocm(one) for one in plan.matrix(platform, "build_rocm")}
 
     def of_rocm(cell: Cell) -> tuple[str, ...]:
@@ -146,72 +146,58 @@ class _Graph:
     plan: Plan
     target: Target
 
-    @property
-    def _run(self) -> tuple[str, ...]:
-        return (f"--release-type={self.plan.release_type}", *self.target.run)
-
-    @property
-    def _written(self) -> tuple[str, ...]:
-        return (f"--release-type={self.plan.release_type}", *self.target.written)
-
     def rocm(self, cell: Cell) -> Job:
-        version, layout = self.plan.rocm.version, self.target.rocm_layout
-        options = [f"--version={version}"] if version else []
-        options += [f"--rocm-layout={layout}"] if layout else []
-        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self._run))
-        checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self._run))
+        options = _options(version=self.plan.rocm.version, rocm_layout=self.target.rocm_layout)
+        built = Call(sessions=("build_rocm",), posargs=(*_where(cell), *options, *self.target.run))
+        checked = Call(sessions=JOBS["build_rocm"][2:], posargs=(*_where(cell), *self.target.run))
         calls = (*self._fetch(cell), built, checked, self._upload(cell))
         return Job(name=f"build_rocm {cell.name}", stage="build_rocm", calls=calls)
 
     def build(self, cell: Cell, needs: tuple[str, ...]) -> Job:
-        sessions = tuple(one for one in cell.sessions if one != FETCH)
+        sessions = (one for one in cell.sessions if one != FETCH)
         index = self._index(cell)
         # what follows -- goes to every session of a call, and checks take no source of ROCm
-        checks = tuple(one for one in sessions if one.startswith("check_")) if index else ()
-        builds = tuple(one for one in sessions if one not in checks)
         built = (
-            Call(sessions=some, python=cell.python, posargs=(*_where(cell), *rocm, *self._run))
-            for some, rocm in ((builds, index), (checks, ()))
-            if some
+            Call(sessions=tuple(some), python=cell.python, posargs=(*_where(cell), *rocm, *self.target.run))
+            for rocm, some in groupby(sessions, key=lambda one: () if one.startswith("check_") else index)
         )
         calls = (*self._fetch(cell), *built, self._upload(cell))
         return Job(name=f"build_pytorch {cell.name}", stage="build_pytorch", calls=calls, needs=needs)
 
     def test(self, cell: Cell, needs: tuple[str, ...]) -> Job:
-        part = (f"--config={cell.config}", f"--shard={cell.shard}") if cell.config else ()
-        posargs = (*_where(cell), *self._index(cell), *part, *self._written)
+        part = _options(config=cell.config, shard=cell.shard)
+        posargs = (*_where(cell), *self._index(cell), *part, *self.target.written)
         call = Call(sessions=cell.sessions, python=cell.python, posargs=posargs)
         return Job(name=f"{cell.stage} {cell.name}", stage=cell.stage, calls=(call,), needs=needs)
 
     def last(self, name: str, stage: str, needs: tuple[str, ...], *, wants_results: bool = False) -> Job:
         """Return a job that reports on others, so it runs after all of them, failed ones too."""
-        call = Call(sessions=JOBS[stage], posargs=self._written)
+        call = Call(sessions=JOBS[stage], posargs=self.target.written)
         facts = {"tolerant": True, "wants_results": wants_results}
         return Job(name=name, stage=stage, calls=(call,), needs=needs, **facts)
 
     def promotion(self, chosen: Mapping[str, str], platform: Platform, made: Sequence[Job]) -> Job:
         family = _group(chosen["gpu_family"], chosen["build_variant"])
-        version = (f"--torch-version={chosen['torch_version']}", f"--pythons={chosen['pythons']}")
+        version = _options(torch_version=chosen["torch_version"], pythons=chosen["pythons"])
         # what decides are records of tests, so they are waited for, and the decision weighs a failed one
         needs = tuple(
             one.name for one in made if {*family} <= {*one.calls[-1].posargs} or one.name == TEST_REPORT
         )
-        calls = _promotion_calls(self.target, self.plan.release_type, platform, family, version)
+        calls = _promotion_calls(self.target, platform, family, version)
         return Job(name=f"promote {chosen['name']}", stage="promote", calls=calls, needs=needs, tolerant=True)
 
     def _upload(self, cell: Cell) -> Call:
         group = _group(cell.gpu_family, cell.build_variant)
-        return Call(sessions=JOBS["upload"], posargs=(*group, *self._written))
+        return Call(sessions=JOBS["upload"], posargs=(*group, *self.target.written))
 
     def _fetch(self, cell: Cell) -> tuple[Call, ...]:
         """Fetch the artifacts that the plan pins, in the job that packages them."""
         if FETCH not in cell.sessions:
             return ()
-        rocm = self.plan.rocm_row(cell)
-        names = ("run_id", "repository", "store", "digest")
-        pinned = (f"--artifact-{name.replace('_', '-')}={rocm[name]}" for name in names if rocm.get(name))
+        rocm, names = self.plan.rocm_row(cell), ("run_id", "repository", "store", "digest")
+        pinned = _options(**{f"artifact_{name}": rocm.get(name) for name in names})
         group = _group(cell.gpu_family, cell.build_variant)
-        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self._run)),)
+        return (Call(sessions=(FETCH,), posargs=(*pinned, *group, *self.target.run)),)
 
     def _index(self, cell: Cell) -> tuple[str, ...]:
         rocm = self.plan.rocm_row(cell)
@@ -220,21 +206,25 @@ class _Graph:
         return f"--rocm-index-url={rocm['index_url']}", f"--rocm-version={rocm['version']}"
 
 
+def _options(**named: object) -> tuple[str, ...]:
+    """Write options: flags that are set, and others with their values, where they have one."""
+    given = {name.replace("_", "-"): value for name, value in named.items() if value}
+    return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items())
+
+
 def _where(cell: Cell) -> tuple[str, ...]:
-    ref = (f"--torch-ref={cell.torch_ref}",) if cell.torch_ref else ()
-    return (*ref, *_group(cell.gpu_family, cell.build_variant))
+    return (*_options(torch_ref=cell.torch_ref), *_group(cell.gpu_family, cell.build_variant))
 
 
 def _group(gpu_family: str, build_variant: str) -> tuple[str, ...]:
-    variant = () if build_variant == PLAIN else (f"--build-variant={build_variant}",)
-    return (f"--gpu-family={gpu_family}", *variant)
+    return _options(gpu_family=gpu_family, build_variant="" if build_variant == PLAIN else build_variant)
 
 
 def _promotion_calls(
-    target: Target, release_type: str, platform: Platform, family: Sequence[str], version: Sequence[str]
+    target: Target, platform: Platform, family: Sequence[str], version: Sequence[str]
 ) -> tuple[Call, ...]:
-    store = (f"--distribution-store={target.distribution_store}",) if target.distribution_store else ()
-    shared = (*family, f"--platform={platform}", f"--release-type={release_type}", *target.written, *store)
+    store = _options(platform=platform, distribution_store=target.distribution_store)
+    shared = (*family, *target.written, *store)
     stage, promote = JOBS["promote"]
     return Call(sessions=(stage,), posargs=shared), Call(sessions=(promote,), posargs=(*shared, *version))
 
@@ -243,26 +233,23 @@ def promotion_job(
     target: Target, release_type: str, gpu_family: str, torch_version: str, pythons: str
 ) -> Job:
     """Return the job that promotes what the options name; what they do not name is left to `promote`."""
-    family = [f"--gpu-family={gpu_family}"] if gpu_family else []
-    version = [f"--torch-version={torch_version}"] if torch_version else []
-    version += [f"--pythons={pythons}"] if pythons else []
-    calls = _promotion_calls(target, release_type, this_platform(), family, version)
+    version = _options(torch_version=torch_version, pythons=pythons)
+    target, family = replace(target, release_type=release_type), _options(gpu_family=gpu_family)
+    calls = _promotion_calls(target, this_platform(), family, version)
     return Job(name="promote", stage="promote", calls=calls)
 
 
 def nightly_jobs(torch_ref: str, gpu_family: str, python: str, registry: str) -> Sequence[Job]:
     """Return the jobs of `therock-nightly.yml` for one GPU family."""
-    family, ref, archive = f"--gpu-family={gpu_family}", f"--torch-ref={torch_ref}", "image.tar"
-    push = (f"--push={registry}",) if registry else ()
-    inside = (
-        f"--archive={archive}",
-        f"--image=pytorch-therock-rocm-ci-{gpu_family.lower()}",
-        f"--sessions={' '.join((*BUILDS.values(), 'check_wheels', 'index'))}",
-        f"--session-python={python}",
+    family, ref = f"--gpu-family={gpu_family}", f"--torch-ref={torch_ref}"
+    inside = _options(
+        archive="image.tar",
+        image=f"pytorch-therock-rocm-ci-{gpu_family.lower()}",
+        sessions=" ".join((*BUILDS.values(), "check_wheels", "index")),
+        session_python=python,
     )
-    image = Call(
-        sessions=("build_image",), posargs=("--image=ubuntu-rocm", family, f"--output={archive}", *push)
-    )
+    made = _options(image="ubuntu-rocm", gpu_family=gpu_family, output="image.tar", push=registry)
+    image = Call(sessions=("build_image",), posargs=made)
     built = Call(sessions=("in_image",), posargs=(*inside, ref, family))
     report = Call(sessions=JOBS["summary"], posargs=(family,))
     test = Call(sessions=JOBS["test_pytorch"], python=python, posargs=(ref, family))
@@ -315,9 +302,7 @@ def ref_jobs(
             hint="Leave the option out.",
         )
     # what follows -- goes to every session of a call, and not each takes all of it
-    more: dict[str, tuple[str, ...]] = {
-        "build_rocm": (f"--rocm-layout={rocm_layout}",) if rocm_layout else ()
-    }
+    more = {"build_rocm": _options(rocm_layout=rocm_layout)}
     if trees:
         own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
         more |= {**dict.fromkeys(BUILDS.values(), (*rocm, *own)), "test_smoke": rocm}
@@ -341,11 +326,7 @@ def ref_jobs(
 
 def posargs_of(common: Common) -> list[str]:
     """Write out the common options that were given."""
-    words = [f"--torch-ref={common.torch_ref}"] if common.torch_ref else []
-    words += [f"--gpu-family={common.gpu_family}"] if common.gpu_family else []
-    words += [f"--run-id={common.run_id}", f"--release-type={common.release_type}"]
+    names = ("torch_ref", "gpu_family", "run_id", "release_type", "config_file", "force", "dry_run")
     # a store that is named is the only one that is read
-    words += [f"--store={common.store}"] if common.store != DEFAULT_STORE else []
-    words += [f"--config-file={common.config_file}"] if common.config_file is not None else []
-    words += ["--force"] if common.force else []
-    return [*words, "--dry-run"] if common.dry_run else words
+    store = common.store if common.store != DEFAULT_STORE else ""
+    return [*_options(**{name: getattr(common, name) for name in names}, store=store)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -59,8 +59,8 @@ class Document(Model):
 
 
 def compact(value: object) -> str:
-    """Write JSON on one line, as job outputs and variables hold it."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    """Write JSON on one line, as job outputs and variables hold it; dates as texts."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 class Dated(Model):
@@ -76,6 +76,7 @@ class Dated(Model):
 
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
+Result = TypeVar("Result")
 
 
 def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
@@ -85,18 +86,18 @@ def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
 
 # Of each of the project's files that the user's one file goes over: the table of that file which does, or
 # "" where both have tables of the same names.
-LAYERED: Mapping[str, str] = types.MappingProxyType(
+LAYERED: Mapping[Path, str] = types.MappingProxyType(
     {
-        "pytorch_build/refs/refs.toml": "",
-        "core/families.toml": "",
-        "ci/families.toml": "",
-        "ci/runners.toml": "runners",
-        "ci/matrix.toml": "matrix",
-        "ci/triggers.toml": "triggers",
-        "ci/rocm.toml": "rocm",
-        "ci/buckets.toml": "buckets",
-        "ci/upload.toml": "upload",
-        "ci/promote/gates.toml": "promotion",
+        _ROOT / "pytorch_build/refs/refs.toml": "",
+        _ROOT / "core/families.toml": "",
+        _ROOT / "ci/families.toml": "",
+        _ROOT / "ci/runners.toml": "runners",
+        _ROOT / "ci/matrix.toml": "matrix",
+        _ROOT / "ci/triggers.toml": "triggers",
+        _ROOT / "ci/rocm.toml": "rocm",
+        _ROOT / "ci/buckets.toml": "buckets",
+        _ROOT / "ci/upload.toml": "upload",
+        _ROOT / "ci/promote/gates.toml": "promotion",
     }
 )
 _SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
@@ -112,13 +113,14 @@ class Own:
     @functools.cached_property
     def tables(self) -> Mapping[str, Any]:
         """What it says. Its top-level names are checked here, and its tables where they are read."""
-        file, known = self.file, (*_SAME_NAMES, *filter(None, LAYERED.values()))
-        tables = parse_toml(self.text, where=file) if file else {}
-        for name in tables:
-            if name not in known:
-                raise DataError(
-                    f"{file}: {name}: unknown key. {nearest(name, known)}", hint=f"Correct {file}."
-                )
+        known = (*_SAME_NAMES, *filter(None, LAYERED.values()))
+        tables = parse_toml(self.text, where=self.file or "")
+        for name, value in tables.items():
+            said = "" if name in known else f"unknown key. {nearest(name, known)}"
+            if name not in _SAME_NAMES and not isinstance(value, dict):
+                said = said or f"this is a table, [{name}]."
+            if said:
+                raise DataError(f"{self.file}: {name}: {said}", hint=f"Correct {self.file}.")
         return tables
 
 
@@ -135,32 +137,30 @@ def own() -> Own:
     return _in_use[0]
 
 
+def once(read: Callable[[], Result]) -> Callable[[], Result]:
+    """Read what the user's file may change once for each such file."""
+    known = functools.cache(lambda _own: read())
+    return lambda: known(own())
+
+
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
     """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
 
-    @functools.cache
-    def read(own: Own) -> AnyModel:
-        over = own_part(path, model)
-        if not over:
-            return load_toml(path, model)
-        table = LAYERED[path.relative_to(_ROOT).as_posix()]
-        return validated(merged(read_toml(path), over), model, where=own.file or path, under=table)
+    @once
+    def read() -> AnyModel:
+        over, file = own_part(path, model), own().file
+        where, under = (file, LAYERED[path]) if over and file else (path, "")
+        return validated(merged(read_toml(path), over), model, where=where, under=under)
 
-    return lambda: read(own())
+    return read
 
 
 def own_part(path: Path, model: type[BaseModel]) -> Mapping[str, Any]:
     """Return what the user's file says of one of the project's."""
-    table = LAYERED.get(path.relative_to(_ROOT).as_posix()) if path.is_relative_to(_ROOT) else None
-    if table is None:
-        return {}
-    tables, file = own().tables, own().file
-    part = (
-        tables.get(table, {}) if table else {one: tables[one] for one in model.model_fields if one in tables}
-    )
-    if not isinstance(part, dict):
-        raise DataError(f"{file}: {table}: this is a table, [{table}].", hint=f"Correct {file}.")
-    return part
+    table, tables = LAYERED.get(path), own().tables
+    if table:
+        return tables.get(table) or {}
+    return {} if table is None else {one: tables[one] for one in model.model_fields if one in tables}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,40 +169,22 @@ class Value:
 
     key: str
     value: Any
-    file: Path
-    line: int
+    where: str
     instead_of: Value | None = None
-
-    @property
-    def where(self) -> str:
-        """The place, ``ci/matrix.toml:9``."""
-        file = self.file.relative_to(_ROOT) if self.file.is_relative_to(_ROOT) else self.file
-        return f"{file}:{self.line}"
-
-    @property
-    def own(self) -> bool:
-        """Whether the user's file says it."""
-        return self.file == own().file
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """The value as JSON has it."""
-        old = {"value": self.instead_of.value, "from": self.instead_of.where} if self.instead_of else None
-        return {"key": self.key, "value": self.value, "from": self.where, "own": self.own, "instead_of": old}
 
 
 def in_force() -> Mapping[str, Value]:
-    """Return every value of the `LAYERED` files, or the user's in its place, by key path."""
+    """Return every value of the `LAYERED` files by key path, or the user's in its place; those last."""
     found: dict[str, Value] = {}
-    for name, table in LAYERED.items():
-        for path, value, line in _values(read_text(_ROOT / name)):
+    for file, table in LAYERED.items():
+        for path, value, line in _values(read_text(file)):
             if table or path[0] in _SAME_NAMES:
-                key = key_path((*([table] if table else []), *path))
-                found[key] = Value(key=key, value=value, file=_ROOT / name, line=line)
-    if file := own().file:
-        for path, value, line in _values(own().text):
-            key = key_path(path)
-            found[key] = Value(key=key, value=value, file=file, line=line, instead_of=found.get(key))
+                key = key_path((*filter(None, [table]), *path))
+                found[key] = Value(key=key, value=value, where=f"{file.relative_to(_ROOT)}:{line}")
+    for path, value, line in _values(own().text):
+        key = key_path(path)
+        where = f"{own().file}:{line}"
+        found[key] = Value(key=key, value=value, where=where, instead_of=found.pop(key, None))
     return found
 
 
@@ -211,8 +193,6 @@ def _values(text: str) -> Iterator[tuple[tuple[str, ...], Any, int]]:
     lines: dict[tuple[str, ...], int] = {}
     header, statement, begun = "", "", 0
     for number, line in enumerate(text.splitlines(), 1):
-        if not statement and line.lstrip()[:1] in {"", "#"}:
-            continue
         begun = begun if statement else number
         statement += f"{line}\n"
         try:
@@ -334,34 +314,11 @@ def key_path(location: Sequence[str | int]) -> str:
     return text or "the file"
 
 
-def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> set[str]:
-    """Names the model would have taken at `location`."""
-    found: list[Any] = [model]
-    for step in location:
-        found = [inner for outer in found for inner in _step_into(outer, step)]
-    return {
-        field.alias or name
-        for inner in found
-        if isinstance(inner, type) and issubclass(inner, BaseModel)
-        for name, field in inner.model_fields.items()
-    }
-
-
-def _step_into(annotation: Any, step: str | int) -> Iterator[Any]:  # noqa: ANN401 - a type's annotation
-    """Return the types that a key or index of a value of this type may have."""
+def _known_keys(annotation: Any, location: Sequence[str | int]) -> set[str]:  # noqa: ANN401 - any type
+    """Names that a model would have taken at `location` of a value of this type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        for name, field in annotation.model_fields.items():
-            if step in (name, field.alias):
-                yield from _alternatives(field.annotation)
-    elif (origin := get_origin(annotation)) in (list, tuple) or hasattr(origin, "keys"):
-        yield from _alternatives(next(arg for arg in reversed(get_args(annotation)) if arg is not Ellipsis))
-
-
-def _alternatives(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - a type's annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        for inner in get_args(annotation):
-            yield from _alternatives(inner)
-    elif get_origin(annotation) is Annotated:
-        yield from _alternatives(get_args(annotation)[0])
-    else:
-        yield annotation
+        fields = {one.alias or name: one.annotation for name, one in annotation.model_fields.items()}
+        return _known_keys(fields.get(str(location[0])), location[1:]) if location else {*fields}
+    container = (origin := get_origin(annotation)) in (list, tuple) or hasattr(origin, "keys")
+    inner = location[1:] if container else location  # alternatives are no step of it
+    return {name for one in get_args(annotation) for name in _known_keys(one, inner)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, model_validator
 
 from core import process
-from core.data import Model, Own, data_file, own
+from core.data import Model, data_file, once
 from core.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -66,13 +65,9 @@ class _FamiliesFile(Model):
 _file = data_file(FAMILIES_FILE, _FamiliesFile)
 
 
+@once
 def families() -> Mapping[str, Family]:
     """Return every family by name: those of the data, the user's own too, each gfx target, and ``cpu``."""
-    return _families(own())
-
-
-@functools.cache
-def _families(_own: Own) -> Mapping[str, Family]:
     data = _file()
     tables = {name: table.targets for name, table in data.families.items() if table.targets}
     named = {name: Family(name=name, targets=targets) for name, targets in tables.items()}
@@ -186,9 +181,7 @@ def default_family(detected: Iterable[str]) -> str:
     """
     targets = tuple(detected)
     if not targets:
-        raise UsageError(
-            "No GPU was found in this machine, so the GPU family must be given.", hint=_listing()
-        )
+        raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
     integrated = families()[_INTEGRATED].targets
     discrete = [target for target in targets if target not in integrated]
     chosen = {_default_for(target) for target in discrete or targets}

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ci.drift.tree import Facts, Python, Subject, Tree, keyword, moved, strings
-from ci.plan.data import FAMILIES_FILE, TRIGGERS_FILE, Families, runners
+from ci.plan.data import FAMILIES_FILE, Families, runners, triggers
 from ci.publish.buckets import buckets
-from core.data import load_toml, read_toml
+from core.data import load_toml
 from core.families import families
 from rocm_packaging.origin import release_indexes
 from rocm_packaging.packages.layouts import packages
@@ -112,7 +112,7 @@ def _distributions(checkout: Tree) -> tuple[Facts, Facts]:
 
 def _version(checkout: Tree) -> tuple[Facts, Facts]:
     theirs = json.loads(checkout.text("version.json"))["rocm-version"]
-    return {"rocm": theirs}, {"rocm": read_toml(TRIGGERS_FILE)["rocm_base_version"]}
+    return {"rocm": theirs}, {"rocm": triggers().rocm_base_version}
 
 
 def _indexes(checkout: Tree) -> tuple[Facts, Facts]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,11 @@ class FetchPlan:
     problems: Mapping[str, str]
     targets: frozenset[str]
 
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The SHA-256 of each artifact, by the archive's name."""
+        return {one.name.filename: one.sha256 for one in self.artifacts}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
@@ -133,11 +139,6 @@ def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
 
 def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[Artifact, ...]:
     """Choose a family's artifacts, and those that are for every target."""
-    if not listed:
-        raise MissingInputError(
-            f"There are no artifacts in {where}.",
-            hint="Name a run with --run-id (or --commit, --latest), and its store with --from.",
-        )
     wanted = targets_of(family)
     held = {one.name.target for one in listed} - {GENERIC}
     if not held & wanted:
@@ -151,23 +152,10 @@ def choose(listed: Sequence[Artifact], family: Family, *, where: str) -> tuple[A
     return tuple(one for one in listed if one.name.target in wanted)
 
 
-def plan(store: Store, chosen: Sequence[Artifact], family: Family, *, jobs: int = 0) -> FetchPlan:
+def plan(
+    store: Store, chosen: Collection[Artifact], family: Family | None = None, *, jobs: int = 0
+) -> FetchPlan:
     """Read the digests of the chosen artifacts, side by side."""
-    artifacts, problems = _read_digests(store, chosen, jobs=jobs)
-    return FetchPlan(artifacts=artifacts, problems=problems, targets=targets_of(family))
-
-
-def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
-    """Read the SHA-256 of artifacts, by the archive's name."""
-    artifacts, problems = _read_digests(store, chosen)
-    if problems:
-        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
-    return {one.name.filename: one.sha256 for one in artifacts}
-
-
-def _read_digests(
-    store: Store, chosen: Collection[Artifact], *, jobs: int = 0
-) -> tuple[tuple[Artifact, ...], dict[str, str]]:
     artifacts: list[Artifact] = []
     problems: dict[str, str] = {}
     with ThreadPoolExecutor(_jobs(jobs)) as pool:
@@ -176,7 +164,16 @@ def _read_digests(
                 artifacts.append(future.result())
             except FatalError as problem:
                 problems[one.name.filename] = problem.message
-    return tuple(artifacts), problems
+    targets = targets_of(family) if family else frozenset()
+    return FetchPlan(artifacts=tuple(artifacts), problems=problems, targets=targets)
+
+
+def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
+    """Read the SHA-256 of artifacts, by the archive's name."""
+    planned = plan(store, chosen)
+    if problems := planned.problems:
+        raise ArtifactError(f"{len(problems)} artifacts are incomplete: {' '.join(problems.values())}")
+    return planned.digests
 
 
 def _with_digest(store: Store, one: Artifact) -> Artifact:
@@ -251,9 +248,9 @@ def _fetch_all(
     total = sum(one.size for one in artifacts)
     title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {store.url}"
     with transfer(title, size=total) as shown, ThreadPoolExecutor(_jobs(jobs)) as pool:
-        fetcher = _Fetcher(store=store, folder=folder, force=force, shown=shown, stopped=stopped)
+        work = partial(_fetch_one, store=store, folder=folder, force=force, shown=shown, stopped=stopped)
         largest_first = sorted(artifacts, key=lambda one: -one.size)
-        futures = {pool.submit(fetcher.fetch, one): one.name.filename for one in largest_first}
+        futures = {pool.submit(work, one): one.name.filename for one in largest_first}
         try:
             for future in as_completed(futures):
                 name = futures[future]
@@ -269,45 +266,33 @@ def _fetch_all(
     return tuple(done[name] for name in sorted(done)), failed
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fetcher:
-    store: Store
-    folder: Path
-    force: bool
-    shown: Transfer
-    stopped: threading.Event
+def _fetch_one(
+    one: Artifact, *, store: Store, folder: Path, force: bool, shown: Transfer, stopped: threading.Event
+) -> Fetched:
+    """Begin again where reading breaks off: extracting a stream cannot be resumed."""
+    started = time.monotonic()
+    fresh = force or extracted_digest(_place(folder, one)) != one.sha256
+    if not fresh:
+        shown.advance(one.size)
+    for attempt in range(_TRIES) if fresh else ():
+        came = 0
 
-    def fetch(self, one: Artifact) -> Fetched:
-        started = time.monotonic()
-        fresh = self.force or extracted_digest(_place(self.folder, one)) != one.sha256
-        if fresh:
-            self._fetch_with_retries(one)
-        else:
-            self.shown.advance(one.size)
-        seconds = time.monotonic() - started
-        self.shown.finish(one.name.stem, one.size)
-        return Fetched(artifact=one, seconds=seconds, fresh=fresh)
+        def count(size: int) -> None:
+            nonlocal came
+            if stopped.is_set():
+                raise InterruptedStageError("Fetching was stopped.")
+            came += size
+            shown.advance(size)
 
-    def _fetch_with_retries(self, one: Artifact) -> None:
-        """Begin again where reading breaks off: extracting a stream cannot be resumed."""
-        for attempt in range(1, _TRIES + 1):
-            came = 0
-
-            def count(size: int) -> None:
-                nonlocal came
-                if self.stopped.is_set():
-                    raise InterruptedStageError("Fetching was stopped.")
-                came += size
-                self.shown.advance(size)
-
-            try:
-                with self.store.open(one.key) as stream:
-                    extract(stream, one.name, self.folder, sha256=one.sha256, on_bytes=count)
-            except StoreError as problem:
-                self.shown.advance(-came)
-                if attempt == _TRIES:
-                    raise
-                console.say(f"{problem.message} Trying again.")
-                self.stopped.wait(2.0 ** (attempt - 1))
-            else:
-                return
+        try:
+            with store.open(one.key) as stream:
+                extract(stream, one.name, folder, sha256=one.sha256, on_bytes=count)
+            break
+        except StoreError as problem:
+            shown.advance(-came)
+            if attempt == _TRIES - 1:
+                raise
+            console.say(f"{problem.message} Trying again.")
+            stopped.wait(2.0**attempt)
+    shown.finish(one.name.stem, one.size)
+    return Fetched(artifact=one, seconds=time.monotonic() - started, fresh=fresh)

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from core import files
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
 from core.families import FamilyName  # noqa: TC001 - pydantic reads it
@@ -19,11 +18,6 @@ from core.run.plan import PLATFORMS, Stage
 
 FOLDER = Path(__file__).resolve().parent.parent
 FAMILIES_FILE = FOLDER / "families.toml"
-MATRIX_FILE = FOLDER / "matrix.toml"
-RUNNERS_FILE = FOLDER / "runners.toml"
-TRIGGERS_FILE = FOLDER / "triggers.toml"
-ROCM_FILE = FOLDER / "rocm.toml"
-UPLOAD_FILE = FOLDER / "upload.toml"
 MAX_MINUTES = 690  # of tests; a job may take half an hour more
 
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
@@ -68,9 +62,8 @@ class Runners(Model):
         served = {*self.github, *self.self_hosted}
         for where, label in self._labels() if served else ():
             if label not in served:
-                raise ValueError(
-                    f"{where}: no machine has the runner label {label!r}. {nearest(label, served)}"
-                )
+                close = nearest(label, served)
+                raise ValueError(f"{where}: no machine has the runner label {label!r}. {close}")
         return self
 
     def _labels(self) -> Iterator[tuple[str, str]]:
@@ -97,9 +90,8 @@ class Runners(Model):
         if label not in self.self_hosted:
             return f"no machine has the runner label {label!r}"
         served = self.self_hosted[label]
-        return (
-            "" if owner.casefold() == served.casefold() else f"{label} serves repositories of {served} only"
-        )
+        refused = owner.casefold() != served.casefold()
+        return f"{label} serves repositories of {served} only" if refused else ""
 
 
 class Exclusion(Model):
@@ -169,9 +161,7 @@ class Test(Model):
         if upstream != bool(self.config):
             raise ValueError("'config' belongs to tests of the stage 'test_torch', and to no others.")
         if not upstream and (self.shards > 1 or self.several_gpus or self.pythons or self.platforms):
-            raise ValueError(
-                "'shards', 'several_gpus', 'pythons', 'platforms' are for tests of the stage 'test_torch'."
-            )
+            raise ValueError("'shards', 'several_gpus', 'pythons', 'platforms' are for 'test_torch' only.")
         return self
 
     def of(self, pythons: Sequence[str]) -> Sequence[str]:
@@ -218,21 +208,18 @@ class ExpectedFailure(Model):
     reason: str = Field(min_length=1)
 
 
-def _without_targets(rows: object) -> object:
-    """Leave to `core.families` what a user's file says of families for it."""
-    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
-        return rows
-    return {
-        name: {key: on for key, on in row.items() if key not in {"targets", "default"}}
-        for name, row in rows.items()
-    }
+def _without_targets(row: object) -> object:
+    """Leave to `core.families` what a user's file says of a family for it."""
+    if not isinstance(row, dict):
+        return row
+    return {key: on for key, on in row.items() if key not in {"targets", "default"}}
 
 
 class Families(Model):
     """`families.toml`."""
 
     variants: dict[str, BuildVariant]
-    families: Annotated[dict[FamilyName, dict[Platform, FamilyOn]], BeforeValidator(_without_targets)]
+    families: dict[FamilyName, Annotated[dict[Platform, FamilyOn], BeforeValidator(_without_targets)]]
     expect_failure: tuple[ExpectedFailure, ...] = ()
 
     @model_validator(mode="after")
@@ -242,13 +229,12 @@ class Families(Model):
         for name, platforms in self.families.items():
             for variant in (one for on in platforms.values() for one in on.variants):
                 if variant not in self.variants:
-                    raise ValueError(
-                        f"{name}: unknown variant {variant!r}. {nearest(variant, self.variants)}"
-                    )
+                    close = nearest(variant, self.variants)
+                    raise ValueError(f"{name}: unknown variant {variant!r}. {close}")
         for row in self.expect_failure:
             if row.platform not in self.families.get(row.gpu_family, {}):
-                known = nearest(row.gpu_family, self.families)
-                raise ValueError(f"expect_failure: no family {row.gpu_family!r} on {row.platform}. {known}")
+                close = nearest(row.gpu_family, self.families)
+                raise ValueError(f"expect_failure: no family {row.gpu_family!r} on {row.platform}. {close}")
         return self
 
 
@@ -309,15 +295,11 @@ class Data(Model):
         if not named:
             return self.families
         always = dict.fromkeys(("tier", "pytorch", "tests"), "presubmit")
-        rows = {
-            name: {
-                platform: on.model_copy(
-                    update=always if name in named.get(platform, ()) else {"tier": "request"}
-                )
-                for platform, on in platforms.items()
-            }
-            for name, platforms in self.families.families.items()
-        }
+        rows = {name: dict(platforms) for name, platforms in self.families.families.items()}
+        for name, platforms in rows.items():
+            for platform, on in platforms.items():
+                update = always if name in named.get(platform, ()) else {"tier": "request"}
+                platforms[platform] = on.model_copy(update=update)
         return self.families.model_copy(update={"families": rows})
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
@@ -329,12 +311,12 @@ class Data(Model):
         return chosen.model_copy(update={"exclude": tuple(applying)})
 
 
-triggers = data_file(TRIGGERS_FILE, Triggers)
+triggers = data_file(FOLDER / "triggers.toml", Triggers)
 _families = data_file(FAMILIES_FILE, Families)
-runners = data_file(RUNNERS_FILE, Runners)
-matrices = data_file(MATRIX_FILE, MatrixFile)
-rocm = data_file(ROCM_FILE, RocmData)
-upload = data_file(UPLOAD_FILE, OwnStore)
+runners = data_file(FOLDER / "runners.toml", Runners)
+matrices = data_file(FOLDER / "matrix.toml", MatrixFile)
+rocm = data_file(FOLDER / "rocm.toml", RocmData)
+upload = data_file(FOLDER / "upload.toml", OwnStore)
 
 
 def load() -> Data:
@@ -359,11 +341,6 @@ def ci_families() -> Families:
     return data.model_copy(update={"families": found})
 
 
-def stable_choice(labels: Sequence[str], key: str) -> str:
-    """Choose one of several labels, the same one each time for the same key."""
-    return labels[int(files.sha256_text(key)[:8], 16) % len(labels)]
-
-
 def reaches(tier: Tier | None, needed: Tier) -> bool:
     """Return whether a run of a tier does what is done from another one on."""
     return tier is not None and needed != "request" and _TIERS.index(needed) <= _TIERS.index(tier)
@@ -371,12 +348,9 @@ def reaches(tier: Tier | None, needed: Tier) -> bool:
 
 def of_tier(tier: Tier) -> dict[Platform, tuple[str, ...]]:
     """Return the families whose PyTorch is built from a tier on, by platform."""
-    data = ci_families()
-    return {
-        platform: tuple(
-            name
-            for name, platforms in data.families.items()
-            if (on := platforms.get(platform)) and reaches(tier, on.tier) and reaches(tier, on.pytorch)
-        )
-        for platform in PLATFORMS
-    }
+    found: dict[Platform, tuple[str, ...]] = dict.fromkeys(PLATFORMS, ())
+    for name, platforms in ci_families().families.items():
+        for platform, on in platforms.items():
+            if reaches(tier, on.tier) and reaches(tier, on.pytorch):
+                found[platform] += (name,)
+    return found

@@ -11,7 +11,7 @@ from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
 from core.run import Platform
 from core.run.locations import Origin
-from core.run.plan import Decision, Upload
+from core.run.plan import PLATFORMS, Decision, Upload
 from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
@@ -173,10 +173,10 @@ def test_type(question: Question) -> tuple[str, str]:
 def test_labels(question: Question) -> dict[Platform, tuple[str, ...]]:
     """Return the tests that are requested, by platform, as labels."""
     known = question.data.triggers.tests
-    given = {"linux": question.inputs.linux_test_labels, "windows": question.inputs.windows_test_labels}
     found: dict[Platform, tuple[str, ...]] = {}
-    for platform in ("linux", "windows"):
-        names = [*question.labels.tests, *(label.removeprefix("test:") for label in given[platform])]
+    for platform in PLATFORMS:
+        given = getattr(question.inputs, f"{platform}_test_labels")
+        names = [*question.labels.tests, *(label.removeprefix("test:") for label in given)]
         for name in names:
             if name not in known:
                 raise UsageError(f"Unknown test {name!r}. {nearest(name, known)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import date, datetime  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -18,11 +18,11 @@ from ci.plan.data import EventName
 from core import process
 from core.data import json_object, read_text, validated
 from core.errors import FatalError, InterruptedStageError, ProcessError, UsageError, nearest
+from core.run.locations import REPOSITORY
 
 if TYPE_CHECKING:
     from ci.github import GitHub
 
-REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -52,7 +52,7 @@ class _PullRequest(_Part):
     labels: tuple[_Label, ...] | None = None
     head: _Side
     base: _Side
-    updated_at: str | None = None
+    updated_at: datetime | None = None
 
 
 class _PullRequestPayload(_Part):
@@ -115,14 +115,14 @@ def parse(name: str, payload: Mapping[str, Any], *, repository: str, ref_name: s
         case "pull_request":
             return _pull_request(payload, repository)
         case "push":
-            found = validated(payload, _PushPayload, where="the push event")
+            push = validated(payload, _PushPayload, where="the push event")
             return Event(
                 name="push",
                 repository=repository,
-                branch=_branch(found.ref),
-                commit=_commit(found.after),
-                base=_commit(found.before),
-                deleted=found.deleted,
+                branch=_branch(push.ref),
+                commit=_commit(push.after),
+                base=_commit(push.before),
+                deleted=push.deleted,
             )
         case "schedule":
             return Event(name="schedule", repository=repository, branch=ref_name)
@@ -145,7 +145,7 @@ def _pull_request(payload: Mapping[str, Any], repository: str) -> Event:
         labels=None if found.labels is None else tuple(sorted(one.name for one in found.labels)),
         fork="" if head.casefold() == repository.casefold() else head,
         base=_commit(found.base.sha),
-        day=_day(found.updated_at),
+        day=found.updated_at.date() if found.updated_at else None,
     )
 
 
@@ -157,13 +157,6 @@ def _branch(ref: str) -> str:
 def _commit(text: str) -> str:
     """Return a commit; "" for any other text, such as the zeros that stand for a branch's beginning."""
     return text if _COMMIT.fullmatch(text) and text.strip("0") else ""
-
-
-def _day(text: str | None) -> date | None:
-    try:
-        return datetime.fromisoformat(text).date() if text else None
-    except ValueError:
-        return None
 
 
 def github_service(env: Mapping[str, str]) -> GitHub | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines, reaches, stable_choice
+from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines, reaches
 from ci.plan.inputs import ALL, named_family
+from core import files
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
 from core.run import PLAIN, Platform, group_name
@@ -82,10 +83,8 @@ def _listed(
     if every and not usual:
         reasons = {name: "all families are requested" for name, on in there.items() if on.tier != "request"}
     else:
-        reasons = {
-            named_family(word, data, what="GPU family"): f"requested as {word}"
-            for word in (usual if every else words)
-        }
+        asked = usual if every else words
+        reasons = {named_family(word, data, what="GPU family"): f"requested as {word}" for word in asked}
     for name in reasons:
         if name not in there:
             raise UsageError(f"{name} is not built on {platform}. {nearest(name, there)}")
@@ -208,7 +207,8 @@ def machine(question: Question, one: Chosen, job: str, *, several_gpus: bool = F
     refused = {label: _unserved(question, label) for label in labels if label}
     if usable := [label for label, why in refused.items() if not why]:
         # the same run chooses the same machines at every attempt
-        return stable_choice(usable, f"{question.run_id} {job} {one.platform} {one.name}"), ""
+        digest = files.sha256_text(f"{question.run_id} {job} {one.platform} {one.name}")
+        return usable[int(digest[:8], 16) % len(usable)], ""
     return "", next(iter(refused.values()), missing)
 
 
@@ -238,7 +238,5 @@ def _served(question: Question, label: str, name: str) -> str:
     if why := _unserved(question, label):
         runners = question.data.runners
         known = {one for one in (*runners.github, *runners.self_hosted) if not _unserved(question, one)}
-        raise UsageError(
-            f"The input {name!r}: {why}, so its jobs would queue for ever. {nearest(label, known)}"
-        )
+        raise UsageError(f"The input {name!r}: {why}: its jobs would queue for ever. {nearest(label, known)}")
     return label

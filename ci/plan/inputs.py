@@ -177,7 +177,7 @@ def _families(name: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - of a 
 def read_labels(labels: Iterable[str], data: Data) -> Labels:
     """Read the labels of a pull request."""
     given = sorted({label.lower(): label for label in labels})
-    known = _known_labels(data)
+    known = known_labels(data)
     variants = {one.label: name for name, one in data.families.variants.items() if one.label}
     ours = [label for label in given if label.startswith(_PREFIXES)]
     families: dict[str, str] = {}
@@ -201,24 +201,20 @@ def read_labels(labels: Iterable[str], data: Data) -> Labels:
 
 def known_labels(data: Data) -> Sequence[str]:
     """List every label that CI knows, those of families last."""
-    families = sorted({name.partition("-")[0].lower() for name in data.families.families if name != "cpu"})
-    return [*_known_labels(data), *families]
-
-
-def kernels(data: Data) -> set[str]:
-    """Return the kernels that some machine has."""
-    runners = data.runners.families.values()
-    return {kernel for platforms in runners for one in platforms.values() for kernel in one.kernels}
-
-
-def _known_labels(data: Data) -> Sequence[str]:
     return [
         *(BUILD_PYTORCH, SKIP, ALL_FAMILIES),
         *(one.label for one in data.families.variants.values() if one.label),
         *(f"test:{name}" for name in data.triggers.tests),
         *(f"test_filter:{name}" for name in get_args(TestType)),
         *(f"test_runner:{name}" for name in sorted(kernels(data))),
+        *sorted({name.partition("-")[0].lower() for name in data.families.families if name != "cpu"}),
     ]
+
+
+def kernels(data: Data) -> set[str]:
+    """Return the kernels that some machine has."""
+    runners = data.runners.families.values()
+    return {kernel for platforms in runners for one in platforms.values() for kernel in one.kernels}
 
 
 def _only(ours: Sequence[str], prefix: str, values: Sequence[_Value]) -> _Value | None:

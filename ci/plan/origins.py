@@ -17,7 +17,7 @@ from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.packages.sources import PackageSource
 from core.run import PLAIN, Platform
-from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, RocmOrigin, RocmPackages
+from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, RocmOrigin, RocmPackages, Variant
 from rocm_packaging.origin import RocmSource, for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
 
@@ -26,30 +26,17 @@ if TYPE_CHECKING:
     from ci.plan.data import ArtifactRuns, RocmData
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
-_HINT = (
-    "Name an artifact run (the input artifact_run_id), or correct [rocm] of the data: "
-    "ci/rocm.toml, or [rocm] of pytorch-build.toml."
-)
+_HINT = "Name an artifact run (input artifact_run_id), or correct [rocm]: ci/rocm.toml, pytorch-build.toml."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """One artifact group that needs ROCm."""
-
-    platform: Platform
-    artifact_group: str
-    gpu_family: str
-
-
-def needs(plan: Plan) -> Mapping[str, Sequence[Need]]:
+def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
     """List the groups of a plan that need ROCm from elsewhere, by build variant."""
-    found: dict[str, dict[Need, None]] = {}
-    for cell in plan.cells:
-        if FETCH in cell.sessions:
-            group, gpu_family = cell.artifact_group, cell.gpu_family
-            need = Need(platform=cell.platform, artifact_group=group, gpu_family=gpu_family)
-            found.setdefault(cell.build_variant, {})[need] = None
-    return {variant: tuple(some) for variant, some in found.items()}
+    fetched = {(cell.platform, cell.artifact_group) for cell in plan.cells if FETCH in cell.sessions}
+    found: dict[str, list[Variant]] = {}
+    for one in plan.variants:
+        if (one.platform, one.artifact_group) in fetched:
+            found.setdefault(one.build_variant, []).append(one)
+    return found
 
 
 def completed(plan: Plan, origins: Sequence[RocmOrigin], notes: Sequence[str] = ()) -> Plan:
@@ -106,7 +93,7 @@ class Search:
     def _repository(self) -> str:
         return self.requested.artifact_repository or self._runs.repository
 
-    def origins(self, wanted: Mapping[str, Sequence[Need]]) -> tuple[RocmOrigin, ...]:
+    def origins(self, wanted: Mapping[str, Sequence[Variant]]) -> tuple[RocmOrigin, ...]:
         """Find where the ROCm of each build variant comes from."""
         found: list[RocmOrigin] = []
         run, variant = self._requested_run(wanted) if self.requested.artifact_run_id else (None, "")
@@ -114,7 +101,7 @@ class Search:
             found += self._given(name, needs, run) if name == variant else self._tried(name, needs)
         return tuple(found)
 
-    def _requested_run(self, wanted: Mapping[str, Sequence[Need]]) -> tuple[Run | None, str]:
+    def _requested_run(self, wanted: Mapping[str, Sequence[Variant]]) -> tuple[Run | None, str]:
         """Return the requested run, and the variant of its artifacts.
 
         A run in a store that the event names is taken as it is: GitHub need not know it.
@@ -133,7 +120,7 @@ class Search:
             raise self._refusal(MissingInputError(why), alone, wanted[alone])
         return run, built
 
-    def _given(self, variant: str, needs: Sequence[Need], run: Run | None) -> tuple[RocmOrigin, ...]:
+    def _given(self, variant: str, needs: Sequence[Variant], run: Run | None) -> tuple[RocmOrigin, ...]:
         run_id = self.requested.artifact_run_id
         try:
             if run and self.data.require_successful and not run.successful:
@@ -143,7 +130,7 @@ class Search:
         except (MissingInputError, ArtifactError) as problem:
             raise self._refusal(problem, variant, needs) from problem
 
-    def _refusal(self, why: FatalError, variant: str, needs: Sequence[Need]) -> MissingInputError:
+    def _refusal(self, why: FatalError, variant: str, needs: Sequence[Variant]) -> MissingInputError:
         """Return why the requested run cannot be used, and which is the newest that can."""
         try:
             instead = f"The newest usable run: {self._newest(variant, needs)[0].run_id}."
@@ -152,7 +139,7 @@ class Search:
         run = f"Artifact run {self.requested.artifact_run_id} of {self._repository}"
         return MissingInputError(f"{run} cannot be used. {why.message}", hint=instead)
 
-    def _tried(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
+    def _tried(self, variant: str, needs: Sequence[Variant]) -> tuple[RocmOrigin, ...]:
         ways = {"newest": self._newest, "index": self._index}
         order = ("index",) if self.requested.index_url else self.data.order_of(self.repository)
         tried = []
@@ -163,9 +150,7 @@ class Search:
                 return ways[way](variant, needs)
             except FatalError as problem:
                 tried.append(f"{way}: {problem.message}")
-                self.notes.append(
-                    f"ROCm of the variant {variant} does not come from {way}: {problem.message}"
-                )
+                self.notes.append(f"ROCm of variant {variant} does not come from {way}: {problem.message}")
         families = ", ".join(dict.fromkeys(f"{one.gpu_family} on {one.platform}" for one in needs))
         raise MissingInputError(
             f"There is no ROCm for {families} (variant {variant}). Looked for:\n"
@@ -173,7 +158,7 @@ class Search:
             hint=_HINT,
         )
 
-    def _newest(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
+    def _newest(self, variant: str, needs: Sequence[Variant]) -> tuple[RocmOrigin, ...]:
         workflow = self._runs.workflows.get(variant, "")
         if not workflow:
             raise MissingInputError(f"No workflow of {self._runs.repository} is known to build {variant}.")
@@ -198,7 +183,7 @@ class Search:
         return found[find_run(self.github, query, holds).run_id]
 
     def _pinned(
-        self, run_id: str, needs: Sequence[Need], *, fork: bool, reason: str
+        self, run_id: str, needs: Sequence[Variant], *, fork: bool, reason: str
     ) -> tuple[RocmOrigin, ...]:
         """Pin a run with the digests of what each group needs of it."""
         requested = run_id == self.requested.artifact_run_id
@@ -229,7 +214,7 @@ class Search:
             ]
         return tuple(found)
 
-    def _index(self, variant: str, needs: Sequence[Need]) -> tuple[RocmOrigin, ...]:
+    def _index(self, variant: str, needs: Sequence[Variant]) -> tuple[RocmOrigin, ...]:
         """Pin the packages of the index: the newest version that has every group."""
         if variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {variant}.")
@@ -260,7 +245,7 @@ class Search:
         raise lacking
 
 
-def packages_of(source: PackageSource, version: str, need: Need) -> RocmSource:
+def packages_of(source: PackageSource, version: str, need: Variant) -> RocmSource:
     """Find the packages that builds for a group take from an index."""
     found = for_build(source, version, need.gpu_family, (), need.platform)
     targets = family(need.gpu_family).targets

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from core import console
 from core.data import compact, in_force, key_path
@@ -45,11 +46,8 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "plan_digest": plan.digest(),
     }
     for platform in PLATFORMS:
-        values[f"{platform}_variants"] = [
-            one.model_dump(mode="json", exclude={"platform"})
-            for one in plan.variants
-            if one.platform == platform
-        ]
+        here = [one for one in plan.variants if one.platform == platform]
+        values[f"{platform}_variants"] = [one.model_dump(mode="json", exclude={"platform"}) for one in here]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
     values |= matrices(plan)
     written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
@@ -83,44 +81,42 @@ def show(plan: Plan) -> None:
 def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
     """Print the values in force whose keys begin so, the user's own last, and why each job is there."""
     values = in_force()
-    shown = sorted((one for one in values.values() if one.key.startswith(only)), key=lambda one: one.own)
+    shown = [one for one in values.values() if one.key.startswith(only)]
     if not shown:
         known = {*values, *(key.partition(".")[0] for key in values)}
         raise UsageError(f"No value in force has a key like {only!r}. {nearest(only, known)}")
-    jobs = [(cell, [*_because(cell, plan.release_type, values)]) for cell in plan.cells] if plan else []
+    jobs = [_explained(cell, plan.release_type, values) for cell in plan.cells] if plan else []
     if as_json:
-        rows = [
-            {
-                **cell.model_dump(include={"stage", "platform", "name", "reason"}),
-                "because": [{"of": what, "key": one.key, "from": one.where} for what, one in why],
-            }
-            for cell, why in jobs
-        ]
-        console.result(json.dumps({"values": [one.row for one in shown], "jobs": rows}, indent=2))
+        console.result(json.dumps({"values": [*map(asdict, shown)], "jobs": jobs}, indent=2, default=str))
         return
     for one in shown:
         old = one.instead_of
         instead = f"\n    in the place of {compact(old.value)}, {old.where}" if old else ""
         console.result(f"{one.key} = {compact(one.value)}\n    {one.where}{instead}")
-    for cell, why in jobs:
-        said = "".join(f"\n    {what}: {one.key}, {one.where}" for what, one in why)
-        console.result(f"{cell.stage}, {cell.platform}: {cell.name}\n    {cell.reason}{said}")
+    for job in jobs:
+        console.result("{stage}, {platform}: {name}\n    {reason}".format(**job))
+        for why in job["because"]:
+            console.result("    {of}: {key}, {where}".format(**why))
 
 
-def _because(cell: Cell, release_type: str, values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Yield the values that a job follows from; of what the event names there is none."""
+def _explained(cell: Cell, release_type: str, values: Mapping[str, Value]) -> Mapping[str, Any]:
+    """Return a job, and the values that it follows from; of what the event names there is none."""
     matrix = f"matrix.{'ci' if release_type == 'ci' else 'release'}"
     listed, on = f"{matrix}.gpu_families.{cell.platform}", f"{key_path([cell.gpu_family])}.{cell.platform}"
-    if listed not in values and f"families.{on}.tier" in values:
-        yield cell.gpu_family, values[f"families.{on}.tier"]
+    tier = values.get(f"families.{on}.tier") if listed not in values else None
     machines = (f"runners.machines.{cell.platform}.", f"runners.families.{on}.")
     keys = (listed, f"{matrix}.torch_refs", f"{matrix}.pythons", *machines)
-    for what in (cell.gpu_family, cell.torch_ref, cell.python, cell.runner):
-        for one in values.values() if what else ():
-            if one.key.startswith(keys) and what in (
-                one.value if isinstance(one.value, list) else [one.value]
-            ):
-                yield what, one
+    because = [(cell.gpu_family, tier)] if tier else []
+    because += [
+        (what, one)
+        for what in (cell.gpu_family, cell.torch_ref, cell.python, cell.runner)
+        for one in values.values()
+        if one.key.startswith(keys) and f'"{what}"' in compact(one.value)
+    ]
+    return {
+        **cell.model_dump(include={"stage", "platform", "name", "reason"}),
+        "because": [{"of": what, "key": one.key, "where": one.where} for what, one in because],
+    }
 
 
 def summary(plan: Plan) -> str:

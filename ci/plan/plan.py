@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
 
-_CHECKS = ("check_wheels",)
 _SAMPLE = "sample"
 
 
@@ -190,7 +189,7 @@ class _Jobs:
                     self._leave(f"build_pytorch, {build.where}, {name}, Python {python}", reason)
                     continue
                 first = self._rocm_sessions if not self.upload.value and build.has_rocm else ()
-                sessions = (*first, *(BUILDS[one] for one in components), *_CHECKS)
+                sessions = (*first, *(BUILDS[one] for one in components), "check_wheels")
                 yield self._cell(build, "build_pytorch", sessions, entry.build_runner, python, name)
 
     def _components(self, ref: TorchRef, platform: Platform) -> Sequence[str]:

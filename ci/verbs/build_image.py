@@ -18,7 +18,7 @@ from core.cli.options import Common, common_from, environment
 from core.data import Model, load_toml
 from core.env import engines
 from core.env.engines import ENGINES, Build, Engine
-from core.errors import MissingInputError, ProcessError, UsageError, nearest
+from core.errors import ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.http import has_secret
 from core.run import group_name
@@ -27,7 +27,6 @@ from core.run.job_files import table as markdown_table
 from core.run.job_files import text as markdown
 from rocm_packaging.origin import release_index_url
 
-IMAGES_FILE = Path(__file__).parents[1] / "images.toml"
 BASE = "BASE_IMAGE"
 DATE = "NIGHTLY_DATE"
 _INDEX, _ARCH = "THEROCK_NIGHTLY_INDEX_URL", "PYTORCH_ROCM_ARCH"
@@ -90,7 +89,7 @@ class _ImagesFile(Model):
 
 def images() -> Mapping[str, Image]:
     """Return every image by name."""
-    return load_toml(IMAGES_FILE, _ImagesFile).images
+    return load_toml(Path(__file__).parents[1] / "images.toml", _ImagesFile).images
 
 
 def image(name: str = "") -> Image:
@@ -118,13 +117,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "push one that was saved there, as a job does that may push and runs nothing of the image"
     parser.add_argument("--archive", type=Path, metavar="FILE", help=what)
     parser.add_argument("--no-cache", action="store_true", help="do every step again")
-    group = parser.add_argument_group(
-        "build arguments (with --gpu-family, its index and its gfx targets are the defaults)"
-    )
+    group = parser.add_argument_group("build arguments (--gpu-family gives its index and gfx targets)")
     group.add_argument("--base", dest=BASE, metavar="IMAGE", help="the base image, for --base-image")
     declared: dict[str, BuildArgument] = {}
-    for one in sorted(known.values(), key=lambda one: not one.default):
-        declared = {**one.arguments, **declared}
+    for one in sorted(known.values(), key=lambda one: one.default):
+        declared |= one.arguments
     for name, argument in declared.items():
         option = f"--{name.lower().replace('_', '-')}"
         default = f" (default: {argument.default})" if argument.default else ""
@@ -135,7 +132,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the image; push and save it where the options say so."""
     common = common_from(arguments)
     build = plan(common, arguments, today=f"{datetime.now(UTC):%Y%m%d}")
-    engine = _engine(arguments.engine, dry_run=common.dry_run)
+    named: Sequence[Engine] = [arguments.engine] if arguments.engine else [*ENGINES]
+    engine = named[0] if common.dry_run else engines.find_engine(*named)
     makes: tuple[tuple[str, ...], ...] = (engines.build_command(engine, build),)
     if arguments.archive:
         makes = (
@@ -174,7 +172,7 @@ def plan(common: Common, arguments: argparse.Namespace, *, today: str) -> Build:
     pushed = repository(f"{arguments.push}{suffix}") if arguments.push else ""
     date = arguments.date or today
     found = tags(date, tuple(arguments.tag))
-    values = chosen.values({key: given[key] for key in sorted(given)})
+    values = chosen.values(given)
     return Build(
         dockerfile=common.root / chosen.dockerfile,
         context=common.root,
@@ -205,18 +203,6 @@ def repository(named: str) -> str:
             hint="Write it without https:// and without a tag, as in registry.example.com/team/rocm-ci.",
         )
     return named.lower()
-
-
-def _engine(named: Engine | None, *, dry_run: bool) -> Engine:
-    if dry_run and named:
-        return named
-    try:
-        return engines.find_engine(*([named] if named else ENGINES))
-    except MissingInputError as problem:
-        if not dry_run:
-            raise
-        console.warn(f"{problem.message} These are docker's commands.")
-        return "docker"
 
 
 def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common: Common) -> None:

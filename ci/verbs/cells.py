@@ -10,7 +10,6 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,19 +42,9 @@ class Cell(NamedTuple):
         return self if self.config else self[:3]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expanded:
-    """A matrix as cells by session, and what was left out, a sentence each."""
-
-    sessions: Mapping[str, tuple[Cell, ...]]
-    left_out: tuple[str, ...]
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    what = (
-        "ci, release, rehearsal, a plan that `configure` wrote, or a TOML file with a table of the same shape"
-    )
+    what = "ci, release, rehearsal, a plan that `configure` wrote, or a TOML file with such a table"
     parser.add_argument("matrix", help=what)
     parser.add_argument("--platform", choices=("linux", "windows"), help="default: this machine's")
 
@@ -70,10 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         matrix = load_matrix(arguments.matrix, common.root)
         refs = load_refs(platform=platform)
-        expanded = expand(matrix, refs, platform, tuple(triggers().tests.values()))
-        for sentence in expanded.left_out:
-            console.detail(f"left out: {sentence}")
-        sessions, pythons = expanded.sessions, matrix.tool_pythons
+        sessions = expand(matrix, refs, platform, tuple(triggers().tests.values()))
+        pythons = matrix.tool_pythons
     rows = {name: [cell.row for cell in cells] for name, cells in sessions.items()}
     console.result(json.dumps({**rows, "tests": list(pythons)}))
 
@@ -110,24 +97,21 @@ def load_matrix(name: str, root: Path) -> Matrix:
 
 def expand(
     matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
-) -> Expanded:
-    """Expand a matrix into the cells that can exist."""
+) -> Mapping[str, Sequence[Cell]]:
+    """Expand a matrix into the cells that can exist, by session; say which cannot."""
     _refuse_collisions(matrix)
     _refuse_idle_exclusions(matrix)
     sessions: dict[str, list[Cell]] = {name: [] for name in MATRIX_SESSIONS}
-    left_out: list[str] = []
     for python in matrix.pythons:
         for ref_name in matrix.torch_refs:
             if ref_name not in refs:
-                raise DataError(
-                    f"The matrix has an unknown torch ref {ref_name!r}. {nearest(ref_name, refs)}"
-                )
+                raise DataError(f"The matrix: unknown torch ref {ref_name!r}. {nearest(ref_name, refs)}")
             ref = refs[ref_name]
             for name in matrix.gpu_families.get(platform, ()):
                 cell = Cell(python, ref_name, family(name).name)
                 reason = missing(python, ref, cell.gpu_family, matrix, platform)
                 if reason:
-                    left_out.append(f"{python} {ref_name} {name}: {reason}")
+                    console.detail(f"left out: {python} {ref_name} {name}: {reason}")
                     continue
                 for session in (*(BUILDS[component] for component in ref.components), *JOBS["test_pytorch"]):
                     sessions[session].append(cell)
@@ -135,9 +119,7 @@ def expand(
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:
             sessions[TORCH_TESTS] += _parts(test, sessions[BUILDS["torch"]], platform)
     _refuse_size(sessions, platform)
-    return Expanded(
-        sessions={name: tuple(cells) for name, cells in sessions.items()}, left_out=tuple(left_out)
-    )
+    return sessions
 
 
 def _parts(test: Test, built: Sequence[Cell], platform: Platform) -> Iterator[Cell]:
@@ -179,11 +161,8 @@ def _refuse_idle_exclusions(matrix: Matrix) -> None:
         return  # these rows are the project's, and the user's file names other families, refs or Pythons
     for number, row in enumerate(matrix.exclude):
         families = matrix.gpu_families.get(row.platform, ())
-        for name, known in [
-            *((one, families) for one in row.gpu_families),
-            *((one, matrix.torch_refs) for one in row.torch_refs),
-            *((one, matrix.pythons) for one in row.pythons),
-        ]:
+        there = {"gpu_families": families, "torch_refs": matrix.torch_refs, "pythons": matrix.pythons}
+        for name, known in ((name, known) for key, known in there.items() for name in getattr(row, key)):
             if name not in known:
                 raise DataError(
                     f"exclude[{number}] names {name!r}, which the matrix does not have on {row.platform}. "
@@ -197,6 +176,4 @@ def _refuse_collisions(matrix: Matrix) -> None:
     for name in matrix.torch_refs:
         other = seen.setdefault(key_name(name), name)
         if other != name:
-            raise DataError(
-                f"The torch refs {other!r} and {name!r} would share one folder.", hint="Rename one."
-            )
+            raise DataError(f"Torch refs {other!r} and {name!r} would share one folder.", hint="Rename one.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections import Counter, defaultdict
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from core.cli.options import Common
 
 KINDS = ("environments", "builds", "trees", "caches", "runs")
-_DAYS = re.compile(r"([0-9]+)d")
 _DAY = 24 * 60 * 60
 _COPY = ".git/pytorch-build-mirror.json"  # of a copy of a developer's tree, which the build made
 
@@ -53,8 +51,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "these alone (default: all but runs, which have to be named)"
     parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS[:-1], help=what)
-    what = "what has not changed for so many days, as 30d"
-    parser.add_argument("--older-than", default="0d", metavar="DAYS", help=what)
+    what = "what has not changed for so many days"
+    parser.add_argument("--older-than", type=int, default=0, metavar="DAYS", help=what)
     what = "a run that stays; repeatable"
     parser.add_argument("--keep-run", action="append", default=[], metavar="ID", help=what)
     parser.add_argument("--yes", action="store_true", help="free it")
@@ -63,28 +61,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """List what there is, and free it where that is meant."""
     common = common_from(arguments)
-    days = _DAYS.fullmatch(arguments.older_than)
-    if not days:
-        raise UsageError(f"--older-than {arguments.older_than!r} is not a number of days.", hint="As in 30d.")
-    before, frees = time.time() - int(days[1]) * _DAY, arguments.yes and not common.dry_run
+    frees = arguments.yes and not common.dry_run
     with ExitStack() as held:
         busy, every = _busy(common, held), list(_found(common))
         known = {name for one in every for name in one.names}
         for run_id in {*arguments.keep_run} - known:
             raise UsageError(f"--keep-run {run_id!r}: there is no such run. {nearest(run_id, known)}")
-        going = []
-        rows: dict[str, list[Sequence[str]]] = {"Can be freed": [], "Stays": []}
-        for one in every:
-            rules = (
-                (one.kind not in arguments.what, f"not asked for: --what {one.kind}"),
-                (one.names & {*arguments.keep_run}, "--keep-run"),
-                (one.changed > before, f"changed since: --older-than {arguments.older_than}"),
-            )
-            why = next((said for applies, said in rules if applies), "") or _kept(one, common.root, busy)
-            going += [] if why else [one]
-            rows["Stays" if why else "Can be freed"].append(_row(one, common.root, why))
-        for title, listed in rows.items():
-            console.table(("what", "path", "size", "changed", "again in", "why"), listed, title=title)
+        why = {one: next(_reasons(one, arguments, common.root, busy), "") for one in every}
+        going = [one for one in every if not why[one]]
+        rows = [_row(one, common.root, why[one]) for one in sorted(every, key=lambda one: why[one] != "")]
+        console.table(("what", "path", "size", "changed", "again in", "stays"), rows)
         for one in going if frees else ():
             shutil.rmtree(one.path)
     size = console.size(sum(one.size for one in going))
@@ -94,12 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _busy(common: Common, held: ExitStack) -> Sequence[Path]:
     """Take every lock of the checkout, so that no stage begins; return those that running stages hold."""
-    folders = (
-        *((common.root / ".nox", ".*.lock"), (common.sources, "*/.*.lock")),
-        *((common.cache, "*.lock"), (common.cache, "*/*.lock")),
-    )
+    folders = (common.root / ".nox", *common.sources.glob("*"), common.cache, *common.cache.glob("*"))
     busy = []
-    for lock in (lock for folder, pattern in folders for lock in folder.glob(pattern)):
+    for lock in (lock for folder in folders for lock in folder.glob("*.lock")):
         try:
             held.enter_context(FileLock(lock, timeout=0))
         except Timeout:
@@ -120,22 +103,18 @@ def _found(common: Common) -> Iterator[Found]:
         for path in sorted(one for one in folder.glob(pattern) if one.is_dir()):
             size, changed = _measured(path)
             made = f"build_{path.name.partition('-')[0]}" if kind == "builds" else f"{kind} {path.name}"
-            yield Found(kind=kind, path=path, size=size, changed=changed, seconds=seconds.get(made, 0))
+            yield Found(kind=kind, path=path, size=size, changed=changed, seconds=seconds[made])
 
 
 def _measured(folder: Path) -> tuple[int, float]:
     """Return the bytes that go with a folder, without files that are elsewhere, too, and its last change."""
-    links: Counter[tuple[int, int]] = Counter()
-    files: dict[tuple[int, int], tuple[int, int]] = {}
-    changed = 0.0
+    found = []
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
-            one = path.lstat()
-            key = one.st_dev, one.st_ino
-            links[key] += 1
-            files[key] = one.st_nlink, one.st_size
-            changed = max(changed, one.st_mtime)
-    return sum(size for key, (count, size) in files.items() if links[key] >= count), changed
+            found.append(path.lstat())
+    files = Counter((one.st_ino, one.st_nlink, one.st_size) for one in found)
+    size = sum(size for (_, links, size), count in files.items() if count >= links)
+    return size, max((one.st_mtime for one in found), default=0)
 
 
 def _seconds(store: Path) -> Mapping[str, float]:
@@ -149,20 +128,25 @@ def _seconds(store: Path) -> Mapping[str, float]:
     return found
 
 
-def _kept(one: Found, root: Path, busy: Sequence[Path]) -> str:
-    """Return why a folder stays whatever is asked for; "" for one that may go."""
+def _reasons(one: Found, arguments: argparse.Namespace, root: Path, busy: Sequence[Path]) -> Iterator[str]:
+    """Yield why a folder stays; nothing of one that may go."""
     path = one.path
-    if locks := [lock for lock in busy if one.kind != "environments" or lock.name == f".{path.name}.lock"]:
-        return f"a running stage holds {locks[0]}"
+    if one.kind not in arguments.what:
+        yield f"not asked for: --what {one.kind}"
+    if one.names & {*arguments.keep_run}:
+        yield "--keep-run"
+    if one.changed > time.time() - arguments.older_than * _DAY:
+        yield f"changed since: --older-than {arguments.older_than}"
+    mine = f".{path.name}.lock" if one.kind == "environments" else ""
+    yield from (f"a running stage holds {lock}" for lock in busy if mine in ("", lock.name))
     if path.is_symlink() or not path.resolve().is_relative_to(root.resolve()):
-        return "a link, or outside the checkout"
-    if one.kind != "trees" or (path / _COPY).is_file():
-        return ""
-    git = Repository(path=path)
-    if not (path / ".git").is_dir() or not git.commit_of(UPSTREAM_REF):
-        return "not one of ours"
-    own = not edits.is_clean(git, submodules=True) or any(map(_own_work, (git, *submodules(git))))
-    return "edits or commits of your own" if own else ""
+        yield "a link, or outside the checkout"
+    elif one.kind == "trees" and not (path / _COPY).is_file():
+        git = Repository(path=path)
+        if not (path / ".git").is_dir() or not git.commit_of(UPSTREAM_REF):
+            yield "not one of ours"
+        elif not edits.is_clean(git, submodules=True) or any(map(_own_work, (git, *submodules(git)))):
+            yield "edits or commits of your own"
 
 
 def _own_work(git: Repository) -> bool:

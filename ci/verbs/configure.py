@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
 from core.data import json_object, read_text
-from core.errors import UsageError, nearest
+from core.errors import UsageError
 from core.run import LOCAL_RUN
 from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
@@ -53,8 +53,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--branch", default="main", metavar="BRANCH", help=what)
     group.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
     group.add_argument("--fork", action="store_true", help="a pull request from a fork")
-    what = "the day to plan for (default: today)"
-    group.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help=what)
     group = parser.add_argument_group("the plan")
     what = "print the data in force, or what begins with KEY, and where it is from; of an event, why each job"
     group.add_argument("--explain", nargs="?", const="", metavar="KEY", help=what)
@@ -106,7 +104,7 @@ def question(arguments: argparse.Namespace, common: Common, env: Mapping[str, st
         data=known,
         buckets=buckets(),
         refs={one: load_refs(platform=one) for one in PLATFORMS},
-        today=arguments.date or event.day or datetime.now(tz=UTC).date(),
+        today=event.day or datetime.now(tz=UTC).date(),
         run_id=env.get("GITHUB_RUN_ID", "") if of_job else common.run_id,
         release_type=common.release_type,
         notes=(note,) if note else (),
@@ -132,8 +130,6 @@ def _described(arguments: argparse.Namespace) -> Event:
     """Make the event that options describe, as its payload would say it."""
     repository = arguments.repository or buckets().repository
     name = arguments.event
-    if name and name not in events.EVENTS:
-        raise UsageError(f"Unknown --event {name!r}. {nearest(name, events.EVENTS)}")
     if arguments.label and (arguments.payload or name != "pull_request"):
         raise UsageError("--label is for a pull request that options describe.", hint="--event pull_request")
     if arguments.payload:
@@ -154,11 +150,7 @@ def _described(arguments: argparse.Namespace) -> Event:
 
 
 def _inputs(
-    arguments: argparse.Namespace,
-    common: Common,
-    event: Event,
-    known: data.Families,
-    env: Mapping[str, str],
+    arguments: argparse.Namespace, common: Common, event: Event, known: data.Families, env: Mapping[str, str]
 ) -> Mapping[str, Any]:
     """Put inputs together: the calling workflow's (or else the event's), then the options'."""
     given = dict(event.inputs)
@@ -191,10 +183,3 @@ def _paths(words: list[str]) -> list[str]:
     """Read paths; ``@FILE`` holds one a line."""
     lines = (read_text(Path(one[1:])).splitlines() if one.startswith("@") else [one] for one in words)
     return [path for some in lines for path in some if path]
-
-
-def _date(written: str) -> date:
-    try:
-        return date.fromisoformat(written)
-    except ValueError as problem:
-        raise UsageError(f"Invalid --date {written!r}.", hint="Write it like 2026-08-31.") from problem

@@ -67,8 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
     listed = artifacts.choose(place.listed, chosen, where=place.where)
     planned = artifacts.plan(place.store, listed, chosen, jobs=arguments.jobs)
-    digests = {one.name.filename: one.sha256 for one in planned.artifacts}
-    if arguments.artifact_digest and files.digest_of(digests) != arguments.artifact_digest:
+    if arguments.artifact_digest and files.digest_of(planned.digests) != arguments.artifact_digest:
         raise ArtifactError(
             f"The artifacts in {place.where} are not those that the plan pinned.",
             hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
@@ -96,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         {
             "from": place.where,
             "folder": str(folder),
-            "artifacts": digests,
+            "artifacts": planned.digests,
             "problems": dict(planned.problems),
         },
         work,

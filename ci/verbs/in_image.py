@@ -55,15 +55,14 @@ def run(arguments: argparse.Namespace) -> None:
     words = ["-s", *sessions, *(["-P", arguments.session_python] if arguments.session_python else [])]
     nox = [*words, "--", *posargs_of(common), *arguments.rest]
     engine = arguments.engine or ("docker" if common.dry_run else engines.find_engine(*engines.RUNNERS))
-    planned = commands(
-        engine, arguments.image, nox, root=common.root, archive=arguments.archive, gpu=arguments.gpu
-    )
+    archive, gpu = arguments.archive, arguments.gpu
+    planned = commands(engine, arguments.image, nox, root=common.root, archive=archive, gpu=gpu)
     if common.dry_run:
         for command in planned:
             console.result(shlex.join(command))
         return
-    if arguments.archive and not arguments.archive.is_file():
-        raise MissingInputError(f"{arguments.archive} does not exist.", hint="Build it: nox -s build_image.")
+    if archive and not archive.is_file():
+        raise MissingInputError(f"{archive} does not exist.", hint="Build it: nox -s build_image.")
     for command in planned:
         process.run(command, cwd=common.root, env=process.inherited())
 

@@ -201,7 +201,7 @@ def _cells(arguments: argparse.Namespace, common: Common) -> tuple[tuple[str, Ce
     cells = []
     for platform in (arguments.platform,) if arguments.platform else matrix.gpu_families:
         refs = load_refs(platform=platform)
-        for one in expand(matrix, refs, platform).sessions[tested]:
+        for one in expand(matrix, refs, platform)[tested]:
             family, python = group_name(one.gpu_family, common.build_variant), python_tag(one.python)
             cells.append((one.torch_ref, Cell(family=family, platform=platform, python=python)))
     return tuple(cells)

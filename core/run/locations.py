@@ -17,7 +17,7 @@ from core.data import Model, data_file, json_object, read_text
 from core.errors import UsageError, nearest
 
 BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
-_REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
+REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 
 
 class _Part(Model):
@@ -80,7 +80,7 @@ def is_own(data: RunBuckets, origin: Origin) -> bool:
 
 def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
     """Return where the outputs of a repository's run lie."""
-    if not _REPOSITORY.fullmatch(repository):
+    if not REPOSITORY.fullmatch(repository):
         raise UsageError(f"{repository!r} is not a repository.", hint="Write it as owner/name.")
     chosen = data.release_types.get(release_type)
     if chosen is None:
@@ -99,7 +99,7 @@ def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
 
     A pull request is a fork's where its head lies in another repository, or in one that is gone.
     """
-    repository = env.get("GITHUB_REPOSITORY") or data.repository
+    repository = env.get("GITHUBREPOSITORY") or data.repository
     path = env.get("GITHUB_EVENT_PATH", "")
     event = json_object(read_text(Path(path)), where=f"{path}, the event of a CI run,") if path else {}
     request = event.get("pull_request")

@@ -225,14 +225,12 @@ def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
     """Return the jobs of each artifact group: group -> stage -> rows; every group has every stage."""
-    groups = dict.fromkeys(cell.artifact_group for cell in plan.cells if cell.platform == platform)
-    return {
-        group: {
-            stage: [plan.row(cell) for cell in plan.matrix(platform, stage) if cell.artifact_group == group]
-            for stage in STAGES
-        }
-        for group in groups
-    }
+    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for cell in plan.cells:
+        if cell.platform == platform:
+            stages = groups.setdefault(cell.artifact_group, {stage: [] for stage in STAGES})
+            stages[cell.stage].append(plan.row(cell))
+    return groups
 
 
 def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core import files
-from core.data import Model, Own, data_file, own
+from core.data import Model, data_file, once
 from core.errors import WheelError
 from core.families import families
 from core.run import Platform, RunOutputs
@@ -32,13 +31,9 @@ class _Names(Model):
 _names = data_file(NAMES_FILE, _Names)
 
 
+@once
 def our_names() -> frozenset[str]:
     """Return the names that our distributions have, normalised."""
-    return _our_names(own())
-
-
-@functools.cache
-def _our_names(_own: Own) -> frozenset[str]:
     every = (one.format(family=family) for one in _names().names for family in families())
     return frozenset(map(canonicalize_name, every))
 

@@ -7,6 +7,7 @@ a file of the user's own adds refs or overrides them, with the same tables.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -133,11 +134,8 @@ def _layers() -> _Layered:
         default = user.default or default
         if default not in tables:
             raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
-    return _Layered(
-        default=default,
-        tables={name: _extended(name, tables, files[name]) for name in tables},
-        files=files,
-    )
+    extended = {name: _extended(name, tables, files[name]) for name in tables}
+    return _Layered(default=default, tables=extended, files=files)
 
 
 def _plain(table: RefTable) -> dict[str, Any]:
@@ -208,13 +206,11 @@ def _torch_ref(name: str, layered: _Layered, platform: str) -> TorchRef:
 
 
 def _project_source(name: str, project: str, given: ProjectTable, file: Path, platform: str) -> ProjectSource:
-    row = embedded().projects[project].model_dump(exclude={"distribution"})
-    layers = [given, given.windows if platform == "windows" else None]
-    over = [layer.model_dump(exclude={"windows"}, exclude_none=True) for layer in layers if layer]
-    for table in over:
-        row |= table
-    own_origin = any(table.get("origin") for table in over)
-    source = ProjectSource(project=project, own_origin=own_origin, **row)
+    layers = (given, given.windows if platform == "windows" else None)
+    over = [one.model_dump(exclude={"windows"}, exclude_none=True) for one in layers if one]
+    defaults = embedded().projects[project].model_dump(exclude_none=True)
+    row = functools.reduce(operator.or_, over, defaults)
+    source = ProjectSource(project=project, own_origin=any(one.get("origin") for one in over), **row)
     if not (source.prebuilt or source.ref or source.pin):
         where = key_path(("refs", name, project))
         raise DataError(
@@ -229,7 +225,7 @@ Pin = Literal["", "related_commits", "triton"]
 
 
 class ProjectTable(Model):
-    """One project's table of a ref; what is absent comes from the project's defaults."""
+    """One project's table of a ref, where what is absent comes from its defaults; or these."""
 
     origin: str | None = None
     ref: str | None = None
@@ -240,15 +236,6 @@ class ProjectTable(Model):
     env: dict[str, str] | None = None
     build_requirements: tuple[str, ...] | None = None
     windows: ProjectTable | None = None
-
-
-class DefaultsTable(Model):
-    """What a project takes where a ref does not say."""
-
-    origin: str
-    distribution: str
-    hipify: bool = False
-    torch_in_version: bool = False
 
 
 class PlatformTable(Model):
@@ -308,6 +295,6 @@ class FeatureRow(Model):
 class RefsFile(UserFile):
     """The embedded refs file."""
 
-    projects: dict[str, DefaultsTable]
+    projects: dict[str, ProjectTable]
     history: tuple[HistoryRow, ...] = ()
     features: tuple[FeatureRow, ...] = ()

@@ -181,6 +181,6 @@ def test_every_option_that_was_given_is_passed_on(tmp_path: Path) -> None:
     assert posargs_of(Common(gpu_family="a;b")) == ["--gpu-family=a;b", "--run-id=local", "--release-type=ci"]
     given = Common(torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")
     assert posargs_of(replace(given, force=True, dry_run=True)) == [
-        *("--torch-ref=r", "--run-id=17", "--release-type=dev", "--store=s"),
-        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--dry-run"),
+        *("--torch-ref=r", "--run-id=17", "--release-type=dev"),
+        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--dry-run", "--store=s"),
     ]

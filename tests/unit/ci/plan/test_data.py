@@ -68,8 +68,8 @@ def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for tests of the stage"),
-        ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for tests of"),
+        ({"stage": "test_pytorch", "session": "test_smoke", "shards": 2}, "are for 'test_torch'"),
+        ({"stage": "test_pytorch", "session": "test_smoke", "platforms": ["linux"]}, "are for"),
         ({"stage": "test_torch", "session": "test_torch"}, "'config' belongs to tests of the stage"),
         ({"stage": "test_rocm", "session": "test_rocm", "config": "default"}, "'config' belongs to tests of"),
         ({"stage": "test_torch", "session": "test_torch", "config": "default", "shards": 0}, "greater than"),

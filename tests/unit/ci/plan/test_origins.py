@@ -12,19 +12,27 @@ from hypothesis import strategies as st
 from ci.plan import origins
 from ci.plan.artifacts import Place, find_place
 from ci.plan.data import RocmData
-from ci.plan.origins import Need, Search, completed, needs
+from ci.plan.origins import Search, completed, needs
 from core.cli.options import Common
 from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, UsageError
 from core.packages import sources
-from core.run.plan import Plan, RocmOrigin, RocmPackages
+from core.run import Platform
+from core.run.plan import Plan, RocmOrigin, RocmPackages, Variant
 from tests.folders import served
 from tests.unit.ci.plan.planning import OURS, RunsOfGitHub, dispatched, known, made_run, planned, pull_request
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
-NEEDS = tuple(Need(platform="linux", artifact_group=one, gpu_family=one) for one in FAMILIES)
-WINDOWS = Need(platform="windows", artifact_group="gfx1151", gpu_family="gfx1151")
-ASAN = Need(platform="linux", artifact_group="gfx94X-dcgpu-asan", gpu_family="gfx94X-dcgpu")
+
+
+def need(platform: Platform, group: str, gpu_family: str) -> Variant:
+    names = {"platform": platform, "artifact_group": group, "gpu_family": gpu_family}
+    return Variant(**names, gpu_targets=(), build_runner="", reason="")
+
+
+NEEDS = tuple(need("linux", one, one) for one in FAMILIES)
+WINDOWS = need("windows", "gfx1151", "gfx1151")
+ASAN = need("linux", "gfx94X-dcgpu-asan", "gfx94X-dcgpu")
 INDEX = "https://packages.example/whl/"
 
 

@@ -210,7 +210,5 @@ def test_a_dry_run_needs_no_engine(
 ) -> None:
     monkeypatch.setattr(process, "which", lambda _name: None)
     assert door("--dry-run") == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("docker build --file ")
-    assert "podman is not installed" in said.err
+    assert capsys.readouterr().out.startswith("docker build --file ")
     assert door() == MissingInputError.exit_code

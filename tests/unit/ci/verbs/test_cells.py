@@ -8,6 +8,7 @@ import pytest
 from ci.jobs import MATRIX_SESSIONS
 from ci.plan.data import Matrix
 from ci.verbs.cells import Cell, expand, load_matrix
+from core import console
 from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
@@ -37,18 +38,18 @@ def matrix(**changes: Any) -> Matrix:
 @pytest.mark.parametrize("name", ["ci", "release"])
 def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platform) -> None:
     expanded = expand(load_matrix(name, ROOT), refs(platform), platform)
-    assert expanded.sessions["build_torch"]
-    assert expanded.sessions["test_smoke"] == expanded.sessions["build_torch"]
-    assert all(len(found) <= MAX_JOBS for found in expanded.sessions.values())
+    assert expanded["build_torch"]
+    assert expanded["test_smoke"] == expanded["build_torch"]
+    assert all(len(found) <= MAX_JOBS for found in expanded.values())
     assert load_matrix(name, ROOT).tool_pythons == ("3.11", "3.12", "3.13")
 
 
 def test_a_ref_gets_only_the_stages_of_its_components() -> None:
     one = refs()["nightly"].only(["torch", "audio"])
-    sessions = expand(matrix(), {"nightly": one}, "linux").sessions
+    sessions = expand(matrix(), {"nightly": one}, "linux")
     cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
     assert {name for name, found in sessions.items() if found} == {"build_torch", "build_audio", "test_smoke"}
-    assert sessions["build_torch"] == (cell,)
+    assert sessions["build_torch"] == [cell]
 
 
 UPSTREAM = known().triggers.tests.values()
@@ -56,7 +57,7 @@ UPSTREAM = known().triggers.tests.values()
 
 def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> None:
     both = matrix(pythons=("3.11", "3.12"), test_type="full")
-    found = expand(both, refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
+    found = expand(both, refs(), "linux", tuple(UPSTREAM))["test_torch"]
     assert {one.python for one in found} == {"3.12"}
     assert [(one.config, one.shard) for one in found] == [
         *(("default", "1/2"), ("default", "2/2"), ("inductor", "1/2"), ("inductor", "2/2")),
@@ -65,28 +66,30 @@ def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> No
     assert found[0].row == ("3.12", "nightly", "gfx94X-dcgpu", "default", "1/2")
     assert found[0]._replace(config="").row == ("3.12", "nightly", "gfx94X-dcgpu")
     night = both.model_copy(update={"test_type": "comprehensive", "pythons": ("3.11",)})
-    found = expand(night, refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
+    found = expand(night, refs(), "linux", tuple(UPSTREAM))["test_torch"]
     assert [(one.python, one.config) for one in found] == [("3.11", "default")] * 2
-    assert expand(matrix(), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"] == ()
+    assert expand(matrix(), refs(), "linux", tuple(UPSTREAM))["test_torch"] == []
 
 
 def test_where_a_matrix_has_upstreams_tests() -> None:
     windows = matrix(gpu_families={"windows": ("gfx110X-all",)}, test_type="full")
-    found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM)).sessions["test_torch"]
+    found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM))["test_torch"]
     assert {one.config for one in found} == {"default"}
     for name, some in (("release", True), ("ci", False)):
-        found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM)).sessions["test_torch"]
+        found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM))["test_torch"]
         assert bool(found) is some
         assert len(found) <= MAX_JOBS
 
 
-def test_what_cannot_be_built_is_left_out_with_its_reason() -> None:
-    expanded = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
-    assert expanded.left_out == ("3.99 nightly gfx94X-dcgpu: nightly is not built for Python 3.99",)
-    assert {cell.python for cell in expanded.sessions["build_torch"]} == {"3.12"}
+def test_what_cannot_be_built_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(console, "detail", said.append)
+    sessions = expand(matrix(pythons=("3.12", "3.99")), refs(), "linux")
+    assert said == ["left out: 3.99 nightly gfx94X-dcgpu: nightly is not built for Python 3.99"]
+    assert {cell.python for cell in sessions["build_torch"]} == {"3.12"}
     known = {**refs(), "main": refs()["main"].only([])}
-    expanded = expand(matrix(torch_refs=("nightly", "main")), known, "linux")
-    assert expanded.left_out == ("3.12 main gfx94X-dcgpu: main is not built on linux",)
+    expand(matrix(torch_refs=("nightly", "main")), known, "linux")
+    assert said[1:] == ["left out: 3.12 main gfx94X-dcgpu: main is not built on linux"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,8 @@ def test_an_exclusion_that_matches_nothing_is_refused(changes: dict[str, Any], s
     row: dict[str, Any] = {"gpu_families": ("gfx94X-dcgpu",), "platform": "linux", "torch_refs": ("nightly",)}
     row["reason"] = "why"
     families = {"linux": ("gfx94X-dcgpu", "gfx1151")}
-    assert expand(matrix(exclude=(row,), gpu_families=families), refs(), "linux").left_out
+    found = expand(matrix(exclude=(row,), gpu_families=families), refs(), "linux")["build_torch"]
+    assert [cell.gpu_family for cell in found] == ["gfx1151"]
     with pytest.raises(DataError, match=said):
         expand(matrix(exclude=({**row, **changes},), gpu_families=families), refs(), "linux")
 
@@ -133,7 +137,7 @@ def test_more_cells_than_ci_takes_are_refused() -> None:
     ref = refs()["nightly"]
     many = {f"r{number}": ref for number in range(MAX_JOBS + 1)}
     exact = dict(list(many.items())[:MAX_JOBS])
-    assert len(expand(matrix(torch_refs=tuple(exact)), exact, "linux").sessions["build_torch"]) == MAX_JOBS
+    assert len(expand(matrix(torch_refs=tuple(exact)), exact, "linux")["build_torch"]) == MAX_JOBS
     with pytest.raises(DataError, match=f"has {MAX_JOBS + 1} cells on linux; a matrix of CI holds 256"):
         expand(matrix(torch_refs=tuple(many)), many, "linux")
 
