@@ -46,7 +46,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 @pytest.fixture(scope="module")
 def first(checkout: Clone) -> str:
     """Run the whole pipeline once; everything else stands on it."""
-    return checkout.passes("invoke", "ci", *SAMPLE)
+    return checkout.passes("invoke", "ci", *SAMPLE, "--verbose")
 
 
 @pytest.fixture
@@ -410,7 +410,8 @@ def test_three_commands_of_the_docs_take_a_changed_tree_to_a_tested_wheel_or_to_
     assert made[-4:] == ["invoke", "ci", *SAMPLE]  # which has made what `built` is
     built.passes(*tree)
     source = tmp_path / "sample-torch" / "torch"
-    (source / "__init__.py").open("a", encoding="utf-8").write("MINE = 1\n")
+    with (source / "__init__.py").open("a", encoding="utf-8") as stream:
+        stream.write("MINE = 1\n")
     ended = built.passes(*build)
     assert "edited tree, 1 file differs" in ended
     assert re.search(r"torch-\S+\.dirty\.\w+-", ended)

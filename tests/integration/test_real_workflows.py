@@ -159,7 +159,8 @@ def test_two_refs_are_built_and_tested_on_the_artifacts_of_another_run(built: Ra
         for stage in ("build_triton", "build_torch", "test_smoke"):
             assert built.record(f"{stage}-{ref}-{TAG}")["status"] == "ok"
     assert len(wheels(built, "torch")) == 2
-    assert f"--artifact-run-id={ARTIFACT_RUN}" in built.log
+    plan = (built.store / f"{built.run_id}-linux" / "manifests" / "plan.json").read_text(encoding="utf-8")
+    assert f'"run_id": "{ARTIFACT_RUN}"' in plan
 
 
 def test_keys_are_in_no_installers_words_and_in_no_log(site: Site, built: Ran) -> None:
