@@ -99,7 +99,7 @@ def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:
 
     A pull request is a fork's where its head lies in another repository, or in one that is gone.
     """
-    repository = env.get("GITHUBREPOSITORY") or data.repository
+    repository = env.get("GITHUB_REPOSITORY") or data.repository
     path = env.get("GITHUB_EVENT_PATH", "")
     event = json_object(read_text(Path(path)), where=f"{path}, the event of a CI run,") if path else {}
     request = event.get("pull_request")
