@@ -16,6 +16,7 @@ from pytorch_build.check import Expectation, Finding, findings_json, findings_ta
 from pytorch_build.check.contents import expectations
 from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
 from pytorch_build.context import Context, context
+from rocm_packaging.packages.layouts import device_host
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,7 @@ def _of_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectatio
 
 
 def run_wheels(chosen: Context) -> Sequence[Path]:
-    """Find the run's wheels of PyTorch projects."""
+    """Find the run's wheels of PyTorch projects, those of device code among them."""
     store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
     expected = {name: one.version for name, one in expectations(chosen).items()}
     every = records.read_all(store, outputs, chosen.artifact_group)
@@ -87,7 +88,8 @@ def run_wheels(chosen: Context) -> Sequence[Path]:
     found = [
         store.fetch(key, chosen.common.cache / "fetched")
         for key, one in made.items()
-        if one.name.endswith(".whl") and expected.get(one.distribution) == one.version
+        if one.name.endswith(".whl")
+        and expected.get(device_host(one.distribution) or one.distribution) == one.version
     ]
     if not found:
         raise MissingInputError(

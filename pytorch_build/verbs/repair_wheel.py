@@ -7,6 +7,7 @@ from pathlib import Path
 
 from core import console
 from core.cli.options import common_from, environment, source_date_epoch
+from core.wheel import parse_wheel_name
 from pytorch_build.check import require_no_errors
 from pytorch_build.check.libraries import DLL_CHECK
 from pytorch_build.check.run import check_wheel, find_wheels
@@ -14,6 +15,7 @@ from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, repair
 from pytorch_build.verbs.check_wheels import run_wheels
+from rocm_packaging.packages.layouts import device_host
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Repair each wheel, and print what became of it."""
     common = common_from(arguments)
-    wheels = find_wheels(arguments.paths) if arguments.paths else tuple(run_wheels(context(common)))
+    if arguments.paths:
+        wheels = find_wheels(arguments.paths)
+    else:  # device code has no policy, as no loader reads it
+        every = run_wheels(context(common))
+        wheels = tuple(one for one in every if not device_host(parse_wheel_name(one.name).distribution))
     epoch = source_date_epoch(environment())
     rows = []
     for wheel in wheels:
