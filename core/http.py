@@ -105,6 +105,8 @@ def reachable(url: str, *, hint: str = "Try again.") -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, HTTPException) as problem:
+        if isinstance(problem, urllib.error.HTTPError):
+            problem.close()  # the error holds the answer, and its connection
         reason = getattr(problem, "reason", problem)
         raise ServiceError(f"{without_secret(url)} could not be read: {reason}.", hint=hint) from problem
 

@@ -117,8 +117,9 @@ def test_the_runtime_is_unpacked_under_the_name_that_is_asked_for(
 @pytest.mark.parametrize(("text", "said"), [(b"!", "the data says"), (b"", "404|File not found")])
 def test_other_bytes_are_refused(archive: Path, tmp_path: Path, text: bytes, said: str) -> None:
     archive.write_bytes(text) if text else archive.unlink()
-    with served(archive.parents[1]) as address, pytest.raises(ServiceError, match=said):
+    with served(archive.parents[1]) as address, pytest.raises(ServiceError, match=said) as caught:
         put(tmp_path / "cache", f"{address}/")
+    assert getattr(caught.value.__cause__, "closed", True)  # the answer of a server that refused
     assert not toolchain.places(tmp_path / "cache", "windows").openmp.exists()
 
 
