@@ -22,8 +22,6 @@ from core import files
 from core.errors import DataError, MissingInputError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from pydantic_core import ErrorDetails
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -14,10 +14,8 @@ from core.run.job_files import job_files, table, text
 from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from core.data import Value
-    from core.run.plan import Cell, Plan
+    from core.run.plan import Cell
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
