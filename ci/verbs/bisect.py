@@ -17,7 +17,6 @@ from packaging.utils import canonicalize_name
 
 from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
-from ci.install import Wanted, devices_for, known_offers
 from ci.jobs import BUILDS, Call, Job, posargs_of
 from ci.report.facts import built, read_run
 from ci.report.model import CellName
@@ -27,7 +26,7 @@ from core.cli.options import DEFAULT_STORE, Common, common_from
 from core.data import AnyModel, parse_json
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.families import group_families
-from core.packages import RunGroup, fits
+from core.packages import RunGroup
 from core.packages.sources import PackageSource, add_package_source, source_options
 from core.parallel import each
 from core.run import LOCAL_RUN, RunOutputs, is_local, records
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+    from ci.install import Wanted
     from core.env import Interpreter
     from core.stores import Store
 
@@ -207,20 +207,11 @@ class _Place:
 
     def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> Wanted:
         """Say what is to be installed of a source, some of it in exact versions."""
-        requirements, base = install.parse_requirements([*map(str, self.packages)]), self.planned()
+        requirements = install.parse_requirements([*map(str, self.packages)])
         for one in requirements:
             if (version := pins.get(canonicalize_name(one.name))) and not one.specifier:
                 one.specifier = SpecifierSet(f"=={version}")
-        devices = devices_for(requirements, family)
-        offers = (one for one in known_offers(source, requirements, devices) if fits(one, base.tag))
-        return Wanted(
-            requirements=tuple(map(str, requirements)),
-            source=source,
-            offers=tuple(offers),
-            devices=devices,
-            platform=self.common.platform,
-            locks=self.common.cache / "locks",
-        )
+        return install.wanted_of(self.common, source, requirements, family, self.planned())
 
 
 @dataclass(frozen=True, kw_only=True)
