@@ -38,8 +38,12 @@ def run(arguments: argparse.Namespace) -> None:
         findings = check_wheels(checked, options=options)
     else:
         chosen, name = context(common), "rocm-findings" if arguments.rocm else "findings"
-        checked = rocm_wheels(chosen) if arguments.rocm else run_wheels(chosen)
-        promised = _of_version(checked, arguments.version) if arguments.rocm else expectations(chosen)
+        if arguments.rocm:
+            checked = rocm_wheels(chosen)
+            promised = _of_version(checked, arguments.version)
+        else:
+            promised = expectations(chosen)
+            checked = run_wheels(chosen, promised)
         findings = check_wheels(checked, promised, options=options)
         key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
         common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
@@ -79,10 +83,10 @@ def _of_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectatio
     return {one.distribution: Expectation(distribution=one.distribution, version=wanted) for one in names}
 
 
-def run_wheels(chosen: Context) -> Sequence[Path]:
+def run_wheels(chosen: Context, promised: Mapping[str, Expectation]) -> Sequence[Path]:
     """Find the run's wheels of PyTorch projects, those of device code among them."""
     store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
-    expected = {name: one.version for name, one in expectations(chosen).items()}
+    expected = {name: one.version for name, one in promised.items()}
     every = records.read_all(store, outputs, chosen.artifact_group)
     made = {one.key: one for record in every if record.status == "ok" for one in record.files}
     found = [

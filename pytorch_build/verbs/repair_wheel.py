@@ -9,6 +9,7 @@ from core import console
 from core.cli.options import common_from, environment, source_date_epoch
 from core.wheel import parse_wheel_name
 from pytorch_build.check import require_no_errors
+from pytorch_build.check.contents import expectations
 from pytorch_build.check.libraries import DLL_CHECK
 from pytorch_build.check.run import check_wheel, find_wheels
 from pytorch_build.context import context
@@ -34,7 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.paths:
         wheels = find_wheels(arguments.paths)
     else:  # device code has no policy, as no loader reads it
-        every = run_wheels(context(common))
+        chosen = context(common)
+        every = run_wheels(chosen, expectations(chosen))
         wheels = tuple(one for one in every if not device_host(parse_wheel_name(one.name).distribution))
     epoch = source_date_epoch(environment())
     rows = []
