@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,12 @@ class Artifact:
     target: str
     path: Path
     stages: tuple[str, ...]
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """Its files and links, as they were when first asked for; listed stage folders may be absent."""
+        roots = [self.path / stage for stage in self.stages]
+        return tuple(entry for root in roots if root.is_dir() for entry in _walk(str(root), ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +153,7 @@ def _read_json(path: Path) -> Mapping[str, object]:
 
 def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, Entry]:
     """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
-    return laid((entry for artifact in artifacts for entry in entries(artifact)), folded=folded)
+    return laid((entry for artifact in artifacts for entry in artifact.entries), folded=folded)
 
 
 def laid(found: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
@@ -197,30 +204,23 @@ def _require_same(one: Entry, other: Entry) -> None:
         raise _clash(f"{one.source} and {other.source} are different files for {one.path}.")
 
 
-def entries(artifact: Artifact) -> Iterator[Entry]:
-    """Walk the files and links of one artifact; listed stage folders may be absent."""
-    for stage in artifact.stages:
-        root = artifact.path / stage
-        if root.is_dir():
-            yield from _walk(root, "")
-
-
-def _walk(folder: Path, prefix: str) -> Iterator[Entry]:
+def _walk(folder: str, prefix: str) -> Iterator[Entry]:
     with os.scandir(folder) as found:
         items = sorted(found, key=lambda item: item.name)
     for item in items:
-        path, source = f"{prefix}{item.name}", Path(item.path)
+        path = f"{prefix}{item.name}"
         if item.is_symlink():
-            link = source.readlink().as_posix()
+            link = Path(item.path).readlink().as_posix()
             if posixpath.isabs(link) or (resolve_link(path, link) + "/").startswith("../"):
-                raise ArtifactError(f"{source} points to {link}, which is outside of ROCm's tree.")
-            yield Entry(path=path, source=source, link=link)
+                raise ArtifactError(f"{item.path} points to {link}, which is outside of ROCm's tree.")
+            yield Entry(path=path, source=Path(item.path), link=link)
         elif item.is_dir():
-            yield from _walk(source, f"{path}/")
+            yield from _walk(item.path, f"{path}/")
         elif item.is_file():
-            yield Entry(path=path, source=source, executable=bool(item.stat().st_mode & stat.S_IXUSR))
+            executable = bool(item.stat().st_mode & stat.S_IXUSR)
+            yield Entry(path=path, source=Path(item.path), executable=executable)
         else:
-            raise ArtifactError(f"{source} is neither a file, a folder nor a link.")
+            raise ArtifactError(f"{item.path} is neither a file, a folder nor a link.")
 
 
 def resolve_link(path: str, link: str) -> str:

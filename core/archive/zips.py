@@ -20,12 +20,25 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zlib_ng import zlib_ng  # inflates half again as fast as zlib
 
-from core.archive import DEFLATED, LEVEL, STORED, Member, Packed, Workers, longest_first, packed_in_order
+from core.archive import Member
+from core.archive.packed import (
+    DEFLATED,
+    STORED,
+    Kept,
+    Packed,
+    Packing,
+    Workers,
+    longest_first,
+    packed_in_order,
+)
 from core.errors import MissingInputError, WheelError
+
+if TYPE_CHECKING:
+    import mmap
 
 CHUNK = 1 << 20
 KEPT = 32 << 20
@@ -275,7 +288,7 @@ class HashingStream:
         self._hash = hashlib.sha256()
         self.size = 0
 
-    def write(self, data: bytes | bytearray | memoryview) -> int:
+    def write(self, data: bytes | bytearray | memoryview | mmap.mmap) -> int:
         """Write bytes, count and hash them."""
         self._stream.write(data)
         self._hash.update(data)
@@ -292,25 +305,17 @@ class ZipWriter:
     """Write one zip file, front to back, without ever seeking.
 
     Every member gets the time `epoch`, in seconds since 1970 UTC; before 1980 it is the earliest that a zip
-    can hold. `level` is libdeflate's, 1 to 12; 0 stores members as they are. `workers` are threads shared
-    with other archives, which keep running (default: its own, one a core). Very large
-    members lie in `scratch`, compressed, before they are written.
+    can hold.
     """
 
     def __init__(
-        self,
-        stream: HashingStream,
-        *,
-        epoch: int | None = None,
-        workers: Workers | None = None,
-        level: int = LEVEL,
-        scratch: Path | None = None,
+        self, stream: HashingStream, *, epoch: int | None = None, packing: Packing | None = None
     ) -> None:
         self._stream = stream
         moment = datetime.fromtimestamp(min(max(epoch or EARLIEST, EARLIEST), _LATEST), tz=UTC)
         self._date = (moment.year - 1980) << 9 | moment.month << 5 | moment.day
         self._time = moment.hour << 11 | moment.minute << 5 | moment.second // 2
-        self._workers, self._level, self._scratch = workers, level, scratch
+        self._packing = packing or Packing()
         self._directory: list[bytes] = []
 
     def add(self, members: Sequence[Member]) -> list[Written]:
@@ -322,9 +327,8 @@ class ZipWriter:
         order = longest_first(members)
         before = len(self._directory)
         with ExitStack() as held:
-            workers = self._workers or held.enter_context(Workers())
-            sized = [one for _, one in order]
-            packed = packed_in_order(sized, workers, level=self._level, scratch=self._scratch)
+            workers = self._packing.workers or held.enter_context(Workers())
+            packed = packed_in_order([one for _, one in order], workers, self._packing)
             written = [self._put(one) for one in held.enter_context(closing(packed))]
         places = sorted(range(len(order)), key=lambda place: order[place][0])
         self._directory[before:] = [self._directory[before + place] for place in places]
@@ -349,13 +353,14 @@ class ZipWriter:
         return self._put(
             Packed(
                 member=Member(name=name, source=source, executable=is_executable(info)),
-                method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
-                packed_size=info.compress_size,
-                pieces=pieces,
+                kept=Kept(
+                    method=STORED if info.compress_type == zipfile.ZIP_STORED else DEFLATED,
+                    packed_size=info.compress_size,
+                    pieces=pieces,
+                ),
                 crc=info.CRC,
                 size=info.file_size,
                 sha256=sha256,
-                release=lambda: None,
             )
         )
 
@@ -383,7 +388,7 @@ class ZipWriter:
 
     def _write_member(self, packed: Packed) -> None:
         name = packed.member.name.encode()
-        offset, compressed = self._stream.size, packed.packed_size
+        offset, compressed = self._stream.size, packed.kept.packed_size
         sizes64 = struct.pack("<HHQQ", 1, 16, packed.size, compressed)
         large = packed.size > _U32 or compressed > _U32
         local_extra = sizes64 if large else b""
@@ -391,11 +396,11 @@ class ZipWriter:
         values = [*([packed.size, compressed] if large else []), *([offset] if offset > _U32 else [])]
         central_extra = struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values) if values else b""
         version = _ZIP64_VERSION if values else _PLAIN_VERSION
-        common = (_UTF8_FLAG, packed.method, self._time, self._date, packed.crc)
+        common = (_UTF8_FLAG, packed.kept.method, self._time, self._date, packed.crc)
         sizes = (_U32, _U32) if large else (compressed, packed.size)
         lengths = (len(name), len(local_extra))
         self._stream.write(_LOCAL.pack(b"PK\3\4", version, *common, *sizes, *lengths) + name + local_extra)
-        for piece in packed.pieces():
+        for piece in packed.kept.pieces():
             self._stream.write(piece)
         mode = (_REGULAR_FILE | (0o755 if packed.member.executable else 0o644)) << 16
         head = (b"PK\1\2", _MADE_ON_UNIX | version, version, *common, *sizes, len(name), len(central_extra))

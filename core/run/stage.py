@@ -31,10 +31,14 @@ BUILDER = "builder"  # where a record's details have it
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """The wheels and sdists that a stage's work left on disk, and details for the record."""
+    """The wheels and sdists that a stage's work left on disk, and details for the record.
+
+    `digests` are SHA-256 by name; a file without one is hashed.
+    """
 
     files: tuple[Path, ...]
     details: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +166,10 @@ def _worked(
     try:
         with process.logged(stage.log):
             made = work()
-        published = tuple(distributions.publish(store, outputs, group, path) for path in made.files)
+        published = tuple(
+            distributions.publish(store, outputs, group, path, sha256=made.digests.get(path.name, ""))
+            for path in made.files
+        )
     except (Exception, KeyboardInterrupt) as problem:
         ended = fatal(problem)
         said = origin(ended) or ended

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
-from core.archive import DEFLATED, LEVEL, Member, Workers, zips
+from core.archive import Member, zips
+from core.archive.packed import DEFLATED, LEVEL, Packing, Workers
 from core.archive.zips import HashingStream, Span, ZipWriter
 from core.errors import MissingInputError, WheelError
 from core.files import atomic
@@ -249,7 +250,8 @@ def _write(
     rows: list[tuple[str, str, str]] = []
     with atomic(target) as raw, Workers(jobs=None if added else 1) as workers, ExitStack() as opened:
         hashing = HashingStream(raw)
-        archive = ZipWriter(hashing, epoch=epoch, workers=workers, level=level, scratch=target.parent)
+        packing = Packing(workers=workers, level=level, scratch=target.parent)
+        archive = ZipWriter(hashing, epoch=epoch, packing=packing)
         streams: dict[Path, BinaryIO] = {}
 
         def add(members: Sequence[Member]) -> None:

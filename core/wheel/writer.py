@@ -22,7 +22,8 @@ import deflate
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_version
 
-from core.archive import LEVEL, Member, Workers
+from core.archive import Member
+from core.archive.packed import Packing
 from core.archive.zips import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
 from core.files import atomic
@@ -106,8 +107,7 @@ def write_wheel(
     members: Iterable[Member],
     *,
     epoch: int | None = None,
-    workers: Workers | None = None,
-    level: int = LEVEL,
+    packing: Packing | None = None,
 ) -> WrittenFile:
     """Write a wheel: `members` sorted by name, then ``.dist-info``, RECORD last (options: `ZipWriter`)."""
     target = folder / spec.filename
@@ -115,7 +115,7 @@ def write_wheel(
     content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
     with atomic(target) as raw:
         stream = HashingStream(raw)
-        archive = ZipWriter(stream, epoch=epoch, workers=workers, level=level, scratch=folder)
+        archive = ZipWriter(stream, epoch=epoch, packing=replace(packing or Packing(), scratch=folder))
         rows = [record_row(one.name, one.sha256, one.size) for one in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()

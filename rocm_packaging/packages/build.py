@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from core import console, process
-from core.archive import Made, Member, Workers
+from core.archive import Made, Member
+from core.archive.packed import LEVEL, Packing, Workers
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
 from core.families import families
 from core.files import digest_of, sha256
-from rocm_packaging.artifacts import Entry, entries, scan
-from rocm_packaging.packages import wheels
+from rocm_packaging.artifacts import Entry, scan
+from rocm_packaging.packages import earlier, wheels
 from rocm_packaging.packages.layouts import TEMPLATES
 from rocm_packaging.packages.plan import BuildRequest, Plan, RuntimePlan, make_plan
 
@@ -62,7 +63,10 @@ def build(request: BuildRequest) -> BuiltPackages:
         Workers(jobs=request.jobs) as workers,
         ThreadPoolExecutor(_WHEELS_AT_ONCE) as pool,
     ):
-        output = wheels.Output(distribution=planned.distribution, request=request, workers=workers)
+        level = LEVEL if request.level is None else request.level
+        known = earlier.members(request.output_dir, level)
+        packing = Packing(workers=workers, level=level, known=known)
+        output = wheels.Output(distribution=planned.distribution, request=request, packing=packing)
         started = [
             pool.submit(wheels.rocm_sdist, output),
             *(pool.submit(_runtime_wheel, output, one, Path(folder), template) for one in planned.runtimes),
@@ -73,6 +77,7 @@ def build(request: BuildRequest) -> BuiltPackages:
         finally:
             for job in started:
                 job.cancel()
+    earlier.remember(request.output_dir, level, written)
     return BuiltPackages(plan=planned, files=written)
 
 
@@ -130,7 +135,7 @@ def inputs_digest(request: BuildRequest) -> str:
     chosen = replace(request, artifact_dir=Path(), output_dir=Path(), jobs=None)
     return digest_of(
         {
-            "artifacts": [_signature(root, entry) for artifact in scan(root) for entry in entries(artifact)],
+            "artifacts": [_signature(root, entry) for artifact in scan(root) for entry in artifact.entries],
             "code": {str(path.relative_to(ROOT)): sha256(path) for path in _code()},
             "families": {name: one.targets for name, one in families().items()},
             "request": {name: str(value) for name, value in vars(chosen).items()},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.archive import LEVEL, Member, Workers
+from core.archive import Member
 from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_tar, write_wheel
 from rocm_packaging.packages.layouts import (
@@ -23,6 +23,7 @@ from rocm_packaging.packages.layouts import (
 )
 
 if TYPE_CHECKING:
+    from core.archive.packed import Packing
     from rocm_packaging.packages.payload import Licenses
     from rocm_packaging.packages.plan import BuildRequest, DevelPlan, Distribution, RuntimePlan
 
@@ -38,7 +39,7 @@ class Output:
 
     distribution: Distribution
     request: BuildRequest
-    workers: Workers
+    packing: Packing
 
 
 def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
@@ -196,8 +197,7 @@ def _write(
         spec,
         members,
         epoch=output.request.epoch,
-        workers=output.workers,
-        level=LEVEL if output.request.level is None else output.request.level,
+        packing=output.packing,
     )
 
 

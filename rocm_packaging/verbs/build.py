@@ -174,7 +174,8 @@ def _made(request: BuildRequest) -> Made:
         **({"lacking": list(plan.lacking)} if plan.lacking else {}),
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
-    return Made(files=made, details=details)
+    digests = {one.path.name: one.sha256 for one in built.files}
+    return Made(files=made, details=details, digests=digests)
 
 
 def _fetched(common: Common) -> tuple[Path, str]:

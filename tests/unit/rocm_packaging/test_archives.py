@@ -18,7 +18,7 @@ from core.archive.tar import Policy, pax_records
 from core.errors import ArtifactError, FatalError, StoreError
 from rocm_packaging import archives
 from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar
-from rocm_packaging.artifacts import entries, scan
+from rocm_packaging.artifacts import scan
 from tests.artifact_archives import pack
 
 NAME = ArchiveName(name="blas", component="lib", target="generic")
@@ -496,7 +496,7 @@ def test_any_tree_survives_the_round_trip(
     with packed.open("rb") as stream:
         out = extract(stream, parse_name(packed.name), root / "out", sha256="")
     assert contents(out) == contents(source)
-    walked: Sequence[str] = [entry.path for entry in entries(scan(root / "out")[0])]
+    walked: Sequence[str] = [entry.path for entry in scan(root / "out")[0].entries]
     assert len(walked) == sum(path.is_file() for path in (source / "a").rglob("*"))
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from core.archive import Member, Workers
+from core.archive import Member
+from core.archive.packed import Packing, Workers
 from core.errors import MissingInputError, WheelError
 from core.wheel.writer import WheelSpec, file_stem, metadata_text, write_sdist, write_tar, write_wheel
 
@@ -64,10 +65,10 @@ def test_wheel_holds_what_it_says(tmp_path: Path) -> None:
 def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path) -> None:
     content = members(tmp_path)
     with Workers(jobs=1) as workers:
-        one = write_wheel(tmp_path / "one", SPEC, content, workers=workers)
+        one = write_wheel(tmp_path / "one", SPEC, content, packing=Packing(workers=workers))
     os.utime(tmp_path / "hipcc", (1, 1))
     with Workers(jobs=7) as workers:
-        two = write_wheel(tmp_path / "two", SPEC, reversed(content), workers=workers)
+        two = write_wheel(tmp_path / "two", SPEC, reversed(content), packing=Packing(workers=workers))
     assert one.sha256 == two.sha256
 
 

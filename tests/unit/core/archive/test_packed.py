@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import archive as archives
-from core.archive import Edited, Made, Member, Workers
+import core.archive
+from core.archive import Edited, Made, Member
+from core.archive import packed as archives
+from core.archive.packed import Packing, Workers
 from core.archive.zips import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
 
@@ -20,7 +22,7 @@ from core.errors import BuildError, MissingInputError
 def archived(members: list[Member], jobs: int = 2, **options: Any) -> bytes:
     raw = io.BytesIO()
     with Workers(jobs=jobs) as workers:
-        writer = ZipWriter(HashingStream(raw), **{"workers": workers, **options})
+        writer = ZipWriter(HashingStream(raw), packing=Packing(**{"workers": workers, **options}))
         writer.add(members)
     writer.finish()
     return raw.getvalue()
@@ -78,41 +80,87 @@ def test_archives_written_side_by_side_share_workers(shared: int) -> None:
     assert [got[n] for n in range(4)] == expected
 
 
+DENSE = random.Random(7).randbytes(60_000)  # noqa: S311 - test data
+PARTS = {
+    "dense": [DENSE],
+    "a run": [b"".join(b"%d," % number for number in range(12_000))],
+    "both": [bytes(30_000), DENSE, b"kernel " * 4_000, DENSE],
+    "a short stretch in a long run": [bytes(60_000), DENSE[:4096], bytes(30_000)],
+}
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make members of kilobytes large ones."""
+    for name, value in {"PIECE": 4096, "LARGE": 8192, "RUN": 20_480, "_SAMPLE": 512}.items():
+        monkeypatch.setattr(archives, name, value)
+    monkeypatch.setattr(core.archive, "_MAPPED", 4096)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("level", [0, 1, 5])
-def test_a_big_member_is_one_stream_at_any_level(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
-) -> None:
-    monkeypatch.setattr(archives, "BIG", 1 << 16)
-    monkeypatch.setattr(archives, "CHUNK", 50_000)
-    source = tmp_path / "big"
-    source.write_bytes(b"".join(b"%d," % number for number in range(60_000)))
-    members = [Member(name="big", source=source), Member(name="small", source=b"x")]
+def test_a_large_member_is_one_stream_at_any_level(tmp_path: Path, level: int, name: str) -> None:
+    source = tmp_path / "large"
+    source.write_bytes(b"".join(PARTS[name]))
+    members = [Member(name="large", source=source), Member(name="small", source=b"x")]
     data = archived(members, level=level, scratch=tmp_path, jobs=1)
     assert data == archived(members, level=level, scratch=tmp_path, jobs=4)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
-        assert archive.read("big") == source.read_bytes()
-        stored = archive.getinfo("big").compress_type == zipfile.ZIP_STORED
-    assert stored == (level == 0)
+        assert archive.read("large") == source.read_bytes()
+        stored = archive.getinfo("large").compress_type == zipfile.ZIP_STORED
+    assert stored == (level == 0 or name == "dense")
     assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_what_would_not_shrink_lies_in_the_stream_as_it_is(tmp_path: Path) -> None:
+    source = tmp_path / "fat"
+    source.write_bytes(bytes(32_768) + DENSE[:40_960] + b"text " * 9_000)
+    data = archived([Member(name="fat", source=source)])
+    assert DENSE[:40_960] in data
+    assert len(data) < 42_500
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, archives.PIECE))
+def test_stretches_follow_each_other_and_cover_all(dense: list[bool], last: int) -> None:
+    size = (len(dense) - 1) * archives.PIECE + last if dense else 0
+    found = archives._stretches(dense, size)
+    assert [one.start for one in found] == [0, *(one.stop for one in found)][: len(found)]
+    assert sum(map(len, found)) == size
+    assert all(one.start % archives.PIECE == 0 and len(one) > 0 for one in found)
+    assert all(one.dense or len(one) <= archives.RUN for one in found)
+    assert all(dense[at // archives.PIECE] for one in found if one.dense for at in (one.start, one.stop - 1))
+
+
+def test_a_member_known_from_before_is_not_deflated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [Member(name=name, source=text(500, seed)) for seed, name in enumerate(("a", "b"))]
+    before = archived(members)
+    kept = {}
+    for packed in archives.packed_in_order([(one, one.size) for one in members], Workers(jobs=1), Packing()):
+        kept[packed.sha256] = packed.kept
+    monkeypatch.setattr(archives, "deflate_run", None)
+    assert archived(members, known=kept) == before
 
 
 @pytest.mark.parametrize("tail", [b"", b"tail" * 700])
 @pytest.mark.parametrize("size", [5_000, 1_500_000])
-@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("level", [0, 5])
 def test_edits_show_in_the_archive_and_not_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes, size: int, level: int, *, big: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes, size: int, level: int, *, large: bool
 ) -> None:
-    if big:
-        monkeypatch.setattr(archives, "BIG", 1000)
-        monkeypatch.setattr(archives, "CHUNK", 1004 if size < 10_000 else size // 3)
+    if large:
+        for name, value in {"PIECE": 4096, "LARGE": 4096, "RUN": size // 12_288 * 4096 + 4096}.items():
+            monkeypatch.setattr(archives, name, value)
+        monkeypatch.setattr(core.archive, "_MAPPED", 4096)
     source = tmp_path / "file"
     source.write_bytes(b"0123456789" * (size // 10))
     before = source.read_bytes()
-    edited = Edited(path=source, edits=((1000, b"NEWBYTES"), (20, b"x"), (size - 1, b"y")), tail=tail)
+    edited = Edited(path=source, edits=((4094, b"NEWBYTES"), (20, b"x"), (size - 1, b"y")), tail=tail)
     data = archived([Member(name="a", source=edited)], level=level)
-    expected = before[:20] + b"x" + before[21:1000] + b"NEWBYTES" + before[1008:-1] + b"y" + tail
+    expected = before[:20] + b"x" + before[21:4094] + b"NEWBYTES" + before[4102:-1] + b"y" + tail
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         assert archive.read("a") == expected
@@ -163,7 +211,7 @@ def test_a_batch_gives_all_its_memory_back_when_one_of_it_is_gone(tmp_path: Path
     paths[20].unlink()
     with Workers(jobs=1, memory=5000) as workers:
         with pytest.raises(MissingInputError, match="20 could not be read"):
-            list(archives.packed_in_order(order, workers, level=5, scratch=None))
+            list(archives.packed_in_order(order, workers, Packing()))
         assert workers.take(5000, wait=False)
 
 
@@ -182,22 +230,21 @@ def inflated(*chunks: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("level", [1, 4, 5, 9, 12])
-def test_chunks_join_to_one_stream(level: int) -> None:
+def test_runs_join_to_one_stream(level: int) -> None:
     parts = [text(15_000), os.urandom(100_000), bytes(100_000), text(15_000, seed=1)]
-    packed = [archives.deflate_chunk(part, level, last=part is parts[-1]) for part in parts]
+    packed = [archives.deflate_run(part, level, last=part is parts[-1]) for part in parts]
     assert inflated(*packed) == b"".join(parts)
 
 
-def test_a_joint_costs_next_to_nothing() -> None:
+def test_a_run_that_goes_on_costs_little() -> None:
     data = text(30_000)
-    closed = archives.deflate_chunk(data, 5, last=True)
-    opened = archives.deflate_chunk(data, 5, last=False)
-    assert len(opened) - len(closed) <= 5, "zlib stood in, or more than an empty block was added"
+    closed, opened = (archives.deflate_run(data, 5, last=last) for last in (True, False))
+    assert len(opened) <= 1.05 * len(closed)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=4), st.integers(1, 12))
 def test_any_data_joins(parts: list[bytes], level: int) -> None:
     packed = [
-        archives.deflate_chunk(part, level, last=index == len(parts) - 1) for index, part in enumerate(parts)
+        archives.deflate_run(part, level, last=index == len(parts) - 1) for index, part in enumerate(parts)
     ]
     assert inflated(*packed) == b"".join(parts)
