@@ -11,7 +11,6 @@ from core.errors import FatalError, MissingInputError, RocmError, UsageError, Wh
 from core.files import made
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
-from pytorch_build.standalone import fat
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.libraries import RocmFile
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
@@ -54,7 +53,7 @@ def unpatched_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[
         noted.append((file.path, search))
         return file.source
 
-    monkeypatch.setattr(fat, "with_search_path", note)
+    monkeypatch.setattr("pytorch_build.standalone.libraries.with_search_path", note)
     return noted
 
 
