@@ -15,7 +15,7 @@ from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
 from core.run import Platform
-from core.run.locations import run_buckets
+from core.run.locations import CompilerCaches, run_buckets
 from pytorch_build.build.container import load_container
 from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import LINUX, WINDOWS
@@ -24,7 +24,6 @@ from pytorch_build.test import skip_rules
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
 
 if TYPE_CHECKING:
-    from core.run.locations import CompilerCaches
     from pytorch_build.test.skip_rules import Rule
 
 _MATRIX = "build_tools/github_actions/configure_pytorch_release_matrix.py"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from core import console, files, process
 from core.data import Model
-from core.env import installer
+from core.env import Interpreter, installer
 from core.env.installer import Install
 from core.environment import allowed
 from core.errors import BuildError
@@ -25,7 +25,6 @@ from rocm_packaging.packages.layouts import payload_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from core.env import Interpreter
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay

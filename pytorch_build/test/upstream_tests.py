@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from core import console, process
 from core.data import Model, data_file, read_text
-from core.env import installed
+from core.env import Interpreter, installed
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from pytorch_build.lock import versions
 from pytorch_build.sources import checkout as sources
@@ -25,7 +25,6 @@ from pytorch_build.sources.trees import checkout_options
 from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
 

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from core import console, files, process
 from core.cli.options import add_group, common_from, environment
 from core.data import read_toml
-from core.env import installed_version, require
+from core.env import Interpreter, installed_version, require
 from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
@@ -23,20 +23,17 @@ from core.packages.sources import SourceOptions, source_options
 from core.process import Ended
 from core.run import stage
 from core.run.stage import Made, Stage
-from pytorch_build.context import context
+from pytorch_build.context import Context, context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, plugin, reports
 from pytorch_build.test.file_run import of_file
-from pytorch_build.test.gpus import assignments
+from pytorch_build.test.gpus import Assignment, assignments
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from core.env import Interpreter
-    from pytorch_build.context import Context
-    from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.installation import Tested
     from pytorch_build.test.plugin import Session
 
