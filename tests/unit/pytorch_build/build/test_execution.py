@@ -13,14 +13,6 @@ from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
 from core.process import Completed
 from pytorch_build.build import execution
-from pytorch_build.build.execution import (
-    CONFIGURATION_MARKER,
-    check_bare_import,
-    check_import,
-    execute,
-    install_requirements,
-    the_wheel,
-)
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
@@ -67,7 +59,7 @@ class Cache:
 
 
 def go(plan: BuildPlan, tree: Path, cache: Any = None, **env: str) -> Path:
-    return execute(
+    return execution.execute(
         plan,
         tree,
         LINUX,
@@ -148,7 +140,7 @@ def test_a_build_folder_serves_its_own_configuration_alone(tree: Path) -> None:
     assert objects(tree) == "x"
     go(one, tree)
     assert objects(tree) == "xx"
-    assert (tree / "build" / CONFIGURATION_MARKER).read_text() == "a" * 64
+    assert (tree / "build" / execution.CONFIGURATION_MARKER).read_text() == "a" * 64
     # what upstream's build puts beside its sources belongs to the configuration, too
     (tree / "libtorch.so").touch()
     go(other, tree)
@@ -192,16 +184,16 @@ def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
 def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
     planned = plan(tmp_path, MAKE_WHEEL)
     with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
-        the_wheel(planned)
+        execution.the_wheel(planned)
     (tmp_path / "dist").mkdir()
     for name in (WHEEL, "torchaudio-1.0-py3-none-any.whl"):
         (tmp_path / "dist" / name).touch()
-    assert the_wheel(planned).name == WHEEL
+    assert execution.the_wheel(planned).name == WHEEL
     (tmp_path / "dist" / WHEEL.replace("cp312", "cp311")).touch()
     with pytest.raises(
         BuildError, match=f"{WHEEL.replace('cp312', 'cp311')}, {WHEEL}".replace("+", ".")
     ) as caught:
-        the_wheel(planned)
+        execution.the_wheel(planned)
     assert "--clean" in caught.value.hint
 
 
@@ -220,7 +212,7 @@ def test_a_wheel_of_another_version_or_name_is_refused(
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / name).touch()
     with pytest.raises(error, match=message):
-        the_wheel(plan(tmp_path, MAKE_WHEEL))
+        execution.the_wheel(plan(tmp_path, MAKE_WHEEL))
 
 
 @pytest.fixture
@@ -248,7 +240,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
         requirements_files=("requirements.txt",),
         requirements=("numpy",),
     )
-    install_requirements(
+    execution.install_requirements(
         run.target(), planned, run.root, LOCKED, {"backend": "pip", "cache_dir": run.root / "cache"}
     )
     before, (call, options), (after, _) = calls
@@ -261,7 +253,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
     assert after == LOCKED, "whatever the project's own requirements brought"
     calls.clear()
-    install_requirements(run.target(), plan(run.root), run.root, None, {})
+    execution.install_requirements(run.target(), plan(run.root), run.root, None, {})
     assert [one[-1] for one in calls] == ["torch"], "without requirements nothing is installed"
 
 
@@ -275,11 +267,11 @@ def test_a_wheel_is_imported_where_it_was_built(
     with monkeypatch.context() as patch:
         patch.setattr(process, "capture", lambda *_, **__: failed)
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
-            check_import(run.target(), plan(run.root), wheel, {})
+            execution.check_import(run.target(), plan(run.root), wheel, {})
     assert "import torch" in caught.value.hint
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
-    check_import(run.target(), plan(run.root), wheel, {})
+    execution.check_import(run.target(), plan(run.root), wheel, {})
     assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
@@ -337,7 +329,7 @@ def link(target: Interpreter, rpath: str) -> None:
 
 
 def check(target: Interpreter, *, preloads: bool = False) -> None:
-    check_bare_import(target, plan(target.prefix), target.prefix / WHEEL, preloads=preloads)
+    execution.check_bare_import(target, plan(target.prefix), target.prefix / WHEEL, preloads=preloads)
 
 
 @pytest.mark.processes
