@@ -9,7 +9,6 @@ import pytest
 
 from ci import install as user_install
 from core import process
-from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.env.installer import Install
@@ -22,12 +21,12 @@ from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
 from pytorch_build.test.installation import require_device_code
+from tests.front_door import run_ci
 from tests.integration.recorded_runs import indexed, rocm_sdist
 from tests.venvs import installed
 
 MakeWheel = Callable[..., Path]
 
-VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"
 FAMILY, TARGETS = "gfx94X-dcgpu;gfx950-dcgpu", ("gfx942", "gfx950")
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
@@ -160,7 +159,7 @@ def test_a_persons_environment_gets_device_code(
     indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
     words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]
     said = ["setup-venv", tmp_path / "venv", "--packages", packages, *words]
-    assert main("ci", "x", VERBS, list(map(str, said))) == 0
+    assert run_ci(*said) == 0
     found = installed(tmp_path / "venv" / "bin" / "python")
     assert {one for one in found if "-device-" in one} == wanted
     assert "rocm-sdk-libraries" in found

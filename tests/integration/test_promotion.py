@@ -11,13 +11,13 @@ import pytest
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from core import process
-from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.folders import served
+from tests.front_door import run_ci
 from tests.integration.s3_proxy import proxied
 from tests.integration.s3_servers import S3Server
 from tests.unit.ci.promote.conftest import Runs
@@ -120,7 +120,7 @@ def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
     monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_how: ())
     words = ["--release-type", "release", "--from-store", candidates.url, "--distribution-store", bucket.url]
     words += ["--from-version", "7.10.0rc2", "--version", "7.10.0", "--gpu-targets", "gfx942,gfx1201"]
-    assert main("ci", "", (Verb("promote", "ci.verbs.promote", "promote"),), ["promote", *words]) == 0
+    assert run_ci("promote", *words) == 0
     # its sdist is none that could be built
     (tmp_path / "override.txt").write_text("rocm ; sys_platform == 'none'\n")
     options = ["--no-config", "--no-cache", "--no-header", "--no-annotate", "--python-version", "3.12"]

@@ -11,13 +11,13 @@ from ci.provenance import facts
 from ci.provenance.facts import SBOM, made_files, statement_path
 from ci.provenance.statements import sbom, serialized, statement, write_provenance
 from ci.verbs.provenance import report
-from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
 from core.run.records import Record, parse, serialize
 from core.stores import Outcome, Store
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
+from tests.front_door import run_ci
 from tests.page_samples import digest
 from tests.provenance_schemas import problems_of_bill, validate_statement
 
@@ -327,18 +327,15 @@ def test_constant_conflicts_end_in_an_error(store: DirectoryStore, monkeypatch: 
         write_provenance(store, OUTPUTS)
 
 
-VERBS = (Verb("provenance", "ci.verbs.provenance", ""),)
-
-
 def test_the_verb_says_what_it_wrote(empty: DirectoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = RunOutputs(run_id="123", platform="linux")
     upload = samples.record("upload-1", samples.file("own-1.whl", "own", "1"), python="", ref="")
     fill(empty, outputs, upload)
     words = ["provenance", "--run-id=123", f"--store={empty.url}", f"--gpu-family={GROUP}"]
-    assert main("ci", "", VERBS, [*words, "--dry-run"]) == 0
+    assert run_ci(*words, "--dry-run") == 0
     assert not empty.list(f"{outputs.prefix}/provenance")
     capsys.readouterr()
-    assert main("ci", "", VERBS, words) == 0
+    assert run_ci(*words) == 0
     said = capsys.readouterr().err
     assert "own-1.whl: no statement, as no build's record names it (upload-1)" in said
     assert f"sbom     {empty.url_of(f'{outputs.prefix}/{SBOM}')} (written)" in said

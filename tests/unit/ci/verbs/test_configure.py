@@ -11,13 +11,12 @@ import pytest
 
 from ci.verbs import configure
 from core import process
-from core.cli import Verb, main
 from core.cli.options import common_from, environment
 from core.errors import ProcessError
 from core.run.plan import Plan
+from tests.front_door import run_ci
 from tests.unit.ci.plan.planning import pull_request, push
 
-VERBS = (Verb("configure", "ci.verbs.configure", "plan"),)
 OWN = ("GITHUB_", "CI_", "RELEASE_TYPE", "RUNNER_", "GH_TOKEN")
 Call = "Callable[..., tuple[int, str, str]]"
 
@@ -42,7 +41,7 @@ def call(
 
     def run(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = main("ci", "", VERBS, ["configure", *words])
+        code = run_ci("configure", *words)
         said = capsys.readouterr()
         return code, said.out, said.err
 

@@ -11,15 +11,14 @@ from ci.github import Failure, first_line
 from ci.verbs import notify
 from ci.verbs.notify import Places, Policy, RunResult
 from core import errors
-from core.cli import Verb, main
 from core.http import answering
 from core.run import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
 from tests.folders import Quiet
+from tests.front_door import run_ci
 
 FAILED = RunResult(title="CI", failures=(Failure(name="build_torch"),))
-VERBS = [Verb("notify", "ci.verbs.notify", "tell")]
 
 
 LISTED = RunResult(
@@ -161,8 +160,8 @@ def test_the_runs_records_say_what_failed(
     run: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEEDS", '{"windows": {"result": "failure"}}')
-    assert main("ci", "", VERBS, run) == 0
-    assert main("ci", "", VERBS, [*run, "--require-success"]) == errors.CheckError.exit_code
+    assert run_ci(*run) == 0
+    assert run_ci(*run, "--require-success") == errors.CheckError.exit_code
     said = capsys.readouterr().err
     assert "build_torch gfx1151 nightly cp312  no compiler\n" in said
 
@@ -173,9 +172,9 @@ def test_a_run_has_succeeded_where_a_job_has(
 ) -> None:
     needs = {"linux": {"result": linux}, "windows": {"result": "skipped"}}
     monkeypatch.setenv("NEEDS", json.dumps(needs))
-    assert main("ci", "", VERBS, [*run, "--require-success"]) == code
+    assert run_ci(*run, "--require-success") == code
 
 
 def test_without_results_there_is_nothing_to_tell(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NEEDS", raising=False)
-    assert main("ci", "", VERBS, run) == errors.UsageError.exit_code
+    assert run_ci(*run) == errors.UsageError.exit_code

@@ -12,7 +12,6 @@ import pytest
 
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
-from core.cli import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
@@ -20,8 +19,8 @@ from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests import provenance_samples as samples
 from tests.folders import served
+from tests.front_door import run_ci
 
-VERBS = (Verb("verify", "ci.verbs.verify", ""),)
 GROUP, VERSION = "gfx94X-dcgpu", "2.10.0+rocm7.10.0"
 TAG = "cp312-cp312-linux_x86_64"
 
@@ -67,7 +66,7 @@ def run_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Run:
 
 
 def verify(*words: object) -> int:
-    return main("ci", "", VERBS, ["verify", *map(str, words)])
+    return run_ci("verify", *words)
 
 
 def test_a_wheel_in_a_run_is_verified_with_its_origin(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
