@@ -31,7 +31,6 @@ from core.packages.sources import PackageSource, add_package_source, source_opti
 from core.parallel import each
 from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
-from core.run.records import Cell, Record
 from core.wheel import distributions
 from pytorch_build.build.build import needed
 from pytorch_build.context import context
@@ -328,10 +327,10 @@ class _Runs(_Place):
         key, lock = outputs.source_lock_key(cell.torch_ref), None
         if not self.rocm and (lock := self._read(key, SourceLock)) is None:
             return None
-        of = Cell(torch_ref=cell.torch_ref, python=cell.python)
+        of = records.Cell(torch_ref=cell.torch_ref, python=cell.python)
         name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
-        record = self._read(keys[0], Record) or self._read(keys[1], Record)
+        record = self._read(keys[0], records.Record) or self._read(keys[1], records.Record)
         made = (
             [one for project in lock.projects.values() for one in project.versions.values()] if lock else []
         )
@@ -358,7 +357,7 @@ class _Runs(_Place):
             outputs, store = here.outputs, here.open_store()
         return RunGroup(store=store, outputs=outputs, name=self.cell.group)
 
-    def _made(self, group: RunGroup) -> Sequence[Record]:
+    def _made(self, group: RunGroup) -> Sequence[records.Record]:
         """Read what builds of the cell, and of its ROCm, recorded."""
         cell = self.cell.torch_ref, self.cell.python
         found = records.read_all(group.store, group.outputs, group.name)

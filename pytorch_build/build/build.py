@@ -14,7 +14,6 @@ from core.environment import need_of
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
-from core.run.stage import Made, Stage
 from core.wheel import distributions, read_metadata
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS, Platform
@@ -163,9 +162,9 @@ class Build:
         ]
 
 
-def stage_of(build: Build) -> Stage:
+def stage_of(build: Build) -> stage.Stage:
     """Return the stage that a build is."""
-    return Stage(
+    return stage.Stage(
         name=f"build_{build.project}",
         common=build.context.common,
         artifact_group=build.context.artifact_group,
@@ -178,7 +177,7 @@ def perform(build: Build) -> Record | Sequence[str]:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics = stage_of(build), Metrics()
 
-    def work() -> Made:
+    def work() -> stage.Made:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.build.stage import make
 

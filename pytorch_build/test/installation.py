@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, env, files
-from core.env import Interpreter, installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
 from core.packages import Offer, offer_of
@@ -67,7 +66,7 @@ class Tested:
         }
 
 
-def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
+def tested(context: Context, target: env.Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
     """Find what is tested: from the sources that are named, else from the run."""
     packages = origin.named_source(options, context.common, context.gpu_family)
     if packages is not None:
@@ -89,7 +88,7 @@ def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: 
     )
 
 
-def installed(context: Context, target: Interpreter) -> Tested:
+def installed(context: Context, target: env.Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
     return Tested(
@@ -103,7 +102,7 @@ def prebuilt(context: Context) -> tuple[str, ...]:
     return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
-def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
+def wheels_of(context: Context, target: env.Interpreter) -> Sequence[FileRecord]:
     """List what the run's records promise for this ref, family and Python, ROCm included.
 
     Device packages are those of the targets that are tested, where the run has split packages.
@@ -133,7 +132,7 @@ def _built_against(context: Context, every: Sequence[Record]) -> str:
     return next((str(versions[0]) for versions in against if versions), "")
 
 
-def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
+def _recorded(context: Context, target: env.Interpreter) -> Iterator[FileRecord]:
     store, outputs = context.common.open_for_reading(), context.common.outputs
     every = records.read_all(store, outputs, context.artifact_group)
     rocm_version = _built_against(context, every)
@@ -153,7 +152,7 @@ def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
 
 
 def _elsewhere(
-    context: Context, target: Interpreter, names: Sequence[str], rocm: RocmOptions
+    context: Context, target: env.Interpreter, names: Sequence[str], rocm: RocmOptions
 ) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
     """Choose the ROCm that is not part of the run, in the version that its torch was built against."""
     if not context.gpu or any(layouts.is_rocm(name) for name in names):
@@ -173,7 +172,7 @@ def _elsewhere(
         yield source.packages, tuple(each(source.packages.sealed, source.files))
 
 
-def _named(context: Context, target: Interpreter, packages: PackageSource, version: str) -> Tested:
+def _named(context: Context, target: env.Interpreter, packages: PackageSource, version: str) -> Tested:
     """Choose torch and what it requires of ours, with the device packages of the targets."""
     found = packages.versions("torch", target.tag)
     if not found:
@@ -210,7 +209,7 @@ def _named(context: Context, target: Interpreter, packages: PackageSource, versi
 
 @contextmanager
 def planned(
-    context: Context, target: Interpreter, what: Tested, *, tools: Install
+    context: Context, target: env.Interpreter, what: Tested, *, tools: Install
 ) -> Iterator[tuple[Sequence[Install], str]]:
     """Plan the installation: test tools, what others have, ours; addresses live as long as the context."""
     folder = context.common.cache / "locks"
@@ -231,7 +230,7 @@ def planned(
 @contextmanager
 def prepared(
     context: Context,
-    target: Interpreter,
+    target: env.Interpreter,
     what: Tested,
     *,
     tools: Install,
@@ -241,8 +240,8 @@ def prepared(
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
         digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
-            installer.require_complete(target)
+        with env.installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
+            env.installer.require_complete(target)
             require_device_code(target, what.targets)
             yield
 
@@ -271,7 +270,7 @@ def sdist_target(names: Collection[str], gpu_family: str) -> str:
     return layouts.sdk_target(layout, gpu_family, devices) if layout else ""
 
 
-def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
+def require_device_code(target: env.Interpreter, targets: Sequence[str]) -> None:
     """Require device packages for whatever is installed without device code of its own.
 
     Such a torch imports, and fails at its first kernel.

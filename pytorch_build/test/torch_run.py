@@ -16,9 +16,7 @@ from core.junit import Document, Suite, counts
 from core.run import records
 from core.run.stage import Made, Stage, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
-from pytorch_build.test.file_run import FileRun, Setting
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
-from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -38,7 +36,7 @@ class TorchTests:
     """Which tests to run, and how."""
 
     config: str = DEFAULT_CONFIG
-    shard: Shard = field(default_factory=Shard)
+    shard: shards.Shard = field(default_factory=shards.Shard)
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     expression: str = ""
@@ -200,7 +198,7 @@ class _Run:
         if request.shard.count > 1:
             shards.show(self.plan, request.shard)
         started = records.now()
-        runs: list[FileRun] = []
+        runs: list[file_run.FileRun] = []
         with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
             try:
                 runs.extend(self._runs(Path(scratch)))
@@ -239,12 +237,12 @@ class _Run:
         console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
         return details
 
-    def _runs(self, scratch: Path) -> Iterator[FileRun]:
+    def _runs(self, scratch: Path) -> Iterator[file_run.FileRun]:
         bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)
         several = len(bench.assignments) > 1
         for number, assigned in enumerate(bench.assignments):
             console.say(f"{len(parts)} test files on {assigned.words}")
-            setting = Setting(
+            setting = file_run.Setting(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
                 env={},
@@ -266,7 +264,7 @@ class _Run:
                 yield made.on(assigned.target) if several else made
                 shutil.rmtree(own, ignore_errors=True)
 
-    def _warn_of_silent_rules(self, runs: Sequence[FileRun]) -> None:
+    def _warn_of_silent_rules(self, runs: Sequence[file_run.FileRun]) -> None:
         """Name rules that took no test of the files that they name: it was renamed, or never there."""
         applied = {one.name for group in self.applied for one in group}
         took = {rule for one in runs for rule in one.matched}
@@ -298,7 +296,7 @@ class _Run:
         )
 
 
-def _report(run: FileRun) -> None:
+def _report(run: file_run.FileRun) -> None:
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
@@ -315,7 +313,7 @@ def _shortened(path: Path) -> bytes:
         return start + f"\n… {size - 2 * half} bytes left out …\n".encode() + stream.read()
 
 
-def _show(runs: Sequence[FileRun]) -> None:
+def _show(runs: Sequence[file_run.FileRun]) -> None:
     rows = []
     for one in runs:
         found, failing = counts(one.cases), sum(case.failing for case in one.cases)

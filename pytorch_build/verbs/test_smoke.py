@@ -20,9 +20,7 @@ from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
 from core.packages.sources import SourceOptions, source_options
-from core.process import Ended
 from core.run import stage
-from core.run.stage import Made, Stage
 from pytorch_build.context import Context, context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, plugin, reports
@@ -96,16 +94,16 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         "installed": options.install,
     }
 
-    def work() -> Made:
+    def work() -> stage.Made:
         if not options.install:
             installation.require_device_code(target, installation.amd_targets([gpu]))
-            return Made(files=(), details=_pytest(context, target, what, options, gpu))
+            return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
         # the second builds the rocm sdist
         tools = locked_call(common, target, only=("pytest", "setuptools"))
         with installation.prepared(context, target, what, tools=tools, inputs=inputs, rocm=options.rocm):
-            return Made(files=(), details=_pytest(context, target, what, options, gpu))
+            return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
 
-    made = Stage(
+    made = stage.Stage(
         name="test_smoke",
         # an environment that this stage did not fill may have changed
         common=common if options.install else replace(common, force=True),
@@ -185,9 +183,9 @@ def _session(
     arguments: Sequence[str],
     changes: Mapping[str, str | None],
     run: Callable[..., object],
-) -> tuple[Session, Ended]:
+) -> tuple[Session, process.Ended]:
     """Run pytest on the smoke tests, and read its journal."""
-    journal, ended = folder / "journal.jsonl", Ended(returncode=0)
+    journal, ended = folder / "journal.jsonl", process.Ended(returncode=0)
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
     own = plugin.arguments(files.made(folder) / "plan.json", plan)
     argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
@@ -195,7 +193,7 @@ def _session(
     try:
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:
-        ended = Ended(returncode=problem.returncode or 1)
+        ended = process.Ended(returncode=problem.returncode or 1)
     if not journal.is_file():
         raise CheckError("pytest ended before it began, so no test result is known.")
     return plugin.read_journal(journal)[-1], ended

@@ -14,8 +14,6 @@ from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
-from core.run.records import Cell
-from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
 from rocm_packaging.packages import versions
@@ -81,11 +79,11 @@ def run(arguments: argparse.Namespace) -> None:
             _print_plan(make_plan(request), json=arguments.json)
         names = ";".join(request.families)
         stage.perform(
-            Stage(
+            stage.Stage(
                 name="build_rocm",
                 common=common,
                 artifact_group=group_name(names, common.build_variant),
-                cell=Cell(gpu_family=names),
+                cell=records.Cell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
             {"packaging": inputs_digest(request)},
@@ -161,7 +159,7 @@ def _print_plan(plan: Plan, *, json: bool) -> None:
         console.say(f"In no package: {name}")
 
 
-def _made(request: BuildRequest) -> Made:
+def _made(request: BuildRequest) -> stage.Made:
     built = build(request)
     plan, made = built.plan, tuple(one.path for one in built.files)
     commit = build_info(scan(request.artifact_dir)).commit
@@ -174,7 +172,7 @@ def _made(request: BuildRequest) -> Made:
         **({"lacking": list(plan.lacking)} if plan.lacking else {}),
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
-    return Made(files=made, details=details)
+    return stage.Made(files=made, details=details)
 
 
 def _fetched(common: Common) -> tuple[Path, str]:

@@ -16,7 +16,6 @@ from ci.install import dependencies
 from core import files, http, process
 from core.cli import Verb, main
 from core.env import installer
-from core.http import served_store
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -104,7 +103,7 @@ def public_fixture(
     ]
     store = DirectoryStore(tmp_path / "public")
     indexed(store, outputs, "public", *wheels)
-    with served_store(store) as url:
+    with http.served_store(store) as url:
         simple = f"{url}/{outputs.python_index_prefix('public')}/"
         for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
             monkeypatch.setenv(name, simple)
@@ -310,7 +309,7 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
     pip: list[str | Path] = [python, "-m", "pip", "--isolated", "install", "--pre"]
     argv = [*uv, "--prerelease=allow"] if backend == "uv" else pip
     asked.requests.clear()
-    with served_store(run.store) as url:
+    with http.served_store(run.store) as url:
         indexes = ["--index-url", f"{url}/python-deps/simple/"]
         indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
         process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
@@ -339,7 +338,7 @@ def test_fetched_wheels_install_by_the_command_that_is_printed(
     (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     settings = {"PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
-    with served_store(run.store) as url:
+    with http.served_store(run.store) as url:
         index = {"PIP_NO_INDEX": "1"} if more else {"PIP_INDEX_URL": f"{url}/python-deps/simple/"}
         process.run(["sh", "-c", command], env=process.inherited(**settings, **index))
     there = installed(tmp_path / "venv/bin/python")

@@ -11,7 +11,6 @@ from ci import install as user_install
 from core import process
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Install
 from core.errors import CheckError
 from core.packages.sources import SourceOptions
 from core.run import RunOutputs
@@ -20,7 +19,6 @@ from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
-from pytorch_build.test.installation import require_device_code
 from tests.front_door import run_ci
 from tests.integration.recorded_runs import indexed, rocm_sdist
 from tests.venvs import installed
@@ -91,7 +89,7 @@ def install(
     what = installation.tested(
         chosen, target, SourceOptions(find_links=(str(folder),), version=TORCH), RocmOptions()
     )
-    tools = Install(requirements=("setuptools",))
+    tools = installer.Install(requirements=("setuptools",))
     with (
         installation.planned(chosen, target, what, tools=tools) as (calls, _),
         installer.prepared(target, calls, digest="x", backend=backend, force=True),
@@ -112,11 +110,11 @@ def test_a_host_wheel_is_installed_with_its_device_code(
     found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS, backend=backend)
     own = {"torch", "rocm", "rocm-sdk-libraries", *(["rocm-bootstrap"] if bootstrap else [])}
     assert found == own | device_names("amd-torch", "rocm-sdk")
-    require_device_code(target, TARGETS)
+    installation.require_device_code(target, TARGETS)
     (gone,) = (tmp_path / "env").glob("lib/*/site-packages/amd_torch_device_gfx950-*.dist-info")
     gone.rename(gone.with_name("x"))
     with pytest.raises(CheckError, match="amd-torch-device-gfx950 is not installed"):
-        require_device_code(target, TARGETS)
+        installation.require_device_code(target, TARGETS)
 
 
 def test_a_fat_wheel_gets_rocms_device_code_from_split_packages(

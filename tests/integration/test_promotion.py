@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ci.promote import documents, promotion
-from ci.promote.documents import Decision
 from core import process
 from core.cli.options import ROOT
 from core.env.installer import uv_program
@@ -46,7 +45,7 @@ def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
 
 def require_released(bucket: Store, runs: Runs) -> None:
     (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)
+    decision = documents.read(bucket, one.key, documents.Decision)
     assert decision.status == "promoted"
     assert promotion.missing(bucket, decision) == []
     assert promotion.unfinished(bucket) == []

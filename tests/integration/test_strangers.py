@@ -8,7 +8,6 @@ import pytest
 
 from core import process
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Backend, Install, Sources
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
@@ -106,10 +105,10 @@ def strangers(target: Interpreter) -> list[Path]:
     return [path for path in target.purelib.glob("*.py") if "STRANGER" in path.read_text()]
 
 
-def ours_call(tmp_path: Path, folder: Path, *names: str) -> Install:
+def ours_call(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
     source = PackageSource(find_links=(str(folder),))
     files = [source.sealed(one) for one in source.listed if one.distribution in names]
-    return pinned_call(tmp_path / "locks", files, Sources(find_links=(str(folder),), no_index=True))
+    return pinned_call(tmp_path / "locks", files, installer.Sources(find_links=(str(folder),), no_index=True))
 
 
 @BACKENDS
@@ -120,13 +119,13 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     make_wheel: MakeWheel,
     public: Path,
     ours: Path,
-    backend: Backend,
+    backend: installer.Backend,
     way: str,
     *,
     first: bool,
 ) -> None:
     helper(make_wheel, public, way)
-    others, core = Install(requirements=("helper",)), ours_call(tmp_path, ours, "rocm-sdk-core")
+    others, core = installer.Install(requirements=("helper",)), ours_call(tmp_path, ours, "rocm-sdk-core")
     calls = [others, core] if first else [core, others]
     refusal = pytest.raises((EnvironmentSetupError, CheckError))
     with refusal, installer.prepared(target, calls, digest="1", backend=backend):
@@ -138,7 +137,7 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
 @BACKENDS
 @pytest.mark.parametrize("way", WAYS)
 def test_setup_venv_refuses_whoever_brings_a_stranger(
-    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: Backend, way: str
+    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: installer.Backend, way: str
 ) -> None:
     helper(make_wheel, public, way)
     words = ("--packages", "torch", "--find-links", str(ours), "--gpu-family", "gfx94X-dcgpu")
@@ -153,7 +152,7 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
 
 @BACKENDS
 def test_what_others_alter_of_ours_is_found_after_the_installation(
-    tmp_path: Path, target: Interpreter, public: Path, ours: Path, backend: Backend
+    tmp_path: Path, target: Interpreter, public: Path, ours: Path, backend: installer.Backend
 ) -> None:
     core = ours_call(tmp_path, ours, "rocm-sdk-core")
     members = {
@@ -162,7 +161,7 @@ def test_what_others_alter_of_ours_is_found_after_the_installation(
         "overlay-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     write_members(public / "overlay-1.0-py3-none-any.whl", members)
-    overlay = Install(requirements=("overlay",))
+    overlay = installer.Install(requirements=("overlay",))
     with (
         pytest.raises(CheckError, match=r"rocm_sdk_core\.py is not the file of rocm-sdk-core"),
         installer.prepared(target, [core, overlay], digest="1", backend=backend),
@@ -172,7 +171,7 @@ def test_what_others_alter_of_ours_is_found_after_the_installation(
 
 @BACKENDS
 def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
-    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: Backend
+    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: installer.Backend
 ) -> None:
     make_wheel(public, "helper", "1.0")
     words = ("--packages", "torch", "--find-links", str(ours), "--backend", backend)
@@ -196,7 +195,7 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     ours: Path,
     monkeypatch: pytest.MonkeyPatch,
     setting: str,
-    backend: Backend,
+    backend: installer.Backend,
 ) -> None:
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)

@@ -11,7 +11,6 @@ from pytorch_build.test.ids import Pattern, TestId, exact
 from pytorch_build.test.plugin import Session
 from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.verbs import skips
-from pytorch_build.verbs.skips import Trial
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = """\
@@ -50,7 +49,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
 
 @pytest.fixture(scope="module")
 def collected(tree: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
-    trial = Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
+    trial = skips.Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
     files = skips.named_files(tree, decisions)
     assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
     return list(skips.sessions(trial, files, "collect"))
@@ -80,7 +79,7 @@ def test_what_is_gone_is_found(collected: Sequence[Session], decisions: Sequence
 def test_tests_that_rules_hide_are_tried(
     tree: Path, torch_python: Path, decisions: Sequence[Decision]
 ) -> None:
-    trial = Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
+    trial = skips.Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
     (session,) = skips.sessions(trial, ["test/test_type_info.py"], "try")
     assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
         "test_finfo": ("passed", "mine.finfo"),

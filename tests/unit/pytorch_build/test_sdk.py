@@ -10,7 +10,6 @@ import pytest
 from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
-from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build import sdk
 from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
@@ -20,7 +19,7 @@ NONE = sdk.RocmOptions()
 
 
 def options(**named: Any) -> sdk.RocmOptions:
-    return sdk.RocmOptions(source=SourceOptions(prefix="--rocm-", **named))
+    return sdk.RocmOptions(source=sources.SourceOptions(prefix="--rocm-", **named))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +49,7 @@ def test_a_source_says_which_layout_it_has(run: Any, folder: str) -> None:
 def test_an_images_rocm_is_of_the_version_that_the_lock_says(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
+    here = RocmSource(version="7.1.0", packages=sources.PackageSource(installed=Path("/opt/python")))
     monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: here)
     chosen = options(no_install=True)
     assert sdk.find_version(run.context(), chosen) == "7.1.0"
@@ -130,7 +129,7 @@ def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
 
 
 FAMILY = "gfx94X-dcgpu"
-SPLIT = RocmSource(version="7.1.0a20250101", packages=PackageSource(find_links=("/wheels",)))
+SPLIT = RocmSource(version="7.1.0a20250101", packages=sources.PackageSource(find_links=("/wheels",)))
 UNSPLIT = replace(SPLIT, layout="unsplit")
 SDK = """
 import os

@@ -10,7 +10,6 @@ from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import offers_named, sources
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
-from core.run.records import Cell, FileRecord, Record
 from rocm_packaging import origin
 from tests.unit.target_samples import target_in
 
@@ -42,17 +41,17 @@ def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> Callable[..., Pac
     return made
 
 
-def file(distribution: str, version: str) -> FileRecord:
+def file(distribution: str, version: str) -> records.FileRecord:
     name = f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
-    return FileRecord(
+    return records.FileRecord(
         name=name, key=name, size=1, sha256="0" * 64, distribution=distribution, version=version
     )
 
 
-def run_of(common: Common, *found: FileRecord, status: str = "ok") -> PackageSource:
-    run, cell = common.outputs.run_id, Cell(gpu_family=FAMILY)
+def run_of(common: Common, *found: records.FileRecord, status: str = "ok") -> PackageSource:
+    run, cell = common.outputs.run_id, records.Cell(gpu_family=FAMILY)
     facts = {"stage": "build_rocm", "status": status, "run_id": run, "platform": "linux", "cell": cell}
-    record = Record.model_validate({**facts, "started": "now", "seconds": 1, "files": found})
+    record = records.Record.model_validate({**facts, "started": "now", "seconds": 1, "files": found})
     records.write(common.open_store(), common.outputs, FAMILY, record)
     return origin.own_run(common, FAMILY)
 

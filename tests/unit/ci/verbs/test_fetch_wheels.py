@@ -11,14 +11,13 @@ from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
 from core.errors import MissingInputError, StoreError
 from core.packages import Offer, RunGroup, offered
 from core.run import RunOutputs, records
-from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel import distributions
 from tests.front_door import run_ci
 
 
 @pytest.fixture(name="group")
-def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> RunGroup:
+def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., records.FileRecord]) -> RunGroup:
     """A run with torch for two Pythons, what it requires, and something else."""
     fields = [
         ("Requires-Dist", "triton==3.6"),

@@ -11,7 +11,6 @@ from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.http import answering
 from core.packages import resolution, sources
-from core.packages.sources import PackageSource
 from tests.folders import Quiet
 from tests.unit.target_samples import target_in
 
@@ -32,7 +31,7 @@ def chosen(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., Any]:
         for name, version, lines in offered:
             fields = [("Requires-Dist", line) for line in lines]
             make_wheel(tmp_path / "dist", name, version, fields=fields, tag=more.get("tag", "py3-none-any"))
-        source = PackageSource(find_links=(str(tmp_path / "dist"),))
+        source = sources.PackageSource(find_links=(str(tmp_path / "dist"),))
         return resolution.choose(
             source,
             asked,

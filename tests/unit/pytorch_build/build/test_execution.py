@@ -9,9 +9,7 @@ import pytest
 
 from core import process
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
-from core.process import Completed
 from pytorch_build.build import execution
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
@@ -222,15 +220,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(installer, "uv_program", lambda: "uv")
     monkeypatch.setattr(installer, "install", lambda _target, call, **options: made.append((call, options)))
 
-    def capture(argv: list[str | Path], **_options: object) -> Completed:
+    def capture(argv: list[str | Path], **_options: object) -> process.Completed:
         made.append([str(word) for word in argv])
-        return Completed(returncode=0, stdout="", stderr="")
+        return process.Completed(returncode=0, stdout="", stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
     return made
 
 
-LOCKED = Install(requirements=("ninja==1",), hashed=True)
+LOCKED = installer.Install(requirements=("ninja==1",), hashed=True)
 
 
 def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
@@ -261,7 +259,7 @@ def test_a_wheel_is_imported_where_it_was_built(
     run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = run.root / "dist" / WHEEL
-    failed = Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
+    failed = process.Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
     held: list[Any] = []
     monkeypatch.setattr(installer, "require_planned", lambda _, planned, **__: held.append(dict(planned)))
     with monkeypatch.context() as patch:

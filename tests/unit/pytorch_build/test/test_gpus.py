@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from core import process
 from core.errors import CheckError, UsageError
 from core.families import gpu_targets
-from core.process import Completed
 from pytorch_build.test import gpus
 from pytorch_build.test.gpus import (
     Assignment,
@@ -99,10 +98,10 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
         monkeypatch.setattr(gpus, name, tmp_path / name)
     monkeypatch.setattr(process, "which", lambda name: Path(name) if name in answers else None)
 
-    def capture(argv: Any, *, env: Any, **_: Any) -> Completed:
+    def capture(argv: Any, *, env: Any, **_: Any) -> process.Completed:
         assert not set(gpus.HIDING) & set(env)
         text = answers[str(argv[0])]
-        return Completed(returncode=int(not text), stdout=text, stderr="")
+        return process.Completed(returncode=int(not text), stdout=text, stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")

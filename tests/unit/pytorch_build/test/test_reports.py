@@ -10,7 +10,6 @@ from core import junit
 from core.errors import CheckError, MissingInputError
 from core.junit import Case, Document, read
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
 from pytorch_build.test.results import Origin, Report, Tested, merged
@@ -39,13 +38,13 @@ def shards(*outcomes: Any) -> Tested:
     return tested
 
 
-def shard_record(at: int, **inputs: Any) -> Record:
+def shard_record(at: int, **inputs: Any) -> records.Record:
     given = {"files": WHEELS, "arguments": [], "installed": True, "gpu": ["gfx942"], "shard": f"{at}/2"}
-    return Record(
+    return records.Record(
         stage=reports.stage_name(ORIGIN, Shard(index=at, count=2)),
         run_id="17",
         platform="linux",
-        cell=Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942"),
+        cell=records.Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942"),
         started=f"2026-01-01T00:00:0{at}+00:00",
         seconds=10,
         inputs=given | inputs,
@@ -58,7 +57,7 @@ def store(tmp_path: Any) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def made(store: DirectoryStore, tested: Tested, *found: Record) -> Record:
+def made(store: DirectoryStore, tested: Tested, *found: records.Record) -> records.Record:
     return reports.of_shards(found, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942")
 
 
@@ -77,7 +76,7 @@ def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
 def test_the_record_of_all_shards_is_what_a_promotion_reads(store: DirectoryStore) -> None:
     record = made(store, shards("passed", "flaky"), shard_record(2), shard_record(1))
     assert (record.stage, record.status) == ("test_torch", "ok")
-    assert record.cell == Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942")
+    assert record.cell == records.Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942")
     assert (record.inputs["files"], record.inputs["arguments"]) == (WHEELS, [])
     assert record.inputs["gpu"] == [["gfx942"], ["gfx942"]]
     assert record.seconds == 20
@@ -147,7 +146,7 @@ def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
         reports.put_report(
             store, outputs, "cpu", Report(origin=origin, document=document("passed"), shard=part)
         )
-        cell = Cell(torch_ref=origin.torch_ref, python=origin.python)
+        cell = records.Cell(torch_ref=origin.torch_ref, python=origin.python)
         made = shard_record(1).model_copy(update={"stage": reports.stage_name(origin, part), "cell": cell})
         records.write(store, outputs, "cpu", made)
 
@@ -291,9 +290,9 @@ def test_what_was_expected_and_is_missing_is_a_problem() -> None:
 def test_results_belong_to_the_bytes_that_they_are_of(
     run: Any, wheels: dict[str, str], rocm: dict[str, str], why: str
 ) -> None:
-    def built(stage: str, files: dict[str, str]) -> Record:
+    def built(stage: str, files: dict[str, str]) -> records.Record:
         named = [
-            FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])
+            records.FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])
             for name, digest in files.items()
         ]
         ref = "" if stage == "build_rocm" else "nightly"

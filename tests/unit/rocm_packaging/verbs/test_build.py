@@ -8,7 +8,6 @@ from core.cli import verb_parser
 from core.cli.options import Common, common_from
 from core.errors import MissingInputError, UsageError
 from core.run import records
-from core.run.records import Record
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages
 from rocm_packaging.verbs import build as verb
@@ -50,7 +49,7 @@ def test_a_run_has_one_version_of_rocm_on_whatever_day_it_is_packaged(
     store = str(tmp_path_factory.mktemp("store"))
     words, run = ("--release-type", "nightly", "--store", store), Common(run_id="17", store=store)
     details = {"version": "10.1.0a20260822"}
-    record = Record(
+    record = records.Record(
         stage="build_rocm", run_id="17", platform="linux", started="x", seconds=0, details=details
     )
     records.write(run.open_store(), run.outputs, "gfx942-gfx1100", record)
