@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -23,6 +22,7 @@ from packaging.version import Version
 
 from ci.install.dependencies import mirror
 from core import console, files, process
+from core.cli.options import Common
 from core.env import Interpreter, installed, installer, interpreter
 from core.env.installer import Backend, Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
@@ -36,9 +36,6 @@ from core.wheel.distributions import is_ours
 from pytorch_build.test.installation import PREFIXES, require_device_code
 from rocm_packaging.origin import require_devices, sdist_requires
 from rocm_packaging.packages import layouts
-
-if TYPE_CHECKING:
-    from core.cli.options import Common
 
 MARKER = "run-packages.json"
 _EXTRA = "device-"

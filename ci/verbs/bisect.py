@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from ci.install import Wanted
     from core.env import Interpreter
     from core.stores import Store
 
@@ -204,7 +203,7 @@ class _Place:
     def planned(self) -> Interpreter:
         return install.planned(self.folder / "venv", python=self.python, clean=True)
 
-    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> Wanted:
+    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> install.Wanted:
         """Say what is to be installed of a source, some of it in exact versions."""
         requirements = install.parse_requirements([*map(str, self.packages)])
         for one in requirements:
@@ -238,7 +237,7 @@ class _Versions(_Place):
     def named(self, word: str) -> str:
         return word
 
-    def wanted(self, point: Point) -> Wanted:
+    def wanted(self, point: Point) -> install.Wanted:
         return self.chosen(self.source, {self.subject: point.name}, self.common.gpu_family)
 
     def facts(self, _point: Point) -> Facts:
@@ -364,7 +363,7 @@ class _Runs(_Place):
         builds = (one for one in found if one.status == "ok" and one.stage.startswith("build_"))
         return [one for one in builds if one.stage == _ROCM or (one.cell.torch_ref, one.cell.python) == cell]
 
-    def wanted(self, point: Point) -> Wanted:
+    def wanted(self, point: Point) -> install.Wanted:
         """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
         if point.lacks:
             self._build(point)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.github import Run
-    from ci.plan.data import RocmData
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +112,7 @@ def show(described: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def _found(
-    common: Common, chosen: Family, arguments: argparse.Namespace, own: RocmData
+    common: Common, chosen: Family, arguments: argparse.Namespace, own: data.RocmData
 ) -> tuple[Common, artifacts.Place]:
     """Return the run, and where its artifacts are."""
     runs = own.of(common.release_type)

@@ -21,7 +21,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.run.records import Record
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
@@ -173,7 +172,7 @@ def stage_of(build: Build) -> stage.Stage:
     )
 
 
-def perform(build: Build) -> Record | Sequence[str]:
+def perform(build: Build) -> records.Record | Sequence[str]:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics = stage_of(build), Metrics()
 
@@ -258,7 +257,7 @@ def needed(context: Context, project: str) -> tuple[str, ...]:
     return tuple(name for name in NEEDS[project] if context.gpu or name != "triton")
 
 
-def built(context: Context, tag: str, project: str) -> Record | None:
+def built(context: Context, tag: str, project: str) -> records.Record | None:
     """Find the record of a wheel that the run has, for this ref, family and Python."""
     store, outputs = context.common.open_for_reading(), context.common.outputs
     name = records.record_name(f"build_{project}", context.cell(tag))

@@ -20,7 +20,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from core.run.records import Record
     from pytorch_build.context import Context
 
 
@@ -197,7 +196,7 @@ def expectations(context: Context) -> Mapping[str, Expectation]:
     return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
 
 
-def _expected(context: Context, project: str, builds: Mapping[str, Record]) -> Expectation:
+def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:
     inputs, gpu = builds[project].inputs, context.gpu
     ours = {"torch": ("triton",) if gpu else (), "audio": ("torch",), "vision": ("torch",)}.get(project, ())
     requires = [f"rocm[libraries]=={inputs['rocm'][0]}"] if project == "torch" and gpu else []

@@ -28,7 +28,6 @@ from rocm_packaging.packages import layouts
 if TYPE_CHECKING:
     from core.env.installer import Install
     from core.packages.sources import PackageSource, SourceOptions
-    from core.run.records import FileRecord, Record
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
 
@@ -102,7 +101,7 @@ def prebuilt(context: Context) -> tuple[str, ...]:
     return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
-def wheels_of(context: Context, target: env.Interpreter) -> Sequence[FileRecord]:
+def wheels_of(context: Context, target: env.Interpreter) -> Sequence[records.FileRecord]:
     """List what the run's records promise for this ref, family and Python, ROCm included.
 
     Device packages are those of the targets that are tested, where the run has split packages.
@@ -126,13 +125,13 @@ def wheels_of(context: Context, target: env.Interpreter) -> Sequence[FileRecord]
     ]
 
 
-def _built_against(context: Context, every: Sequence[Record]) -> str:
+def _built_against(context: Context, every: Sequence[records.Record]) -> str:
     """Return the ROCm that a ref's wheels were built against, by their records; "" for none."""
     against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == context.ref.name)
     return next((str(versions[0]) for versions in against if versions), "")
 
 
-def _recorded(context: Context, target: env.Interpreter) -> Iterator[FileRecord]:
+def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.FileRecord]:
     store, outputs = context.common.open_for_reading(), context.common.outputs
     every = records.read_all(store, outputs, context.artifact_group)
     rocm_version = _built_against(context, every)

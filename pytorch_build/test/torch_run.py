@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
-    from pytorch_build.test.plugin import PlannedRule
-    from pytorch_build.test.skip_rules import Rule
-    from pytorch_build.test.upstream_tests import LimitsTable, TestFile, Tests, Torch
 
 LOGS = "logs"
 # a log among a run's outputs is for reading; of a longer one the beginning and the end are enough
@@ -47,7 +44,7 @@ class TorchTests:
     other_gpu: bool = False
     workers: int = 1
     skips: tuple[Path, ...] = ()
-    limits: LimitsTable | None = None
+    limits: upstream_tests.LimitsTable | None = None
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -72,8 +69,8 @@ class Bench:
 
     context: Context
     target: Interpreter
-    tests: Tests
-    torch: Torch
+    tests: upstream_tests.Tests
+    torch: upstream_tests.Torch
     assignments: Sequence[Assignment]
 
 
@@ -154,7 +151,7 @@ def _require_code(bench: Bench) -> None:
         )
 
 
-def _files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
+def _files(bench: Bench, request: TorchTests) -> Mapping[str, upstream_tests.TestFile]:
     configuration, tree = upstream_tests.configuration(request.config), bench.tests.tree
     chosen = upstream_tests.chosen_files(
         configuration,
@@ -167,7 +164,9 @@ def _files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
     return {one.file: one for one in chosen}
 
 
-def _applied(bench: Bench, request: TorchTests, rules: Sequence[Rule]) -> Sequence[tuple[PlannedRule, ...]]:
+def _applied(
+    bench: Bench, request: TorchTests, rules: Sequence[skip_rules.Rule]
+) -> Sequence[tuple[plugin.PlannedRule, ...]]:
     """Return the skip rules that apply, for each assignment."""
     tested = skip_rules.UnderTest(
         gpu_targets=bench.context.gpu_targets,
@@ -188,9 +187,9 @@ class _Run:
     request: TorchTests
     origin: Origin
     name: str
-    rules: Sequence[Rule]
-    applied: Sequence[tuple[PlannedRule, ...]]
-    files: Mapping[str, TestFile]
+    rules: Sequence[skip_rules.Rule]
+    applied: Sequence[tuple[plugin.PlannedRule, ...]]
+    files: Mapping[str, upstream_tests.TestFile]
     plan: shards.Plan
     left_out: str
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, files
 from core.cli.options import Common, add_platform, common_from
@@ -13,9 +12,6 @@ from core.errors import CheckError
 from core.packages import RunGroup
 from core.run import records
 from pytorch_build.test import reports, results, shards, summary
-
-if TYPE_CHECKING:
-    from pytorch_build.test.results import Tested
 
 _SHOWN = 20
 
@@ -78,11 +74,11 @@ class Group:
                 records.write(store, outputs, name, reports.of_shards(self.records, one, group))
 
 
-def _json(run_id: str, tested: Sequence[Tested]) -> str:
+def _json(run_id: str, tested: Sequence[results.Tested]) -> str:
     return f"{summary.data(run_id, tested).model_dump_json(indent=1)}\n"
 
 
-def _show(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
+def _show(tested: Sequence[results.Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
     rows = []
     for one in tested:
         counted = ", ".join(f"{count} {name}" for name, count in one.counts.items() if count)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -28,13 +30,6 @@ from pytorch_build.test import installation, plugin, reports
 from pytorch_build.test.file_run import of_file
 from pytorch_build.test.gpus import Assignment, assignments
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytorch_build.test.installation import Tested
-    from pytorch_build.test.plugin import Session
 
 PASSES_REST = True
 SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
@@ -127,7 +122,7 @@ def _gpu(context: Context, options: SmokeOptions) -> Assignment:
 
 
 def _pytest(
-    context: Context, target: Interpreter, what: Tested, options: SmokeOptions, gpu: Assignment
+    context: Context, target: Interpreter, what: installation.Tested, options: SmokeOptions, gpu: Assignment
 ) -> Mapping[str, Any]:
     expect = {one.distribution: one.version for one in what.files if not one.distribution.startswith("rocm-")}
     for name in (Requirement(one).name for one in what.prebuilt):
@@ -185,7 +180,7 @@ def _session(
     arguments: Sequence[str],
     changes: Mapping[str, str | None],
     run: Callable[..., object],
-) -> tuple[Session, process.Ended]:
+) -> tuple[plugin.Session, process.Ended]:
     """Run pytest on the smoke tests, and read its journal."""
     journal, ended = folder / "journal.jsonl", process.Ended(returncode=0)
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
