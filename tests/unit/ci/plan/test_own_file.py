@@ -82,7 +82,6 @@ def test_the_file_is_the_options_else_the_variables_else_the_checkouts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "ROOT", tmp_path)
-    monkeypatch.delenv("CI_CONFIG", raising=False)
     assert (use_config_file(None), own().file) == (None, None)
     (tmp_path / "pytorch-build.toml").write_text("")
     (tmp_path / "ci.toml").write_text("")

@@ -47,7 +47,6 @@ def index_fixture(
     monkeypatch.setattr(dependencies, "resolve", resolve)
     monkeypatch.setattr(dependencies, "download", download)
     monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
-    monkeypatch.delenv("RELEASE_TYPE", raising=False)
     return fetched
 
 

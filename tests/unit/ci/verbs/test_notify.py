@@ -135,9 +135,7 @@ def test_a_mail_server_that_is_none_is_a_warning(capsys: pytest.CaptureFixture[s
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    for name in ("GITHUB_TOKEN", "GITHUB_EVENT_NAME", "GITHUB_RUN_ID", "GITHUB_REPOSITORY", "RUN_STORE"):
-        monkeypatch.delenv(name, raising=False)
+def run(tmp_path: Path) -> list[str]:
     failed = Record.model_validate(
         {
             "stage": "build_torch",
@@ -174,6 +172,5 @@ def test_a_run_has_succeeded_where_a_job_has(
     assert run_ci(*run, "--require-success") == code
 
 
-def test_without_results_there_is_nothing_to_tell(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NEEDS", raising=False)
+def test_without_results_there_is_nothing_to_tell(run: list[str]) -> None:
     assert run_ci(*run) == errors.UsageError.exit_code

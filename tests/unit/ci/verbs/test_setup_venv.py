@@ -48,8 +48,6 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(install, "detect", lambda: ())
     for module in (sources, install):
         monkeypatch.setattr(module, "configured", Sources)
-    for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
-        monkeypatch.delenv(name, raising=False)
     return calls
 
 

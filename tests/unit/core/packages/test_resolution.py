@@ -215,7 +215,6 @@ def test_the_question_is_asked_of_its_sources_alone(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_INDEX", "http://other")
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     question = resolution.Question(
         requirements=("torch==2.10.0+rocm7.1", "numpy"),
         constraints=("rocm==7.1",),

@@ -45,8 +45,6 @@ def front(
         module = import_module(verb.module)
         if hasattr(module, "common_from"):
             monkeypatch.setattr(module, "common_from", below)
-    for name in ("SOURCE_LOCK", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
 
     def call(*words: str | Path) -> Answer:
         capsys.readouterr()

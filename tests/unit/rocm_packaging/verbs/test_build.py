@@ -14,12 +14,6 @@ from rocm_packaging.verbs import build as verb
 from tests.unit.rocm_packaging.artifact_sets import write_base
 
 
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SOURCE_DATE_EPOCH", "ROCM_SDK_WHEEL_PLATFORM_TAG"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
     write_base(tmp_path, split=False, rocm_version="10.1.0", the_rock_commit="a" * 40)
