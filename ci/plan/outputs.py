@@ -10,18 +10,11 @@ from typing import Any
 from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
-from core.run.job_files import job_files, table, text
+from core.run.job_files import table, text
 from core.run.plan import PLATFORMS, Cell, Plan, matrices, refuse_outputs
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
-
-
-def write_outputs(plan: Plan, env: Mapping[str, str]) -> None:
-    """Write a plan's outputs into the job's file, where it has one."""
-    files = job_files(env)
-    for name, value in outputs(plan).items() if files.outputs else ():
-        files.set_output(name, value)
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
 from ci.jobs import BUILDS, Call, Job, posargs_of
-from ci.report.facts import built, read_run
+from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from ci.report.text import natural
 from core import console, files, process
@@ -266,11 +266,8 @@ class _Runs(_Place):
     @cached_property
     def ids(self) -> Sequence[str]:
         """The runs there are, the last one last; this machine's own only where they are named."""
-        end = f"-{self.common.platform}"
-        folders = self.store.folders(self.common.external_repo)
-        found = (one.removesuffix(end) for one in folders if one.endswith(end))
-        ends = {self.good, self.bad}
-        return sorted((one for one in found if one in ends or not is_local(one)), key=natural)
+        found, ends = reversed(stored_runs(self.store, self.common.outputs)), {self.good, self.bad}
+        return [one for one in found if one in ends or not is_local(one)]
 
     @cached_property
     def cell(self) -> CellName:
