@@ -73,8 +73,10 @@ def _size(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
         yield view.finding("warning", "size", f"The wheel has {size} bytes, more than {limit.warn_above}.")
 
 
-def check_archive(view: WheelView) -> Iterator[Finding]:
-    """Compare file name, METADATA, WHEEL and extension modules."""
+def check_archive(view: WheelView, expectation: Expectation | None) -> Iterator[Finding]:
+    """Compare file name, METADATA, WHEEL, extension modules, and what is expected of these."""
+    for message in _unexpected(view, expectation) if expectation else ():
+        yield view.finding("error", "expected", message)
     for message in _metadata(view):
         yield view.finding("error", "metadata", message)
     if view.metadata and not view.metadata.license:
@@ -140,12 +142,6 @@ def _extensions(view: WheelView) -> Iterator[Finding]:
         if found and f"cp{found[1]}" not in abis:
             message = f"It is for cp{found[1]}, the wheel for {', '.join(sorted(abis))}."
             yield view.finding("error", "tags", message, member.name)
-
-
-def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
-    """Compare distribution, version, Python tag and requirements."""
-    for message in _unexpected(view, expectation):
-        yield view.finding("error", "expected", message)
 
 
 def _unexpected(view: WheelView, expectation: Expectation) -> Iterator[str]:

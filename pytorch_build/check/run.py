@@ -143,9 +143,7 @@ def _judge(
             host = libraries.DLL_CHECK if libraries.is_dll(name) else libraries.CHECK
             subject = device_code.CHECK if name.endswith(kpack.SUFFIX) else host
             yield view.finding("error", subject, message, name)
-    if expectation is not None:
-        yield from contents.check_expectation(view, expectation)
-    yield from contents.check_archive(view)
+    yield from contents.check_archive(view, expectation)
     yield from contents.check(view, expectation, policy)
     yield from libraries.check(view, policy)
     yield from libraries.check_dlls(view, policy)

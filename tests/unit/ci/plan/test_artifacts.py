@@ -247,7 +247,7 @@ def test_ctrl_c_stops_what_is_under_way(
             ended.append(name.stem)
             raise
 
-    monkeypatch.setattr(artifacts.archives, "extract", stopped_in_the_middle)
+    monkeypatch.setattr("rocm_packaging.archives.extract", stopped_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         artifacts.fetch(store, planned(store), folder)
     assert set(ended) <= {"blas_lib_gfx110X-all", "rand_lib_gfx1100"}
