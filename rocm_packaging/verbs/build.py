@@ -16,16 +16,7 @@ from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
 from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
-from rocm_packaging.packages import versions
-from rocm_packaging.packages.build import (
-    COLUMNS,
-    BuildRequest,
-    build,
-    inputs_digest,
-    plan_json,
-    planned_files,
-    table_rows,
-)
+from rocm_packaging.packages import build, versions
 from rocm_packaging.packages.layouts import Layout
 from rocm_packaging.packages.plan import Plan, make_plan
 
@@ -86,12 +77,12 @@ def run(arguments: argparse.Namespace) -> None:
                 cell=records.Cell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
-            {"packaging": inputs_digest(request)},
+            {"packaging": build.inputs_digest(request)},
             partial(_made, request),
         )
 
 
-def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]:
+def _apart(request: build.BuildRequest, variant: str = "") -> tuple[build.BuildRequest, ...]:
     """Make one request a family where families' development trees contradict each other."""
     contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
     if not contradiction:
@@ -107,7 +98,7 @@ def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]
 
 def _request(
     arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
-) -> BuildRequest:
+) -> build.BuildRequest:
     variables = environment()
     if not version and arguments.rc is None:
         version = _version_so_far(common, group_name(families))
@@ -122,7 +113,7 @@ def _request(
         tuple(family(names).name.split(";")) if names else ()
         for names in (arguments.linux_amdgpu_families, arguments.windows_amdgpu_families)
     )
-    return BuildRequest(
+    return build.BuildRequest(
         artifact_dir=artifacts,
         output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families, common.build_variant),
         version=version,
@@ -150,17 +141,17 @@ def _version_so_far(common: Common, artifact_group: str) -> str:
 
 
 def _print_plan(plan: Plan, *, json: bool) -> None:
-    files = planned_files(plan)
+    files = build.planned_files(plan)
     if json:
-        console.result(plan_json(plan, files))
+        console.result(build.plan_json(plan, files))
         return
-    console.table(COLUMNS, table_rows(files))
+    console.table(build.COLUMNS, build.table_rows(files))
     for name in plan.unused:
         console.say(f"In no package: {name}")
 
 
-def _made(request: BuildRequest) -> stage.Made:
-    built = build(request)
+def _made(request: build.BuildRequest) -> stage.Made:
+    built = build.build(request)
     plan, made = built.plan, tuple(one.path for one in built.files)
     commit = build_info(scan(request.artifact_dir)).commit
     details = {

@@ -77,7 +77,7 @@ def test_families_of_the_other_platform_must_exist(artifacts: Path) -> None:
 def test_the_record_says_which_build_of_rocm_it_was(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Mock(distribution=Mock(version="10.1.0"), built=("gfx942",), unused=(), lacking=())
     built = BuiltPackages(plan=plan, files=())
-    monkeypatch.setattr(verb, "build", lambda _request: built)
+    monkeypatch.setattr("rocm_packaging.packages.build.build", lambda _request: built)
     details = verb._made(request(artifacts)).details
     assert (details["commit"], details["artifact_dir"]) == ("a" * 40, str(artifacts))
     overlay = artifacts / "base_lib_generic" / "base/aux-overlay/stage/share/therock"
