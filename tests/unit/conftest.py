@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from ci import install
 from core import process
 from core.cli.options import environment
+from core.env.installer import Sources
+from core.packages import resolution, sources
 from core.stores import location
 from tests.unit.aws import aws, s3
 
@@ -68,6 +71,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         patch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
         patch.setattr(socket, "getaddrinfo", _local_names(socket.getaddrinfo))
         patch.setattr(process, "which", _without_gpus(process.which))
+        # a person's own indexes
+        for module in (install, resolution, sources):
+            patch.setattr(module, "configured", Sources)
         # the bucket behind out/ is on another machine
         patch.setattr(location, "answers", lambda address: not address)
         if item.get_closest_marker("processes") is None:

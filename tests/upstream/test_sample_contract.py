@@ -52,13 +52,6 @@ def settings(text: str) -> dict[str, set[str]]:
     return {name: {value for key, value in found if key == name} for name in SETTINGS}
 
 
-@pytest.fixture
-def torch_sources(upstream_sources: dict[str, Path]) -> Path:
-    if "torch" not in upstream_sources:
-        pytest.skip("--sources has no pytorch")
-    return upstream_sources["torch"]
-
-
 @pytest.mark.parametrize("project", ["torch", "audio", "vision"])
 @pytest.mark.parametrize("gpu", [True, False])
 def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
 from pytorch_build import sdk
@@ -20,11 +19,6 @@ NONE = sdk.RocmOptions()
 
 def options(**named: Any) -> sdk.RocmOptions:
     return sdk.RocmOptions(source=sources.SourceOptions(prefix="--rocm-", **named))
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture

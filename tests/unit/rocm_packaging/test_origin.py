@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from core.cli.options import Common
-from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import offers_named, sources
+from core.packages import offers_named
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from rocm_packaging import origin
@@ -18,11 +17,6 @@ TARGETS = ("gfx942",)
 UNSPLIT = "rocm-sdk-libraries-gfx94x-dcgpu"
 ALWAYS = ("rocm", "rocm-sdk-core", "rocm-sdk-devel")
 SPLIT = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture

@@ -81,7 +81,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(
         selftest, "installed", lambda _: [Installed(name=one, **facts) for one in made.installed.split()]
     )
-    monkeypatch.setattr(sources, "configured", installer.Sources)
     return made
 
 

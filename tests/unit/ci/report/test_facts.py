@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,6 @@ from tests import page_samples as samples
 from tests.unit.ci.memory_store import MemoryStore
 
 GROUP = "gfx900"
-
-
-@pytest.fixture(name="common")
-def common_fixture(tmp_path: Path) -> Common:
-    return Common(root=tmp_path, run_id="123")
 
 
 @pytest.fixture(name="built")
@@ -107,7 +101,7 @@ def test_results_come_from_reports_alone(common: Common, built: records.Record) 
     (tests,) = read_run(common).groups[0].tests
     assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
     filed = summary.ReportData(
-        run_id="123",
+        run_id="17",
         passed=True,
         tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),),
     )
@@ -118,7 +112,7 @@ def test_results_come_from_reports_alone(common: Common, built: records.Record) 
 
 
 def test_what_cannot_be_read_or_is_not_there_is_told(common: Common) -> None:
-    with pytest.raises(MissingInputError, match="Run 123 has no records"):
+    with pytest.raises(MissingInputError, match="Run 17 has no records"):
         read_run(common)
     store = common.open_store()
     records.write(store, common.outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))

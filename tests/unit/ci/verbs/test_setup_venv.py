@@ -9,7 +9,7 @@ from ci import install
 from ci.install import Chosen
 from core.env.installer import Sources
 from core.errors import MissingInputError
-from core.packages import Offer, sources
+from core.packages import Offer
 from tests.folders import served
 from tests.front_door import run_ci
 from tests.unit.ci.conftest import Lab
@@ -46,8 +46,6 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(install, "install_chosen", install_chosen)
     monkeypatch.setattr(install, "choose", choose)
     monkeypatch.setattr(install, "detect", lambda: ())
-    for module in (sources, install):
-        monkeypatch.setattr(module, "configured", Sources)
     return calls
 
 

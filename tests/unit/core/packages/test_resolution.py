@@ -17,12 +17,6 @@ from tests.unit.target_samples import target_in
 MakeWheel = Callable[..., Path]
 
 
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sources, resolution):
-        monkeypatch.setattr(module, "configured", Sources)
-
-
 @pytest.fixture
 def chosen(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., Any]:
     """Choose among wheels: name, version and requirements of each."""

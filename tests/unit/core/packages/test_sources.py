@@ -12,7 +12,6 @@ import pytest
 from core import files, http
 from core.env.installer import Sources
 from core.errors import MissingInputError, ServiceError
-from core.packages import sources
 from core.packages.sources import (
     PackageSource,
     SourceOptions,
@@ -81,11 +80,6 @@ def test_folders_are_named_from_where_the_command_runs(
 
 
 PASSWORD = "s3cret"  # noqa: S105 - of a server of the test's own
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
 
 
 class Guarded(SimpleHTTPRequestHandler):

@@ -13,7 +13,6 @@ import pytest
 from core.cli import main
 from core.cli.options import Common, common_from
 from core.env import installer
-from core.packages import resolution, sources
 from pytorch_build.__main__ import VERBS
 from tests.conftest import Commit
 
@@ -72,8 +71,6 @@ def prepared(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]
 
     monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
-    for module in (sources, resolution):
-        monkeypatch.setattr(module, "configured", installer.Sources)
     return kept
 
 
