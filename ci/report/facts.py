@@ -18,7 +18,6 @@ from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError
-from core.packages import RunGroup
 from core.run import LOCAL_RUN, RUN_ID, RunOutputs, chosen_groups, is_record, key_name, records
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
@@ -121,11 +120,7 @@ def _group(common: Common, store: Store, name: str, listed: Sequence[str], *, te
     every = [record for _, record in found]
     entries: tuple[GroupEntry, ...] = ()
     try:
-        entries = (
-            _tests(RunGroup(store=store, outputs=outputs, name=name), every)
-            if tests
-            else _recorded(name, every)
-        )
+        entries = _tests(store, outputs, name, every) if tests else _recorded(name, every)
     except FatalError as problem:
         where = outputs.reports_prefix(name)
         problems.append(Problem(where=where, what=problem.message, hint=problem.hint))
@@ -157,11 +152,12 @@ def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, St
     return cell, StageRun(stage=stage, state="unreadable", error=told.what, key=told.where)
 
 
-def _tests(group: RunGroup, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
+def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:
     """Read results of tests from the reports, and hold them against the records."""
-    tested = checked(results.merged(reports_of(group, found)), found, group)
-    whole = [replace(one, origin=replace(one.origin, gpu_family=group.name)) for one in tested]
-    return summary.data(group.outputs.run_id, whole).tests
+    read = results.merged(reports_of(store, outputs, group, found))
+    tested = checked(read, found, store=store, outputs=outputs, artifact_group=group)
+    whole = [replace(one, origin=replace(one.origin, gpu_family=group)) for one in tested]
+    return summary.data(outputs.run_id, whole).tests
 
 
 def _recorded(group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

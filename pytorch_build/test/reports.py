@@ -26,6 +26,7 @@ from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError
 from core.run import RunOutputs, records
 from core.run.records import Record
+from core.stores import Store
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.test.results import (
     DEFAULT_CONFIG,
@@ -45,7 +46,6 @@ from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
     from core.cli.options import Common
-    from core.packages import RunGroup
     from core.run.stage import Stage
 
 # property of a report, and detail of a record, that was made of those of all shards
@@ -65,30 +65,30 @@ def _part(shard: Shard | None) -> str:
     return f"-{shard.index}-of-{shard.count}" if shard and shard.count > 1 else ""
 
 
-def put_report(group: RunGroup, report: Report) -> Mapping[str, Any]:
+def put_report(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> Mapping[str, Any]:
     """File a report, ``torch-{ref}-{python}-2-of-6.xml``; locally, drop those of other numbers of shards."""
-    if not group.outputs.immutable and MERGED not in report.document.properties:
-        _withdraw_others(group, report)
+    if not outputs.immutable and MERGED not in report.document.properties:
+        _withdraw_others(store, outputs, artifact_group, report)
     content = junit.write(document_of(report))
-    key = f"{group.outputs.reports_prefix(group.name)}/{report.origin.name}{_part(report.shard)}.xml"
-    group.store.put_bytes(key, content)
+    key = f"{outputs.reports_prefix(artifact_group)}/{report.origin.name}{_part(report.shard)}.xml"
+    store.put_bytes(key, content)
     digest = hashlib.sha256(content).hexdigest()
     return {**totals(report), "report": {"key": key, "sha256": digest}}
 
 
-def _withdraw_others(group: RunGroup, report: Report) -> None:
+def _withdraw_others(store: Store, outputs: RunOutputs, artifact_group: str, report: Report) -> None:
     """Delete reports and records of the same tests in another number of shards: they are of another run."""
     origin, count = report.origin, report.shard.count if report.shard else 1
     record = records.record_name(stage_name(origin) + "%", origin.cell)
     for prefix, name, end in (
-        (group.outputs.reports_prefix(group.name), f"{origin.name}%", r"\.xml"),
-        (group.outputs.manifests_prefix(group.name), record, r"(\.failed)?\.json"),
+        (outputs.reports_prefix(artifact_group), f"{origin.name}%", r"\.xml"),
+        (outputs.manifests_prefix(artifact_group), record, r"(\.failed)?\.json"),
     ):
         pattern = re.compile(re.escape(name).replace("%", r"(-\d+-of-(?P<count>\d+))?") + end)
-        for stored in group.store.list(prefix):
+        for stored in store.list(prefix):
             found = pattern.fullmatch(stored.key.removeprefix(f"{prefix}/"))
             if found and int(found["count"] or 1) != count:
-                group.store.delete(stored.key)
+                store.delete(stored.key)
 
 
 def totals(report: Report) -> Mapping[str, Any]:
@@ -199,7 +199,9 @@ def require_passed(report: Report, *, hint: str = "") -> None:
         console.warn(f"{report.origin}: {why}. It counts as missing: no release rests on it.")
 
 
-def of_shards(found: Sequence[Record], tested: Tested, group: RunGroup) -> Record:
+def of_shards(
+    found: Sequence[Record], tested: Tested, *, store: Store, outputs: RunOutputs, artifact_group: str
+) -> Record:
     """Make the record of all shards of a stage, and file the merged report."""
     origin, count = tested.origin, tested.shards
     names = [stage_name(origin, Shard(index=at, count=count)) for at in range(1, count + 1)]
@@ -208,7 +210,7 @@ def of_shards(found: Sequence[Record], tested: Tested, group: RunGroup) -> Recor
     if why := why_not([tested]):
         failure = {"status": "failed", "exit_code": CheckError.exit_code, "error": why}
         counted = outcomes([case for case, _ in tested.cases])
-        return _record(origin, group.outputs, mine, **failure, details={**counted, MERGED: count})
+        return _record(origin, outputs, mine, **failure, details={**counted, MERGED: count})
     passed = [one for one in mine if one.status == "ok"]
     if absent := sorted({*names} - {one.stage for one in passed}):
         raise CheckError(
@@ -220,9 +222,9 @@ def of_shards(found: Sequence[Record], tested: Tested, group: RunGroup) -> Recor
         suites=tested.suites,
         properties={MERGED: str(count), **tested.chosen},
     )
-    details = put_report(group, Report(origin=origin, document=document))
+    details = put_report(store, outputs, artifact_group, Report(origin=origin, document=document))
     facts = {"inputs": inputs, "input_digest": files.digest_of(inputs)}
-    return _record(origin, group.outputs, mine, **facts, details={**details, MERGED: count})
+    return _record(origin, outputs, mine, **facts, details={**details, MERGED: count})
 
 
 def _shared_inputs(origin: Origin, mine: Sequence[Record]) -> dict[str, Any]:
@@ -297,21 +299,23 @@ def _tests_of(every: Iterable[Record]) -> Sequence[Record]:
     return [one for one in every if one.stage.startswith(_STAGE) and MERGED not in one.details]
 
 
-def reports_of(group: RunGroup, every: Iterable[Record]) -> Sequence[Report]:
+def reports_of(
+    store: Store, outputs: RunOutputs, artifact_group: str, every: Iterable[Record]
+) -> Sequence[Report]:
     """Read the reports of a group of a run, whose records are known."""
     # ROCm reports do not say what they are about; their records do
-    origins = {_report_name(one): _origin(one, group) for one in _tests_of(every)}
-    prefix = group.outputs.reports_prefix(group.name)
+    origins = {_report_name(one): _origin(one, artifact_group, outputs) for one in _tests_of(every)}
+    prefix = outputs.reports_prefix(artifact_group)
 
     def one(key: str) -> Report:
         name = key.rpartition("/")[2]
-        known = origins.get(name) or Origin(gpu_family=group.name, folder=name.removesuffix(".xml"))
-        with group.store.open(key) as stream:
+        known = origins.get(name) or Origin(gpu_family=artifact_group, folder=name.removesuffix(".xml"))
+        with store.open(key) as stream:
             report = report_of(junit.read(stream), known, where=name)
         # a run that was uploaded had another name before
-        return replace(report, origin=replace(report.origin, run_id=group.outputs.run_id))
+        return replace(report, origin=replace(report.origin, run_id=outputs.run_id))
 
-    keys = [stored.key for stored in group.store.list(prefix) if stored.key.endswith(".xml")]
+    keys = [stored.key for stored in store.list(prefix) if stored.key.endswith(".xml")]
     return _unmerged(parallel.each(one, keys))
 
 
@@ -320,15 +324,21 @@ def _unmerged(reports: Iterable[Report]) -> Sequence[Report]:
     return [one for one in reports if MERGED not in one.document.properties]
 
 
-def checked(tested: Iterable[Tested], every: Sequence[Record], group: RunGroup) -> tuple[Tested, ...]:
+def checked(
+    tested: Iterable[Tested],
+    every: Sequence[Record],
+    *,
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+) -> tuple[Tested, ...]:
     """Add what records know and reports do not: failures without a report, changed reports, other bytes."""
-    by_origin, prefix = {one.origin: one for one in tested}, group.outputs.reports_prefix(group.name)
+    by_origin, prefix = {one.origin: one for one in tested}, outputs.reports_prefix(artifact_group)
 
     def digest(name: str) -> str | None:
-        store = group.store
         return store.digest(f"{prefix}/{name}") if store.find(f"{prefix}/{name}") else None
 
-    found = [(record, _origin(record, group)) for record in _tests_of(every)]
+    found = [(record, _origin(record, artifact_group, outputs)) for record in _tests_of(every)]
     added: dict[Origin, list[str]] = defaultdict(list)
     for origin in by_origin.keys() - {origin for _, origin in found}:
         added[origin].append("no record says which wheels its report is about")
@@ -366,12 +376,12 @@ def _report_name(record: Record) -> str:
     return f"{records.record_name(record.stage.removeprefix(_STAGE), record.cell)}.xml"
 
 
-def _origin(record: Record, group: RunGroup) -> Origin:
+def _origin(record: Record, artifact_group: str, outputs: RunOutputs) -> Origin:
     config = str(record.inputs.get("config", "")).removeprefix(DEFAULT_CONFIG)
     stage = record.stage.partition("-")[0]
     stage = stage.removesuffix(f"_{config}") if config else stage
-    found = Origin.of(stage, record.cell, config=config, run_id=group.outputs.run_id)
-    return replace(found, gpu_family=found.gpu_family or group.name)
+    found = Origin.of(stage, record.cell, config=config, run_id=outputs.run_id)
+    return replace(found, gpu_family=found.gpu_family or artifact_group)
 
 
 def require_expected(tested: Sequence[Tested], expected: Iterable[str]) -> tuple[Tested, ...]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from core import console, files, parallel, process
 from core.errors import CheckError
 from core.junit import Document, Suite, counts
-from core.packages import RunGroup
 from core.run import records
 from core.run.stage import Made, Stage, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
@@ -229,8 +228,7 @@ class _Run:
             plan=self.plan.digest,
         )
         common = context.common
-        group = RunGroup(store=common.open_store(), outputs=common.outputs, name=context.artifact_group)
-        details = reports.put_report(group, report)
+        details = reports.put_report(common.open_store(), common.outputs, context.artifact_group, report)
         _show(runs)
         self._warn_of_silent_rules(runs)
         reports.require_passed(report, hint=self._hint())

@@ -9,7 +9,6 @@ from pathlib import Path
 from core import console, files
 from core.cli.options import Common, add_platform, common_from
 from core.errors import CheckError
-from core.packages import RunGroup
 from core.run import records
 from pytorch_build.test import reports, results, shards, summary
 
@@ -54,15 +53,15 @@ class Group:
 
     def __init__(self, common: Common, name: str) -> None:
         self.common, self.name = common, name
-        group = RunGroup(store=common.open_for_reading(), outputs=common.outputs, name=name)
-        self.records = records.read_all(group.store, group.outputs, name)
-        self.reports = reports.reports_of(group, self.records)
-        self.tested = reports.checked(results.merged(self.reports), self.records, group)
+        store, outputs = common.open_for_reading(), common.outputs
+        self.records = records.read_all(store, outputs, name)
+        self.reports = reports.reports_of(store, outputs, name, self.records)
+        merged = results.merged(self.reports)
+        self.tested = reports.checked(merged, self.records, store=store, outputs=outputs, artifact_group=name)
 
     def file(self, *, keep_durations: bool) -> None:
         """File what follows from the reports: data, durations, and the records that a promotion reads."""
         store, outputs, name = self.common.open_store(), self.common.outputs, self.name
-        group = RunGroup(store=store, outputs=outputs, name=name)
         content = _json(outputs.run_id, self.tested)
         store.put_bytes(f"{outputs.reports_prefix(name)}/test-report.json", content.encode())
         ours = [one for one in self.reports if one.origin.stage == "test_torch" and not one.document.problems]
@@ -71,7 +70,10 @@ class Group:
             shards.record(store, outputs, name, config or results.DEFAULT_CONFIG, found)
         for one in self.tested:
             if one.shards > 1 and one.origin.stage:
-                records.write(store, outputs, name, reports.of_shards(self.records, one, group))
+                record = reports.of_shards(
+                    self.records, one, store=store, outputs=outputs, artifact_group=name
+                )
+                records.write(store, outputs, name, record)
 
 
 def _json(run_id: str, tested: Sequence[results.Tested]) -> str:

@@ -21,7 +21,6 @@ from core.env import Interpreter, installed_version, require
 from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
-from core.packages import RunGroup
 from core.packages.sources import SourceOptions, source_options
 from core.run import stage
 from pytorch_build.context import Context, context
@@ -165,8 +164,7 @@ def _pytest(
     common = context.common
     origin = Origin.of("test_smoke", context.cell(target.tag), config="", run_id=common.outputs.run_id)
     report = Report(origin=origin, document=document)
-    group = RunGroup(store=common.open_store(), outputs=common.outputs, name=context.artifact_group)
-    details = reports.put_report(group, report)
+    details = reports.put_report(common.open_store(), common.outputs, context.artifact_group, report)
     again = f"nox -s test_smoke -- {context.words} -k EXPR"
     reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {again}")
     found = ", ".join(f"{count} {outcome}" for outcome, count in counts(ours).items() if count)

@@ -9,7 +9,6 @@ import pytest
 from core import junit
 from core.errors import CheckError, MissingInputError
 from core.junit import Case, Document, read
-from core.packages import RunGroup
 from core.run import RunOutputs, records
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
@@ -59,13 +58,13 @@ def store(tmp_path: Any) -> DirectoryStore:
 
 
 def made(store: DirectoryStore, tested: Tested, *found: records.Record) -> records.Record:
-    return reports.of_shards(found, tested, RunGroup(store=store, outputs=OUTPUTS, name="gfx942"))
+    return reports.of_shards(found, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942")
 
 
 def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
     cases = document("passed", "crashed", "xfailed", "flaky", "failed")
     report = Report(origin=ORIGIN, document=cases, shard=Shard(index=2, count=6))
-    details = reports.put_report(RunGroup(store=store, outputs=OUTPUTS, name="gfx942"), report)
+    details = reports.put_report(store, OUTPUTS, "gfx942", report)
     assert details["tests"] == {"tests": 5, "failures": 1, "errors": 1, "skipped": 1}
     assert details["outcomes"] == {"passed": 1, "xfailed": 1, "flaky": 1, "failed": 1, "crashed": 1}
     key = details["report"]["key"]
@@ -144,8 +143,9 @@ def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
 
     def put(origin: Origin, at: int, count: int) -> None:
         part = Shard(index=at, count=count) if count > 1 else None
-        group = RunGroup(store=store, outputs=outputs, name="cpu")
-        reports.put_report(group, Report(origin=origin, document=document("passed"), shard=part))
+        reports.put_report(
+            store, outputs, "cpu", Report(origin=origin, document=document("passed"), shard=part)
+        )
         cell = records.Cell(torch_ref=origin.torch_ref, python=origin.python)
         made = shard_record(1).model_copy(update={"stage": reports.stage_name(origin, part), "cell": cell})
         records.write(store, outputs, "cpu", made)
@@ -165,15 +165,13 @@ def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
         assert records.read(store, outputs, "cpu", "test_torch-1-of-2-nightly-cp312") is None
 
 
-def group_of(run: Any) -> RunGroup:
-    return RunGroup(store=run.store, outputs=run.common().outputs, name=GROUP)
-
-
 def put(run: Any, stage: str, *outcomes: Any, shard: Shard | None = None) -> str:
     """Leave a report and its record in the run, as a stage does."""
     origin = replace(SAMPLE, stage=stage)
     named = document(*outcomes, name=str(shard.index) if shard else "x")
-    details = reports.put_report(group_of(run), Report(origin=origin, document=named, shard=shard))
+    details = reports.put_report(
+        run.store, run.common().outputs, GROUP, Report(origin=origin, document=named, shard=shard)
+    )
     write(run, reports.stage_name(origin, shard), details=dict(details))
     return str(details["report"]["key"])
 
@@ -186,9 +184,10 @@ def write(run: Any, stage: str, status: str = "ok", **facts: Any) -> None:
 
 
 def gathered(run: Any) -> Sequence[Tested]:
-    group = group_of(run)
-    found = records.read_all(run.store, group.outputs, GROUP)
-    return reports.checked(merged(reports.reports_of(group, found)), found, group)
+    outputs = run.common().outputs
+    found = records.read_all(run.store, outputs, GROUP)
+    mine = reports.reports_of(run.store, outputs, GROUP, found)
+    return reports.checked(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
 
 
 def test_a_run_that_passed(run: Any) -> None:
@@ -205,7 +204,9 @@ def test_a_run_that_passed(run: Any) -> None:
     assert reports.groups_of(run.common()) == [GROUP]
     # configurations are apart
     origin = replace(SAMPLE, config="inductor")
-    details = reports.put_report(group_of(run), Report(origin=origin, document=document("passed")))
+    details = reports.put_report(
+        run.store, run.common().outputs, GROUP, Report(origin=origin, document=document("passed"))
+    )
     write(run, reports.stage_name(origin), details=dict(details), inputs={"config": "inductor"})
     found = [(one.origin.config, one.passed) for one in gathered(run)]
     assert sorted(found) == [("", True), ("", True), ("inductor", True)]
@@ -244,7 +245,9 @@ def test_the_merged_report_is_not_counted_again(run: Any) -> None:
     for shard in HALVES:
         put(run, "test_torch", "passed", shard=shard)
     whole = replace(document("passed"), properties={reports.MERGED: "2"})
-    details = reports.put_report(group_of(run), Report(origin=SAMPLE, document=whole))
+    details = reports.put_report(
+        run.store, run.common().outputs, GROUP, Report(origin=SAMPLE, document=whole)
+    )
     write(run, "test_torch", details={**details, reports.MERGED: 2})
     write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
     (tested,) = gathered(run)

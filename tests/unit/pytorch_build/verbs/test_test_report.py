@@ -8,7 +8,6 @@ from ci.promote import runs
 from core import junit
 from core.cli import main
 from core.junit import Case, Document, Suite
-from core.packages import RunGroup
 from core.run import records
 from pytorch_build.__main__ import VERBS
 from pytorch_build.test import reports, shards
@@ -85,7 +84,7 @@ def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     suites = {one.file: Suite(properties={EXISTING: "1"}) for one in cases}
     document = Document(cases=cases, suites=suites, properties={MAY_SKIP: "50"})
     report = Report(origin=origin, document=document, shard=part, plan="p")
-    details = dict(reports.put_report(RunGroup(store=run.store, outputs=outputs, name=GROUP), report))
+    details = dict(reports.put_report(run.store, outputs, GROUP, report))
     made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
     run.store.delete(outputs.record_key(GROUP, made.name))
     inputs = {"files": {"torch.whl": "a" * 64}, "arguments": [], "installed": True, "config": "default"}
