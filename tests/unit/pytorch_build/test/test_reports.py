@@ -165,14 +165,16 @@ def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
         assert records.read(store, outputs, "cpu", "test_torch-1-of-2-nightly-cp312") is None
 
 
+def filed(run: Any, report: Report) -> dict[str, Any]:
+    return dict(reports.put_report(run.store, run.common().outputs, GROUP, report))
+
+
 def put(run: Any, stage: str, *outcomes: Any, shard: Shard | None = None) -> str:
     """Leave a report and its record in the run, as a stage does."""
     origin = replace(SAMPLE, stage=stage)
     named = document(*outcomes, name=str(shard.index) if shard else "x")
-    details = reports.put_report(
-        run.store, run.common().outputs, GROUP, Report(origin=origin, document=named, shard=shard)
-    )
-    write(run, reports.stage_name(origin, shard), details=dict(details))
+    details = filed(run, Report(origin=origin, document=named, shard=shard))
+    write(run, reports.stage_name(origin, shard), details=details)
     return str(details["report"]["key"])
 
 
@@ -204,10 +206,8 @@ def test_a_run_that_passed(run: Any) -> None:
     assert reports.groups_of(run.common()) == [GROUP]
     # configurations are apart
     origin = replace(SAMPLE, config="inductor")
-    details = reports.put_report(
-        run.store, run.common().outputs, GROUP, Report(origin=origin, document=document("passed"))
-    )
-    write(run, reports.stage_name(origin), details=dict(details), inputs={"config": "inductor"})
+    details = filed(run, Report(origin=origin, document=document("passed")))
+    write(run, reports.stage_name(origin), details=details, inputs={"config": "inductor"})
     found = [(one.origin.config, one.passed) for one in gathered(run)]
     assert sorted(found) == [("", True), ("", True), ("inductor", True)]
 
@@ -245,9 +245,7 @@ def test_the_merged_report_is_not_counted_again(run: Any) -> None:
     for shard in HALVES:
         put(run, "test_torch", "passed", shard=shard)
     whole = replace(document("passed"), properties={reports.MERGED: "2"})
-    details = reports.put_report(
-        run.store, run.common().outputs, GROUP, Report(origin=SAMPLE, document=whole)
-    )
+    details = filed(run, Report(origin=SAMPLE, document=whole))
     write(run, "test_torch", details={**details, reports.MERGED: 2})
     write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
     (tested,) = gathered(run)
