@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from core.archive.tar import Policy, pax_records
 from core.errors import ArtifactError, FatalError, StoreError
 from rocm_packaging import archives
+from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar
 from rocm_packaging.artifacts import entries, scan
 from tests.artifact_archives import pack
 
-NAME = archives.ArchiveName(name="blas", component="lib", target="generic")
+NAME = ArchiveName(name="blas", component="lib", target="generic")
 XZ_NAME = replace(NAME, suffix=".tar.xz")
 END = bytes(2 * tarfile.BLOCKSIZE)
 
@@ -64,17 +65,17 @@ def tar(*pieces: Piece, end: bytes = END) -> bytes:
     return b"".join(piece.bytes() for piece in (MANIFEST, *pieces)) + end
 
 
-def compressed(data: bytes, name: archives.ArchiveName = NAME) -> bytes:
+def compressed(data: bytes, name: ArchiveName = NAME) -> bytes:
     return lzma.compress(data, preset=0) if name is XZ_NAME else zstandard.compress(data)
 
 
-def unpack(data: bytes, target: Path, name: archives.ArchiveName = NAME, **options: Any) -> Path:
+def unpack(data: bytes, target: Path, name: ArchiveName = NAME, **options: Any) -> Path:
     return unpack_raw(compressed(data, name), target, name, **options)
 
 
-def unpack_raw(data: bytes, target: Path, name: archives.ArchiveName = NAME, **options: Any) -> Path:
+def unpack_raw(data: bytes, target: Path, name: ArchiveName = NAME, **options: Any) -> Path:
     options.setdefault("sha256", "")
-    return archives.extract(io.BytesIO(data), name, target, **options)
+    return extract(io.BytesIO(data), name, target, **options)
 
 
 def refused(data: bytes, target: Path, said: str, **options: Any) -> None:
@@ -98,7 +99,7 @@ def refused(data: bytes, target: Path, said: str, **options: Any) -> None:
     ],
 )
 def test_names_are_read_and_written(filename: str, expected: tuple[str, ...]) -> None:
-    name = archives.parse_name(filename)
+    name = parse_name(filename)
     assert (name.name, name.component, name.target, name.features, name.suffix) == expected
     assert name.filename == filename
     assert ":" not in name.folder("windows")
@@ -117,23 +118,23 @@ def test_names_are_read_and_written(filename: str, expected: tuple[str, ...]) ->
 )
 def test_malformed_names_are_refused(filename: str) -> None:
     with pytest.raises(ArtifactError, match=r"is not the name of an artifact's archive|Did you mean 'lib'"):
-        archives.parse_name(filename)
+        parse_name(filename)
 
 
 def test_sidecars_are_read_by_their_first_word() -> None:
     digest = "ab" * 32
-    assert archives.parse_sidecar(f"{digest}\n", where="x") == digest
-    assert archives.parse_sidecar(f"{digest.upper()}  blas_lib_generic.tar.zst\n", where="x") == digest
+    assert parse_sidecar(f"{digest}\n", where="x") == digest
+    assert parse_sidecar(f"{digest.upper()}  blas_lib_generic.tar.zst\n", where="x") == digest
     for text in ("", "\n", "abc\n", f"x{digest}"):
         with pytest.raises(ArtifactError, match="x holds no SHA-256"):
-            archives.parse_sidecar(text, where="x")
+            parse_sidecar(text, where="x")
 
 
 # --- what is legal -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [NAME, XZ_NAME])
-def test_files_modes_and_links_come_out(tmp_path: Path, name: archives.ArchiveName) -> None:
+def test_files_modes_and_links_come_out(tmp_path: Path, name: ArchiveName) -> None:
     data = tar(
         folder("a/stage", 0o750),
         Piece(name="a/stage/bin/tool", data=b"run", mode=0o755),
@@ -322,7 +323,7 @@ def test_truncated_tars_are_refused_wherever_they_end(tmp_path: Path, cut: int) 
 
 @pytest.mark.parametrize("name", [NAME, XZ_NAME])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.99])
-def test_truncated_archives_are_refused(tmp_path: Path, name: archives.ArchiveName, share: float) -> None:
+def test_truncated_archives_are_refused(tmp_path: Path, name: ArchiveName, share: float) -> None:
     data = tar(Piece(name="a/stage/x", data=os.urandom(100_000)), Piece(name="a/stage/y", data=b"2"))
     whole = compressed(data, name)
     with pytest.raises(ArtifactError, match=r"truncated|damaged"):
@@ -331,7 +332,7 @@ def test_truncated_archives_are_refused(tmp_path: Path, name: archives.ArchiveNa
 
 
 @pytest.mark.parametrize("name", [NAME, XZ_NAME])
-def test_damaged_archives_are_refused(tmp_path: Path, name: archives.ArchiveName) -> None:
+def test_damaged_archives_are_refused(tmp_path: Path, name: ArchiveName) -> None:
     data = tar(Piece(name="a/stage/x", data=os.urandom(10_000)))
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     whole = bytearray(lzma.compress(data) if name is XZ_NAME else compressor.compress(data))
@@ -343,7 +344,7 @@ def test_damaged_archives_are_refused(tmp_path: Path, name: archives.ArchiveName
 
 
 @pytest.mark.parametrize("name", [NAME, XZ_NAME])
-def test_bombs_are_refused_before_they_fill_the_disk(tmp_path: Path, name: archives.ArchiveName) -> None:
+def test_bombs_are_refused_before_they_fill_the_disk(tmp_path: Path, name: ArchiveName) -> None:
     policy = Policy(ratio_from=1 << 20, max_ratio=50)
     data = tar(Piece(name="a/stage/zeros", data=bytes(8 << 20)))
     refused(data, tmp_path / "out", "at 'a/stage/zeros': a decompression bomb", name=name, policy=policy)
@@ -395,9 +396,9 @@ def test_the_digest_is_of_the_bytes_that_were_extracted(tmp_path: Path) -> None:
     data = compressed(tar(Piece(name="a/stage/x", data=b"1")))
     digest = hashlib.sha256(data).hexdigest()
     seen: list[int] = []
-    done = archives.extract(io.BytesIO(data), NAME, tmp_path, sha256=digest, on_bytes=seen.append)
-    assert (archives.extracted_digest(done), sum(seen)) == (digest, len(data))
-    assert archives.extracted_digest(tmp_path) == ""
+    done = extract(io.BytesIO(data), NAME, tmp_path, sha256=digest, on_bytes=seen.append)
+    assert (extracted_digest(done), sum(seen)) == (digest, len(data))
+    assert extracted_digest(tmp_path) == ""
 
 
 def test_another_digest_is_refused_and_leaves_what_was_there(tmp_path: Path) -> None:
@@ -431,10 +432,10 @@ class Breaking(io.BytesIO):
 
 
 @pytest.mark.parametrize("name", [NAME, XZ_NAME])
-def test_a_stream_that_breaks_off_is_the_stores_error(tmp_path: Path, name: archives.ArchiveName) -> None:
+def test_a_stream_that_breaks_off_is_the_stores_error(tmp_path: Path, name: ArchiveName) -> None:
     data = tar(Piece(name="a/stage/x", data=os.urandom(100_000)))
     with pytest.raises(StoreError, match="broke off after 60000 bytes: reset"):
-        archives.extract(Breaking(compressed(data, name)), name, tmp_path / "out", sha256="")
+        extract(Breaking(compressed(data, name)), name, tmp_path / "out", sha256="")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -493,7 +494,7 @@ def test_any_tree_survives_the_round_trip(
         path.chmod(0o755 if executable else 0o644)
     packed = pack(source, root, suffix=suffix)
     with packed.open("rb") as stream:
-        out = archives.extract(stream, archives.parse_name(packed.name), root / "out", sha256="")
+        out = extract(stream, parse_name(packed.name), root / "out", sha256="")
     assert contents(out) == contents(source)
     walked: Sequence[str] = [entry.path for entry in entries(scan(root / "out")[0])]
     assert len(walked) == sum(path.is_file() for path in (source / "a").rglob("*"))
