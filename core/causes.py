@@ -9,18 +9,15 @@ from __future__ import annotations
 import os
 import re  # noqa: TC003 - pydantic reads it
 from collections import deque
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from core import console
 from core.data import Model, data_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _ROOT = Path(__file__).parents[1]
 _ABOVE, _BELOW = 2, 3

@@ -12,14 +12,11 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
+from typing import Literal, TextIO
 
 Mode = Literal["terminal", "github", "plain"]
 

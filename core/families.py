@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, model_validator
 
 from core import process
 from core.data import Model, data_file, once
 from core.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 CPU = "cpu"
 FAMILIES_FILE = Path(__file__).with_name("families.toml")
@@ -184,19 +182,15 @@ def default_family(detected: Iterable[str]) -> str:
         raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
     integrated = families()[_INTEGRATED].targets
     discrete = [target for target in targets if target not in integrated]
-    chosen = {_default_for(target) for target in discrete or targets}
+    tables = _file().families.items()
+    defaults = {target: name for name, table in tables if table.default for target in table.targets}
+    chosen = {defaults.get(target) or _known(target).name for target in discrete or targets}
     if len(chosen) > 1:
         raise UsageError(
             f"This machine has GPUs of several families: {', '.join(targets)}.",
             hint=f"Choose: --gpu-family {' or --gpu-family '.join(sorted(chosen))}.",
         )
     return chosen.pop()
-
-
-def _default_for(target: str) -> str:
-    tables = _file().families.items()
-    names = (name for name, table in tables if table.default and target in table.targets)
-    return next(names, "") or _known(target).name
 
 
 def _listing() -> str:

@@ -16,15 +16,7 @@ from core import process
 from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
 from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
-from rocm_packaging.origin import (
-    RocmSource,
-    for_build,
-    has_rocm,
-    named_source,
-    newest,
-    own_run,
-    release_index_url,
-)
+from rocm_packaging import origin
 from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
@@ -116,25 +108,27 @@ def find_version(context: Context, options: RocmOptions) -> str:
         return ""
     if options.source.no_install:
         return _installed(context).version
-    return options.version or context.ref.rocm_version or newest(packages_of(context, options))
+    return options.version or context.ref.rocm_version or origin.newest(packages_of(context, options))
 
 
-def _installed(context: Context) -> RocmSource:
+def _installed(context: Context) -> origin.RocmSource:
     return installed(interpreter(require(context.common.python).base_executable))
 
 
 def packages_of(context: Context, options: RocmOptions) -> PackageSource:
     """Find where ROCm comes from: the sources that are named, the run's outputs, the release index."""
-    named = named_source(options.source, context.common, context.gpu_family)
+    named = origin.named_source(options.source, context.common, context.gpu_family)
     if named is not None:
         return named
-    own = own_run(context.common, context.artifact_group)
-    if has_rocm(own):
+    own = origin.own_run(context.common, context.artifact_group)
+    if origin.has_rocm(own):
         return own
-    return PackageSource(index_urls=(release_index_url("", context.gpu_family),), prefix=f"--{_PREFIX}")
+    return PackageSource(
+        index_urls=(origin.release_index_url("", context.gpu_family),), prefix=f"--{_PREFIX}"
+    )
 
 
-def find_source(context: Context, options: RocmOptions, version: str) -> RocmSource:
+def find_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:
     """Find where ROCm of this version comes from, and the files of it that builds need."""
     if options.source.no_install:
         here = _installed(context)
@@ -157,7 +151,9 @@ def find_source(context: Context, options: RocmOptions, version: str) -> RocmSou
             f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
             hint=f"Build it first: nox -s build_rocm -- {context.words}",
         )
-    return for_build(packages, version, context.gpu_family, options.extras, context.common.outputs.platform)
+    return origin.for_build(
+        packages, version, context.gpu_family, options.extras, context.common.outputs.platform
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,11 +171,11 @@ class RocmSdk:
     sysdeps: bool = True
 
 
-def installed(python: Interpreter) -> RocmSource:
+def installed(python: Interpreter) -> origin.RocmSource:
     """Return the ROCm that an interpreter has installed, by its own word."""
     env = process.handed_on(ROCM_SDK_TARGET_FAMILY=None)
     facts = json.loads(_python(python, env, "-c", _QUERY))
-    return RocmSource(
+    return origin.RocmSource(
         version=facts["version"],
         layout=facts["layout"],
         packages=PackageSource(installed=python.executable, prefix="--rocm-"),
@@ -203,7 +199,7 @@ def link(target: Interpreter) -> None:
 
 def ask(
     target: Interpreter,
-    source: RocmSource,
+    source: origin.RocmSource,
     *,
     family: str,
     targets: Sequence[str] = (),

@@ -23,18 +23,7 @@ from core.packages.resolution import SdistRequires, choose, pinned_call
 from core.packages.sources import PackageSource, SourceOptions, below
 from core.parallel import each
 from core.run import Platform, group_name
-from rocm_packaging.packages import versions
-from rocm_packaging.packages.layouts import (
-    LIBRARIES,
-    Layout,
-    device_package,
-    device_target,
-    is_rocm,
-    layout_of,
-    libraries_package,
-    sdk_target,
-    serves,
-)
+from rocm_packaging.packages import layouts, versions
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -48,7 +37,7 @@ class RocmSource:
     """The ROCm packages that are installed: an exact version, its layout, their source, the chosen files."""
 
     version: str
-    layout: Layout = "split"
+    layout: layouts.Layout = "split"
     packages: PackageSource
     files: tuple[Offer, ...] = ()
 
@@ -81,7 +70,7 @@ class RocmSource:
         """
         files = each(self.packages.sealed, self.files)
         with self.packages.opened(files) as sources:
-            yield pinned_call(folder, files, sources, family=sdk_target(self.layout, family, targets))
+            yield pinned_call(folder, files, sources, family=layouts.sdk_target(self.layout, family, targets))
 
 
 class _Index(Model):
@@ -158,9 +147,9 @@ def has_rocm(packages: PackageSource) -> bool:
 
 def require_devices(targets: Sequence[str], names: Collection[str], *, where: str, version: str) -> None:
     """Require that a split source has a device package of each target."""
-    missing = [one for one in targets if device_package(one) not in names]
+    missing = [one for one in targets if layouts.device_package(one) not in names]
     if missing:
-        held = sorted(filter(None, map(device_target, names)))
+        held = sorted(filter(None, map(layouts.device_target, names)))
         raise MissingInputError(
             f"{where} has no device code of ROCm {version} for {', '.join(missing)}"
             f" (it has {', '.join(held) or 'none'}).",
@@ -175,11 +164,14 @@ def with_layout(
 
     Split packages must have device code of the targets.
     """
-    names = [LIBRARIES, *(f"{LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";"))]
-    wanted = [*names, *map(device_package, targets)]
+    names = [
+        layouts.LIBRARIES,
+        *(f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in family.split(";")),
+    ]
+    wanted = [*names, *map(layouts.device_package, targets)]
     found = zip(wanted, each(partial(has_package, packages, version), wanted), strict=True)
     held = [name for name, has in found if has]
-    layout = layout_of(held, where=f"{packages.words} of version {version}")
+    layout = layouts.layout_of(held, where=f"{packages.words} of version {version}")
     if layout is None:
         raise RocmError(
             f"{packages.words} has no ROCm {version} libraries for {family}: "
@@ -206,7 +198,7 @@ def requirements(source: RocmSource, family: str, extras: Sequence[str] = ()) ->
 
     Of split packages no device code is needed, and the family may be several, joined by ``;``.
     """
-    names = ["rocm", "rocm-sdk-core", libraries_package(source.layout, family), "rocm-sdk-devel"]
+    names = ["rocm", "rocm-sdk-core", layouts.libraries_package(source.layout, family), "rocm-sdk-devel"]
     return tuple(f"{name}=={source.version}" for name in (*names, *map(_package_of, extras)))
 
 
@@ -229,8 +221,8 @@ def for_bundles(
 ) -> RocmSource:
     """Choose the wheels of the ROCm whose parts go into a stand-alone wheel."""
     source = with_layout(packages, version, family, targets)
-    names = ["rocm-sdk-core", libraries_package(source.layout, family)]
-    names += map(device_package, targets if source.layout == "split" else ())
+    names = ["rocm-sdk-core", layouts.libraries_package(source.layout, family)]
+    names += map(layouts.device_package, targets if source.layout == "split" else ())
     return replace(source, files=_named(packages, version, names, platform))
 
 
@@ -272,16 +264,16 @@ def for_tests(
         files = (
             one
             for one in packages.listed
-            if is_rocm(one.distribution)
+            if layouts.is_rocm(one.distribution)
             and _is_version(one, version)
-            and serves(one.distribution, families, targets)
+            and layouts.serves(one.distribution, families, targets)
         )
         return replace(source, files=tuple(files))
     more: list[str] = []
     if libraries and source.layout == "split":
-        more = [*map(device_package, targets)]
+        more = [*map(layouts.device_package, targets)]
     elif libraries:
-        more = [libraries_package("unsplit", family) for family in families[1:]]
+        more = [layouts.libraries_package("unsplit", family) for family in families[1:]]
     listed = f"[{','.join(extras)}]" if extras else ""
     chosen = choose(
         packages,
@@ -303,9 +295,9 @@ def sdist_requires(packages: PackageSource, family: str, targets: Sequence[str])
         for extra in sorted(extras):
             if extra == "libraries":
                 layout = with_layout(packages, one.version, family).layout
-                names.append(libraries_package(layout, family.partition(";")[0]))
+                names.append(layouts.libraries_package(layout, family.partition(";")[0]))
             elif extra == "device":
-                names += map(device_package, targets[:1])
+                names += map(layouts.device_package, targets[:1])
             else:
                 names.append(_package_of(extra))
         return [f"{name}=={one.version}" for name in names]

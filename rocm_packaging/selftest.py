@@ -16,8 +16,6 @@ from core.env.installer import Backend, locked_call
 from core.errors import CheckError, MissingInputError, ProcessError
 from core.families import group_families
 from core.run import group_name, records, stage
-from core.run.records import Cell
-from core.run.stage import Made, Stage
 from rocm_packaging.packages.layouts import LIBRARIES, Layout, device_package, layout_of, sdk_target
 
 if TYPE_CHECKING:
@@ -66,11 +64,11 @@ class TestRequest:
         """The group whose packages are taken, and that the report is filed under."""
         return self.group or group_name(";".join(self.families), self.common.build_variant)
 
-    def cell(self, python: str) -> Cell:
+    def cell(self, python: str) -> records.Cell:
         """Return what a test under a Python runs on."""
         family = ";".join(self.families)
         own = group_families(self.artifact_group) in {"", family}
-        return Cell(python=python, gpu_family=family, group="" if own else self.group)
+        return records.Cell(python=python, gpu_family=family, group="" if own else self.group)
 
 
 def run_tests(request: TestRequest) -> None:
@@ -85,7 +83,7 @@ def run_tests(request: TestRequest) -> None:
         "backend": request.backend,
         "installed": source is not None,
     }
-    run = Stage(
+    run = stage.Stage(
         name="test_rocm",
         # an address may serve something else each time, and an environment may have been changed by hand
         common=common if inputs["packages"] else replace(common, force=True),
@@ -93,11 +91,11 @@ def run_tests(request: TestRequest) -> None:
         cell=request.cell(target.tag),
     )
 
-    def work() -> Made:
+    def work() -> stage.Made:
         if source is None:
             names = [one.name for one in installed(target)]
             layout = layout_of(names, where=str(target.prefix)) or "unsplit"
-            return Made(files=(), details=_tested(request, target, layout))
+            return stage.Made(files=(), details=_tested(request, target, layout))
         with source.opened_call(common.cache / "locks", request.families[0], request.targets) as rocm:
             calls = (locked_call(common, target, only=("setuptools",)), rocm)  # what its sdist is built with
             with installer.prepared(
@@ -109,7 +107,7 @@ def run_tests(request: TestRequest) -> None:
                 force=run.common.force,
             ):
                 installer.require_complete(target)
-                return Made(files=(), details=_tested(request, target, source.layout))
+                return stage.Made(files=(), details=_tested(request, target, source.layout))
 
     stage.perform(run, inputs, work)
     _copy_report(request, target)

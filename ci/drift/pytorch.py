@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from packaging.specifiers import SpecifierSet
 
@@ -15,17 +15,13 @@ from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
 from core.run import Platform
-from core.run.locations import run_buckets
+from core.run.locations import CompilerCaches, run_buckets
 from pytorch_build.build.container import load_container
 from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.test import skip_rules
 from pytorch_build.test.upstream_tests import DATA as CONFIGURATIONS_FILE
-
-if TYPE_CHECKING:
-    from core.run.locations import CompilerCaches
-    from pytorch_build.test.skip_rules import Rule
 
 _MATRIX = "build_tools/github_actions/configure_pytorch_release_matrix.py"
 _BUILDER = "external-builds/pytorch/build_prod_wheels.py"
@@ -118,7 +114,7 @@ def _skips(checkout: Tree) -> tuple[Facts, Facts]:
     return parted(both)
 
 
-def _holds(rule: Rule, where: str, torch: str) -> bool:
+def _holds(rule: skip_rules.Rule, where: str, torch: str) -> bool:
     """Return whether a rule can hold where upstream's list does: on a platform, a GPU, or everywhere."""
     table = rule.table
     platform = "windows" if where == "windows" else "linux"

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -23,6 +22,7 @@ from packaging.version import Version
 
 from ci.install.dependencies import mirror
 from core import console, files, process
+from core.cli.options import Common
 from core.env import Interpreter, installed, installer, interpreter
 from core.env.installer import Backend, Install, Sources, configured
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError, nearest
@@ -35,19 +35,7 @@ from core.run import Platform
 from core.wheel.distributions import is_ours
 from pytorch_build.test.installation import PREFIXES, require_device_code
 from rocm_packaging.origin import require_devices, sdist_requires
-from rocm_packaging.packages.layouts import (
-    LIBRARIES,
-    covers,
-    device_package,
-    device_target,
-    is_rocm,
-    layout_of,
-    sdk_target,
-    tested_targets,
-)
-
-if TYPE_CHECKING:
-    from core.cli.options import Common
+from rocm_packaging.packages import layouts
 
 MARKER = "run-packages.json"
 _EXTRA = "device-"
@@ -64,14 +52,14 @@ class Devices:
 
     def sdk_family(self, offers: Iterable[Offer]) -> str:
         """Return the target of the `rocm` sdist: a GPU of split packages, else a family; "" for none."""
-        held = [one for one in offers if is_rocm(one.distribution)]
+        held = [one for one in offers if layouts.is_rocm(one.distribution)]
         newest = max((Version(one.version) for one in held if one.distribution == "rocm"), default=None)
         names = [one.distribution for one in held if newest in {None, Version(one.version)}]
-        if layout_of(names, where=f"ROCm {newest or ''} on offer") == "split":
-            there = [one for one in self.targets if device_package(one) in names]
+        if layouts.layout_of(names, where=f"ROCm {newest or ''} on offer") == "split":
+            there = [one for one in self.targets if layouts.device_package(one) in names]
             if not there:
                 require_devices(self.targets, names, where="What is on offer", version=str(newest))
-            return sdk_target("split", self.family, there)
+            return layouts.sdk_target("split", self.family, there)
         known = self.family.split(";")
         return next((one for one in known if one and set(gpu_targets(one)) & set(self.targets)), known[0])
 
@@ -87,19 +75,20 @@ class Devices:
                 and one.distribution.startswith(prefix)
                 and Version(one.version) == Version(version)
             ]
-            there = {device_target(one.distribution) for one in held}
+            there = {layouts.device_target(one.distribution) for one in held}
             absent = [one for one in self.targets if one not in there]
             if held and absent and (self.exact or len(absent) == len(self.targets)):
                 raise MissingInputError(
                     f"There is no {prefix}{absent[0]} {version}, without which {name} fails at its first "
                     f"kernel; there is {', '.join(sorted(one.distribution for one in held))}.",
                     hint="Name targets that there are: --packages "
-                    f"'{name if name != LIBRARIES else 'rocm'}[device-{min(there)}]'.",
+                    f"'{name if name != layouts.LIBRARIES else 'rocm'}[device-{min(there)}]'.",
                 )
             found += [
                 f"{one.distribution}=={one.version}"
                 for one in held
-                if covers(device_target(one.distribution), self.targets) and one.distribution not in chosen
+                if layouts.covers(layouts.device_target(one.distribution), self.targets)
+                and one.distribution not in chosen
             ]
         return tuple(sorted(set(found)))
 
@@ -109,12 +98,12 @@ def devices_for(requirements: Sequence[Requirement], gpu_family: str, *, here: b
     members = ";".join(one for one in re.split(r"[;,]\s*", gpu_family) if one in families())
     extras = [word for one in requirements for word in one.extras]
     names = [canonicalize_name(one.name) for one in requirements]
-    words = [*extras, *(f"{_EXTRA}{gpu}" for name in names if (gpu := device_target(name)))]
+    words = [*extras, *(f"{_EXTRA}{gpu}" for name in names if (gpu := layouts.device_target(name)))]
     gpus = detect() if here and "device-all" not in words else ()
     chosen = (word.removeprefix(_EXTRA) for word in words if word.startswith(_EXTRA))
     if named := tuple(sorted(gpu for gpu in chosen if gpu in families())):
         return Devices(family=members, targets=named, exact=True)
-    targets = tested_targets(members, gpus) if members else gpus
+    targets = layouts.tested_targets(members, gpus) if members else gpus
     return Devices(family=members, targets=targets, exact=bool(set(targets) & set(gpus)))
 
 
@@ -125,8 +114,8 @@ def known_offers(
     if not source.index_urls:
         return source.listed
     families = devices.family.split(";") if devices.family else ()
-    names = {canonicalize_name(one.name) for one in requirements} | {"rocm", LIBRARIES}
-    names |= {f"{LIBRARIES}-{canonicalize_name(one)}" for one in families}
+    names = {canonicalize_name(one.name) for one in requirements} | {"rocm", layouts.LIBRARIES}
+    names |= {f"{layouts.LIBRARIES}-{canonicalize_name(one)}" for one in families}
     gpus = {gpu for one in devices.targets for gpu in (one, *parents(one))}
     names |= {f"{prefix}{gpu}" for prefix in PREFIXES.values() for gpu in gpus}
     found = each(source.offers, sorted(name for name in names if is_ours(name)))

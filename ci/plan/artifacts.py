@@ -22,17 +22,7 @@ from core.run import LOCAL_RUN, this_platform
 from core.run.locations import location
 from core.stores import Store
 from core.stores.location import open_store
-from rocm_packaging.archives import (
-    MARKER,
-    SIDECAR,
-    SUFFIXES,
-    ArchiveName,
-    extract,
-    extracted_digest,
-    is_archive,
-    parse_name,
-    parse_sidecar,
-)
+from rocm_packaging import archives
 from rocm_packaging.artifacts import GENERIC, INCOMPLETE, targets_of
 
 if TYPE_CHECKING:
@@ -47,7 +37,7 @@ _TRIES = 3
 class Artifact:
     """An artifact of a run; `key` or `sidecar` is "" where the store lacks it, `sha256` until it is read."""
 
-    name: ArchiveName
+    name: archives.ArchiveName
     key: str
     sidecar: str
     size: int
@@ -126,14 +116,16 @@ def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iter
 def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
     """List a run's artifacts; of one in several forms, the preferred form."""
     sizes = {stored.key: stored.size for stored in store.list(f"{prefix}/", recursive=False)}
-    archives = {key.removeprefix(f"{prefix}/").removesuffix(SIDECAR) for key in sizes}
+    held = {key.removeprefix(f"{prefix}/").removesuffix(archives.SIDECAR) for key in sizes}
     chosen: dict[str, Artifact] = {}
-    for name in map(parse_name, sorted(filter(is_archive, archives))):
+    for name in map(archives.parse_name, sorted(filter(archives.is_archive, held))):
         key = f"{prefix}/{name.filename}"
-        key, sidecar = (one if one in sizes else "" for one in (key, f"{key}{SIDECAR}"))
+        key, sidecar = (one if one in sizes else "" for one in (key, f"{key}{archives.SIDECAR}"))
         one = Artifact(name=name, key=key, sidecar=sidecar, size=sizes.get(key, 0))
         known = chosen.setdefault(name.stem, one)
-        chosen[name.stem] = min(known, one, key=lambda one: (not one.key, SUFFIXES.index(one.name.suffix)))
+        chosen[name.stem] = min(
+            known, one, key=lambda one: (not one.key, archives.SUFFIXES.index(one.name.suffix))
+        )
     return tuple(one for _, one in sorted(chosen.items()))
 
 
@@ -178,11 +170,11 @@ def digests(store: Store, chosen: Collection[Artifact]) -> Mapping[str, str]:
 
 def _with_digest(store: Store, one: Artifact) -> Artifact:
     if not one.key:
-        raise MissingInputError(f"{one.name.filename} is missing; only its {SIDECAR} exists.")
+        raise MissingInputError(f"{one.name.filename} is missing; only its {archives.SIDECAR} exists.")
     if not one.sidecar:
-        raise MissingInputError(f"{one.name.filename} has no {SIDECAR}.")
-    where = f"{one.name.filename}{SIDECAR}"
-    digest = parse_sidecar(store.read(one.sidecar).decode("utf-8", "replace"), where=where)
+        raise MissingInputError(f"{one.name.filename} has no {archives.SIDECAR}.")
+    where = f"{one.name.filename}{archives.SIDECAR}"
+    digest = archives.parse_sidecar(store.read(one.sidecar).decode("utf-8", "replace"), where=where)
     return replace(one, sha256=digest)
 
 
@@ -191,7 +183,7 @@ def is_current(planned: FetchPlan, folder: Path) -> bool:
     return (
         not planned.problems
         and not (folder / INCOMPLETE).exists()
-        and all(extracted_digest(_place(folder, one)) == one.sha256 for one in planned.artifacts)
+        and all(archives.extracted_digest(_place(folder, one)) == one.sha256 for one in planned.artifacts)
         and not _outdated(planned, folder)
     )
 
@@ -233,9 +225,13 @@ def _place(folder: Path, one: Artifact) -> Path:
 def _outdated(planned: FetchPlan, folder: Path) -> list[Path]:
     """List what earlier fetches left of the chosen targets that this one would not make."""
     present = {_place(folder, one) for one in planned.artifacts}
-    folders = (marker.parent for marker in folder.glob(f"*/{MARKER}"))
-    named = {path: f"{path.name.replace('~', ':')}{SUFFIXES[0]}" for path in folders if path not in present}
-    return [path for path, name in named.items() if parse_name(name).target in planned.targets]
+    folders = (marker.parent for marker in folder.glob(f"*/{archives.MARKER}"))
+    named = {
+        path: f"{path.name.replace('~', ':')}{archives.SUFFIXES[0]}"
+        for path in folders
+        if path not in present
+    }
+    return [path for path, name in named.items() if archives.parse_name(name).target in planned.targets]
 
 
 def _fetch_all(
@@ -271,7 +267,7 @@ def _fetch_one(
 ) -> Fetched:
     """Begin again where reading breaks off: extracting a stream cannot be resumed."""
     started = time.monotonic()
-    fresh = force or extracted_digest(_place(folder, one)) != one.sha256
+    fresh = force or archives.extracted_digest(_place(folder, one)) != one.sha256
     if not fresh:
         shown.advance(one.size)
     for attempt in range(_TRIES) if fresh else ():
@@ -286,7 +282,7 @@ def _fetch_one(
 
         try:
             with store.open(one.key) as stream:
-                extract(stream, one.name, folder, sha256=one.sha256, on_bytes=count)
+                archives.extract(stream, one.name, folder, sha256=one.sha256, on_bytes=count)
             break
         except StoreError as problem:
             shown.advance(-came)

@@ -22,7 +22,6 @@ from rocm_packaging.origin import RocmSource, for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
 
 if TYPE_CHECKING:
-    from ci.plan.artifacts import Place
     from ci.plan.data import ArtifactRuns, RocmData
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
@@ -82,7 +81,7 @@ class Search:
     release_type: str
     data: RocmData
     github: GitHub
-    place: Callable[[str, str, bool, Platform, str], Place]
+    place: Callable[[str, str, bool, Platform, str], artifacts.Place]
     notes: list[str]
 
     @property

@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core import console
-from core.data import compact, in_force, key_path
+from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
-from core.run.job_files import job_files, table, text
-from core.run.plan import PLATFORMS, Plan, matrices, refuse_outputs
-
-if TYPE_CHECKING:
-    from core.data import Value
-    from core.run.plan import Cell
+from core.run.job_files import table, text
+from core.run.plan import PLATFORMS, Cell, Plan, matrices, refuse_outputs
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
-
-
-def write_outputs(plan: Plan, env: Mapping[str, str]) -> None:
-    """Write a plan's outputs into the job's file, where it has one."""
-    files = job_files(env)
-    for name, value in outputs(plan).items() if files.outputs else ():
-        files.set_output(name, value)
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:

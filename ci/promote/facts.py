@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from ci.promote import documents
-from ci.promote.documents import Cell, Document, Lock, StagedFile, StagingRecord
 from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
 from core.errors import MissingInputError, nearest
@@ -24,8 +23,8 @@ from rocm_packaging.packages.layouts import BOOTSTRAP, device_host, is_rocm
 class Wheel:
     """A wheel or sdist of the set, as it was staged and as it is found now."""
 
-    cell: Cell
-    file: StagedFile
+    cell: documents.Cell
+    file: documents.StagedFile
     found: str
     sidecar: str
     built: frozenset[str]
@@ -41,7 +40,7 @@ class Wheel:
 class Reason:
     """Why a set is not promoted."""
 
-    cell: Cell
+    cell: documents.Cell
     message: str
     overridable: bool = False
 
@@ -53,10 +52,10 @@ class Facts:
     set_name: str
     wheels: tuple[Wheel, ...]
     tests: tuple[Test, ...] = ()
-    promised: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
-    commits: Mapping[Cell, Mapping[str, str]] = field(default_factory=dict)
+    promised: Mapping[documents.Cell, Mapping[str, str]] = field(default_factory=dict)
+    commits: Mapping[documents.Cell, Mapping[str, str]] = field(default_factory=dict)
     released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
-    staging: tuple[Document, ...] = ()
+    staging: tuple[documents.Document, ...] = ()
     troubles: tuple[Reason, ...] = ()
 
 
@@ -69,27 +68,27 @@ class SetRequest:
     families: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
-    cells: tuple[tuple[str, Cell], ...] = ()
+    cells: tuple[tuple[str, documents.Cell], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Member:
     """What one staging record has of the set, and its run."""
 
-    record: StagingRecord
-    document: Document
-    files: tuple[StagedFile, ...]
+    record: documents.StagingRecord
+    document: documents.Document
+    files: tuple[documents.StagedFile, ...]
     group: RunGroup
 
-    def cell(self, python: str = "") -> Cell:
-        return Cell(family=self.record.family, platform=self.record.platform, python=python)
+    def cell(self, python: str = "") -> documents.Cell:
+        return documents.Cell(family=self.record.family, platform=self.record.platform, python=python)
 
     @cached_property
     def torch_refs(self) -> frozenset[str]:
         return frozenset(one.torch_ref for one in self.files if one.distribution == "torch")
 
     @cached_property
-    def locks(self) -> Mapping[str, Lock | None]:
+    def locks(self) -> Mapping[str, documents.Lock | None]:
         return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
 
 
@@ -98,7 +97,7 @@ def staged_versions(bucket: Store) -> frozenset[str]:
     return _versions([record for record, _ in documents.staging_records(bucket)], "torch")
 
 
-def _versions(records: Sequence[StagingRecord], distribution: str) -> frozenset[str]:
+def _versions(records: Sequence[documents.StagingRecord], distribution: str) -> frozenset[str]:
     files = (file for record in records for file in record.files)
     return frozenset(file.version for file in files if file.distribution == distribution)
 
@@ -140,7 +139,7 @@ def gather(
     )
 
 
-def _files(record: StagingRecord, request: SetRequest) -> tuple[StagedFile, ...]:
+def _files(record: documents.StagingRecord, request: SetRequest) -> tuple[documents.StagedFile, ...]:
     """Choose what belongs to the set."""
     if request.distribution != "torch":
         files = (one for one in record.files if is_rocm(one.distribution) and one.version == request.version)
@@ -150,7 +149,7 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[StagedFile, ...]
     locks = {ref: lock_of(record.locks, ref) for ref in refs}
     rocm = {lock.rocm_version for lock in locks.values() if lock}
 
-    def belongs(file: StagedFile) -> bool:
+    def belongs(file: documents.StagedFile) -> bool:
         name = file.distribution
         if is_rocm(name):
             return file.version in rocm or name == BOOTSTRAP
@@ -163,7 +162,7 @@ def _files(record: StagingRecord, request: SetRequest) -> tuple[StagedFile, ...]
     return tuple(one for one in record.files if belongs(one)) if heads else ()
 
 
-def _group(record: StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:
+def _group(record: documents.StagingRecord, open_source: Callable[[str], Store]) -> RunGroup:
     own = f"{record.run_id}-{record.platform}"
     outputs = RunOutputs(
         run_id=record.run_id, platform=record.platform, external_repo=record.prefix.removesuffix(own)
@@ -177,7 +176,7 @@ def _wheels(bucket: Store, members: Sequence[_Member], jobs: int) -> tuple[Wheel
     listings = parallel.each(partial(bucket.list, recursive=False), sorted(prefixes))
     present = {one.key for listing in listings for one in listing}
 
-    def looked_up(one: tuple[_Member, StagedFile]) -> Wheel:
+    def looked_up(one: tuple[_Member, documents.StagedFile]) -> Wheel:
         member, file = one
         sidecar_key = f"{file.key}{SIDECAR}"
         sidecar = bucket.read(sidecar_key) if sidecar_key in present else b""
@@ -228,7 +227,7 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[Cell]:
+def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[documents.Cell]:
     """Return the cells that a lock's promise is for: none may lack a Python that another has."""
     if request.cells:
         of_refs = [cell for ref, cell in request.cells if ref in member.torch_refs]
@@ -238,7 +237,7 @@ def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> 
     return [member.cell(python) for python in sorted(pythons)]
 
 
-def _place(cell: Cell) -> tuple[str, str]:
+def _place(cell: documents.Cell) -> tuple[str, str]:
     return cell.family, cell.platform
 
 
@@ -249,7 +248,7 @@ def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
     return frozenset((offer.distribution, offer.version) for offer in offers)
 
 
-def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[Cell, str]]:
+def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[documents.Cell, str]]:
     """Find what was requested and does not exist at all, or whose run cannot be read any more."""
     there = {_place(one.cell()) for one in members}
     families, platforms = ({place[part] for place in there} for part in (0, 1))
@@ -261,7 +260,7 @@ def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple
     ]
     for family, platform in dict.fromkeys(absent):
         said = f"no {request.distribution} {request.version} is staged"
-        yield Cell(family=family, platform=platform), said
+        yield documents.Cell(family=family, platform=platform), said
     for member in members:
         where = f"run {member.record.run_id} in {member.record.store}"
         if not member.group.records:

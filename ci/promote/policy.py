@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,8 +31,6 @@ from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.layouts import BOOTSTRAP, covers, device_target, is_rocm
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from ci.plan.data import Runners
 
 STAGES = ("test_rocm", "test_smoke", "test_torch", "test_torch_inductor", "test_torch_distributed")

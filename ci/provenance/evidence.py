@@ -22,7 +22,6 @@ from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
 from core import data, files, parallel
-from core.data import Model
 from core.errors import (
     DataError,
     FatalError,
@@ -33,7 +32,6 @@ from core.errors import (
     UsageError,
 )
 from core.http import open_url, reachable
-from core.parallel import transfer
 from core.run import is_record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -143,7 +141,7 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
         if answer is None:
             raise MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
         size, came = int(answer.headers.get("Content-Length") or 0), 0
-        with transfer("fetch", size=size) as shown, files.atomic(path) as out:
+        with parallel.transfer("fetch", size=size) as shown, files.atomic(path) as out:
             while chunk := answer.read(files.CHUNK):
                 out.write(chunk)
                 came += len(chunk)
@@ -191,7 +189,7 @@ def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
             yield None
 
 
-class Statement(Model):
+class Statement(data.Model):
     """An in-toto statement with SLSA's provenance v1, as far as it is read here; the rest is ignored."""
 
     model_config = ConfigDict(extra="ignore")

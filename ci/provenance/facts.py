@@ -16,7 +16,6 @@ from pydantic import ConfigDict, Field
 from ci.promote.documents import Document, document
 from ci.promote.runs import Recorded, recorded
 from core import data, parallel
-from core.data import Model, data_file, validated
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
 from core.run import RunOutputs, is_record
@@ -35,7 +34,7 @@ SOURCE, ROCM_SOURCE = "source", "rocm"
 _BUILD, _LOCK = "build_", "source-lock-"
 
 
-class Names(Model):
+class Names(data.Model):
     """The contents of `provenance.toml`: what provenance calls builds, builders and sources."""
 
     build_types: Mapping[str, str]
@@ -43,7 +42,7 @@ class Names(Model):
     sources: Mapping[Literal["rocm"], str]
 
 
-names = data_file(NAMES_FILE, Names)
+names = data.data_file(NAMES_FILE, Names)
 
 
 def statement_path(group: str, filename: str) -> str:
@@ -85,7 +84,7 @@ class RunRecords:
         return key.removeprefix(f"{self.prefix}/")
 
 
-class Descriptor(Model):
+class Descriptor(data.Model):
     """A ResourceDescriptor of in-toto v1."""
 
     model_config = ConfigDict(extra="ignore")
@@ -113,7 +112,7 @@ class MadeFile:
     materials: tuple[Material, ...] = ()
 
 
-class Source(Model):
+class Source(data.Model):
     """``inputs.source`` of a build: a locked commit, or a developer's tree."""
 
     model_config = ConfigDict(extra="ignore")
@@ -124,7 +123,7 @@ class Source(Model):
     diff: str = ""
 
 
-class Inputs(Model):
+class Inputs(data.Model):
     """What a record's inputs say of materials; whatever else they say stays as it is."""
 
     model_config = ConfigDict(extra="ignore")
@@ -237,7 +236,7 @@ def _materials(run: RunRecords, group: str, by: Recorded) -> Iterator[Material]:
 
 def inputs_of(by: Recorded) -> Inputs:
     """Read a record's inputs."""
-    return validated(by.record.inputs, Inputs, where=f"{by.document.key}, inputs")
+    return data.validated(by.record.inputs, Inputs, where=f"{by.document.key}, inputs")
 
 
 def _sources(run: RunRecords, by: Recorded, inputs: Inputs) -> Iterator[Material]:

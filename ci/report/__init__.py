@@ -13,21 +13,9 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from ci.report import model
 from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
-from ci.report.model import (
-    Build,
-    CaseLine,
-    CellName,
-    Folder,
-    Group,
-    Page,
-    Problem,
-    RunTests,
-    Source,
-    StageTests,
-    Wheel,
-)
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -46,11 +34,11 @@ SLOWEST, _SLOW = 50, 1.0
 _WORSE: dict[str, int] = {outcome: at for at, outcome in enumerate(OUTCOMES)}
 _PROJECTS = {name: project for project, name in DISTRIBUTIONS.items()}
 # a file of a record, and what it is a version of: what its cell makes of a distribution
-_Found: TypeAlias = "tuple[tuple[CellName, str], FileRecord, Record]"
+_Found: TypeAlias = "tuple[tuple[model.CellName, str], FileRecord, Record]"
 _HOSTED = re.compile(r"https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
-def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
+def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
     """Make the page of a run."""
     wheels, gone = wheels_of(facts, before)
     tests = tests_of(facts)
@@ -60,14 +48,14 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     starts = [record.started for group in facts.groups for _, record in group.records]
     whole = [(name.group, run) for name, found in runs.items() if not name.torch_ref for run in found]
     groups = tuple(
-        Group(
+        model.Group(
             name=group.name,
             find_links=group.find_links,
             stages=tuple(run for name, run in whole if name == group.name),
         )
         for group in facts.groups
     )
-    page = Page(
+    page = model.Page(
         run_id=facts.run_id,
         platform=facts.platform,
         against=before.run_id if before else "",
@@ -86,9 +74,9 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> Page:
     return replace(page, changes=compare(page_of(before), page)) if before else page
 
 
-def _failing(tests: RunTests) -> dict[CellName, str]:
+def _failing(tests: model.RunTests) -> dict[model.CellName, str]:
     """Return why tests of cells did not pass."""
-    failing: dict[CellName, str] = {}
+    failing: dict[model.CellName, str] = {}
     for run in tests.runs:
         if not (run.passed or run.missing):
             said = f"{run.failed} tests of {run.stage} failed"
@@ -97,22 +85,22 @@ def _failing(tests: RunTests) -> dict[CellName, str]:
     return failing
 
 
-def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
+def builds_of(facts: RunFacts) -> tuple[tuple[model.Build, ...], tuple[model.Problem, ...]]:
     """Return the inside of builds, failed ones first, then the longest; and what makes no sense."""
     builds, problems = [], []
-    read = TypeAdapter(Build).validate_python
+    read = TypeAdapter(model.Build).validate_python
     for group in facts.groups:
         for key, record in group.records:
             if not record.stage.startswith("build_"):
                 continue
-            known = {"cell": CellName.of(group.name, record.cell), "stage": record.stage}
+            known = {"cell": model.CellName.of(group.name, record.cell), "stage": record.stage}
             known |= {"seconds": record.seconds, "failed": record.status != "ok"}
             try:
                 build = read({**record.details, **known})
             except ValidationError as problem:
                 first = problem.errors()[0]
                 path = ".".join(str(part) for part in first["loc"])
-                problems.append(Problem(where=key, what=f"details.{path}: {first['msg']}."))
+                problems.append(model.Problem(where=key, what=f"details.{path}: {first['msg']}."))
                 build = read(known)
             graphs = sorted(build.graphs, key=lambda one: (-one.seconds, one.folder))
             builds.append(replace(build, graphs=tuple(graphs)))
@@ -120,7 +108,7 @@ def builds_of(facts: RunFacts) -> tuple[tuple[Build, ...], tuple[Problem, ...]]:
     return tuple(builds), tuple(problems)
 
 
-def tests_of(facts: RunFacts) -> RunTests:
+def tests_of(facts: RunFacts) -> model.RunTests:
     """Put the results of all groups together; a test that fails in ten cells is one line."""
     entries = [(group.name, one) for group in facts.groups for one in group.tests]
     runs = {(run.cell, run.stage): run for run in (_run(group, one) for group, one in entries)}
@@ -128,7 +116,7 @@ def tests_of(facts: RunFacts) -> RunTests:
     missing |= {(name, stage.partition("-")[0]): why for (name, stage), why in missing.items()}
     runs |= {key: replace(runs[key], missing=why) for key, why in missing.items() if key in runs}
     slow = [line for line in _lines(entries, "slowest") if line.seconds >= _SLOW]
-    return RunTests(
+    return model.RunTests(
         runs=tuple(runs[key] for key in sorted(runs)),
         failures=_lines(entries, "failures"),
         flaky=_lines(entries, "flaky"),
@@ -140,20 +128,20 @@ def _stage(one: GroupEntry) -> str:
     return f"{one.stage}_{one.config}" if one.config else one.stage
 
 
-def _run(group: str, one: GroupEntry) -> StageTests:
+def _run(group: str, one: GroupEntry) -> model.StageTests:
     same = one.model_dump(include={"passed", "seconds", "problems"})
     order = dict.fromkeys((*OUTCOMES, *sorted(one.totals)))
     totals = tuple((name, count) for name in order if (count := one.totals.get(name)))
-    return StageTests(cell=CellName.of(group, one), stage=_stage(one), totals=totals, **same)
+    return model.StageTests(cell=model.CellName.of(group, one), stage=_stage(one), totals=totals, **same)
 
 
-def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[CaseLine, ...]:
+def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[model.CaseLine, ...]:
     """Put the same test of several cells together, with its worst outcome."""
-    found: dict[str, list[CaseLine]] = defaultdict(list)
+    found: dict[str, list[model.CaseLine]] = defaultdict(list)
     for group, entry in entries:
-        place = f"{_stage(entry)} {CellName.of(group, entry)}".strip()
+        place = f"{_stage(entry)} {model.CellName.of(group, entry)}".strip()
         for one in getattr(entry, chosen):
-            line = CaseLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
+            line = model.CaseLine(**one.model_dump(exclude={"shard", "attempts"}), cells=(place,))
             found[one.test].append(line)
     lines = (
         replace(
@@ -166,7 +154,9 @@ def _lines(entries: Iterable[tuple[str, GroupEntry]], chosen: str) -> tuple[Case
     return tuple(sorted(lines, key=lambda line: (-len(line.cells), line.test)))
 
 
-def wheels_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
+def wheels_of(
+    facts: RunFacts, before: RunFacts | None = None
+) -> tuple[tuple[model.Wheel, ...], tuple[str, ...]]:
     """List a run's wheels and sdists, and the names of those of the run before that have gone."""
     old = {found[0]: found for found in (_files(before) if before else ())}
     ours = {(key[0].group, one.name): (key, one, record) for key, one, record in _files(facts)}
@@ -185,14 +175,14 @@ def _files(facts: RunFacts) -> Iterator[_Found]:
         for _, record in sorted(group.records, key=lambda found: (found[1].cell.torch_ref != "", found[0])):
             for one in record.files if record.status == "ok" else ():
                 name = one.distribution or one.name.partition("-")[0]
-                yield (CellName.of(group.name, record.cell), name), one, record
+                yield (model.CellName.of(group.name, record.cell), name), one, record
 
 
-def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> Wheel:
+def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> model.Wheel:
     (cell, distribution), one, record = found
     origin, commit = _source(record, one, facts.locks)
     old = contents_of(before[2], before[1].name) if before else {}
-    return Wheel(
+    return model.Wheel(
         **one.model_dump(include={"name", "version", "requires_python", "size", "sha256"}),
         path=f"../python/{quote(cell.group, safe='')}/{quote(one.name, safe='')}",
         cell=cell,
@@ -233,16 +223,16 @@ def contents_of(record: Record, name: str) -> Mapping[str, tuple[int, int, int]]
 
 def _folders(
     now: Mapping[str, tuple[int, int, int]], old: Mapping[str, tuple[int, int, int]]
-) -> tuple[Folder, ...]:
+) -> tuple[model.Folder, ...]:
     none, found = (0, 0, 0), []
     for name in {*now, *old} if now else ():
         files, size, packed = now.get(name, none)
         grown = packed - old.get(name, none)[2] if old else None
-        found.append(Folder(path=name, files=files, size=size, packed=packed, grown=grown))
+        found.append(model.Folder(path=name, files=files, size=size, packed=packed, grown=grown))
     return tuple(sorted(found, key=lambda folder: (-folder.packed, folder.path)))
 
 
-def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source, ...]:
+def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[model.Source, ...]:
     """List every project of every ref, with the commit of the run before."""
     found = []
     no_lock = SourceLock(torch_ref="", release_type="", projects={})
@@ -250,11 +240,11 @@ def sources_of(facts: RunFacts, before: RunFacts | None = None) -> tuple[Source,
         old = before.locks.get(ref, no_lock) if before else no_lock
         versions = {"version": lock.rocm_version, "version_before": old.rocm_version}
         if any(versions.values()):
-            found.append(Source(torch_ref=ref, project="rocm", **versions))
+            found.append(model.Source(torch_ref=ref, project="rocm", **versions))
         for name in dict.fromkeys((*lock.projects, *old.projects)):
             absent = LockedProject.model_construct(project=name)  # which no lock would have
             now, was = (one.projects.get(name, absent) for one in (lock, old))
-            source = Source(
+            source = model.Source(
                 **now.model_dump(include={"project", "ref", "commit"}),
                 torch_ref=ref,
                 origin=now.origin or was.origin,

@@ -18,7 +18,7 @@ from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
 from core.errors import FatalError
-from core.run import LOCAL_RUN, RUN_ID, chosen_groups, is_record, key_name, records
+from core.run import LOCAL_RUN, RUN_ID, RunOutputs, chosen_groups, is_record, key_name, records
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from core.cli.options import Common
-    from core.run import RunOutputs
     from core.run.records import Record
     from core.stores import Store
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ci.report import commit_url
 from ci.report.cells import moment
-from ci.report.model import CellName
+from ci.report.model import Cell, CellName, Page
 from ci.report.text import CHANGES, amount, changed, duration, natural, signed, spelt, took
 from core import console
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ci.report.compare import History
-    from ci.report.model import Cell, Page
 
 TEMPLATES = Path(__file__).with_name("templates")
 _GLYPHS: Mapping[str, str] = {

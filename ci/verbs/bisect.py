@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from ci import bisection, flow, install
 from ci.bisection import Facts, Point, Search, Verdict
 from ci.jobs import BUILDS, Call, Job, posargs_of
-from ci.report.facts import built, read_run
+from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from ci.report.text import natural
 from core import console, files, process
@@ -31,7 +31,6 @@ from core.packages.sources import PackageSource, add_package_source, source_opti
 from core.parallel import each
 from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
-from core.run.records import Cell, Record
 from core.wheel import distributions
 from pytorch_build.build.build import needed
 from pytorch_build.context import context
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from ci.install import Wanted
     from core.env import Interpreter
     from core.stores import Store
 
@@ -205,7 +203,7 @@ class _Place:
     def planned(self) -> Interpreter:
         return install.planned(self.folder / "venv", python=self.python, clean=True)
 
-    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> Wanted:
+    def chosen(self, source: PackageSource, pins: Mapping[str, str], family: str) -> install.Wanted:
         """Say what is to be installed of a source, some of it in exact versions."""
         requirements = install.parse_requirements([*map(str, self.packages)])
         for one in requirements:
@@ -239,7 +237,7 @@ class _Versions(_Place):
     def named(self, word: str) -> str:
         return word
 
-    def wanted(self, point: Point) -> Wanted:
+    def wanted(self, point: Point) -> install.Wanted:
         return self.chosen(self.source, {self.subject: point.name}, self.common.gpu_family)
 
     def facts(self, _point: Point) -> Facts:
@@ -268,11 +266,8 @@ class _Runs(_Place):
     @cached_property
     def ids(self) -> Sequence[str]:
         """The runs there are, the last one last; this machine's own only where they are named."""
-        end = f"-{self.common.platform}"
-        folders = self.store.folders(self.common.external_repo)
-        found = (one.removesuffix(end) for one in folders if one.endswith(end))
-        ends = {self.good, self.bad}
-        return sorted((one for one in found if one in ends or not is_local(one)), key=natural)
+        found, ends = reversed(stored_runs(self.store, self.common.outputs)), {self.good, self.bad}
+        return [one for one in found if one in ends or not is_local(one)]
 
     @cached_property
     def cell(self) -> CellName:
@@ -328,10 +323,10 @@ class _Runs(_Place):
         key, lock = outputs.source_lock_key(cell.torch_ref), None
         if not self.rocm and (lock := self._read(key, SourceLock)) is None:
             return None
-        of = Cell(torch_ref=cell.torch_ref, python=cell.python)
+        of = records.Cell(torch_ref=cell.torch_ref, python=cell.python)
         name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
-        record = self._read(keys[0], Record) or self._read(keys[1], Record)
+        record = self._read(keys[0], records.Record) or self._read(keys[1], records.Record)
         made = (
             [one for project in lock.projects.values() for one in project.versions.values()] if lock else []
         )
@@ -358,14 +353,14 @@ class _Runs(_Place):
             outputs, store = here.outputs, here.open_store()
         return RunGroup(store=store, outputs=outputs, name=self.cell.group)
 
-    def _made(self, group: RunGroup) -> Sequence[Record]:
+    def _made(self, group: RunGroup) -> Sequence[records.Record]:
         """Read what builds of the cell, and of its ROCm, recorded."""
         cell = self.cell.torch_ref, self.cell.python
         found = records.read_all(group.store, group.outputs, group.name)
         builds = (one for one in found if one.status == "ok" and one.stage.startswith("build_"))
         return [one for one in builds if one.stage == _ROCM or (one.cell.torch_ref, one.cell.python) == cell]
 
-    def wanted(self, point: Point) -> Wanted:
+    def wanted(self, point: Point) -> install.Wanted:
         """Take what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
         if point.lacks:
             self._build(point)

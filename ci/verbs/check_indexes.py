@@ -12,7 +12,6 @@ from functools import partial
 
 from ci.install.dependencies import mirror
 from ci.promote import documents, promotion
-from ci.promote.documents import Decision, ReleaseRecord
 from ci.publish.index import YANKED, Indexed, write_index
 from ci.verbs.mirror_deps import source_of
 from core import console
@@ -100,7 +99,7 @@ def unname(store: Store, name: str) -> Sequence[str]:
     What another set has, too, stays, and so do ROCm's packages that are staged with torch: other versions of
     it need them. Called again it goes on where it was interrupted.
     """
-    every = [documents.read(store, one.key, Decision) for one in store.list(documents.DECISIONS)]
+    every = [documents.read(store, one.key, documents.Decision) for one in store.list(documents.DECISIONS)]
     decided = [one for one in every if one.set_name == name]
     if not decided:
         known = {one.set_name for one in every}
@@ -108,7 +107,7 @@ def unname(store: Store, name: str) -> Sequence[str]:
     going = promotion.unfinished(store)
     kept = {file.key for one in going if one.set_name != name for file in one.files}
     for key in [one.key for one in store.list(documents.manifests(documents.RELEASE))]:
-        listed = documents.read(store, key, ReleaseRecord)
+        listed = documents.read(store, key, documents.ReleaseRecord)
         if listed.decision in {one.key for one in decided}:
             store.delete(key)
         else:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from core import console
-from core.cli.options import common_from
+from core.cli.options import Common, common_from
 from core.errors import DataError, UsageError, nearest
 from core.run import records
 from pytorch_build.sources import edits
 from pytorch_build.sources.checkout import UPSTREAM_REF
 from pytorch_build.sources.git import Repository, submodules
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from core.cli.options import Common
 
 KINDS = ("environments", "builds", "trees", "caches", "runs")
 _DAY = 24 * 60 * 60

@@ -23,6 +23,7 @@ from core.cli.options import common_from, environment
 from core.data import json_object, read_text
 from core.errors import UsageError
 from core.run import LOCAL_RUN
+from core.run.job_files import set_outputs
 from core.run.plan import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
 
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         console.result(json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False))
     if arguments.output:
         made.write(common.root / arguments.output)
-    outputs.write_outputs(made, env)
+    set_outputs(env, outputs.outputs(made))
     console.summary(outputs.summary(made))
 
 

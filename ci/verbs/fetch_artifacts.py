@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.plan import artifacts, data
-from ci.plan.artifacts import Place, find_place
 from core import console, files
 from core.cli.options import Common, add_group, add_platform, common_from, environment
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, Family, default_family, detect, family
 from core.run import LOCAL_RUN, PLAIN, group_name, stage
 from core.run.records import Cell
-from core.run.stage import Made, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci.github import Run
-    from ci.plan.data import RocmData
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,16 +73,16 @@ def run(arguments: argparse.Namespace) -> None:
         console.table(("artifact", "size"), [(one.name.filename, console.size(one.size)) for one in listed])
     described: list[dict[str, Any]] = []
 
-    def work() -> Made:
+    def work() -> stage.Made:
         how = {"jobs": arguments.jobs, "force": arguments.force}
         for one in artifacts.fetch(place.store, planned, folder.resolve(), **how):
             known, seconds = one.artifact, round(one.seconds, 3)
             facts = {"name": known.name.filename, "size": known.size, "sha256": known.sha256}
             described.append({**facts, "seconds": seconds, "fresh": one.fresh})
-        return Made(files=(), details={"folder": str(folder), "artifacts": described})
+        return stage.Made(files=(), details={"folder": str(folder), "artifacts": described})
 
     stage.perform(
-        Stage(
+        stage.Stage(
             name="fetch_artifacts",
             # what the record promises is on this machine's disk, where it may have changed since
             common=replace(common, force=common.force or not artifacts.is_current(planned, folder)),
@@ -115,15 +112,15 @@ def show(described: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def _found(
-    common: Common, chosen: Family, arguments: argparse.Namespace, own: RocmData
-) -> tuple[Common, Place]:
+    common: Common, chosen: Family, arguments: argparse.Namespace, own: data.RocmData
+) -> tuple[Common, artifacts.Place]:
     """Return the run, and where its artifacts are."""
     runs = own.of(common.release_type)
     repository = arguments.artifact_repository or runs.repository
     store = arguments.artifact_store or runs.store
 
-    def place(run_id: str, *, fork: bool) -> Place:
-        return find_place(replace(common, run_id=run_id), store, repository, fork=fork)
+    def place(run_id: str, *, fork: bool) -> artifacts.Place:
+        return artifacts.find_place(replace(common, run_id=run_id), store, repository, fork=fork)
 
     if not arguments.commit and not arguments.latest:
         return common, place(arguments.artifact_run_id or common.run_id, fork=False)
@@ -145,7 +142,7 @@ def _found(
         branch="" if arguments.commit else arguments.branch or runs.branch,
         require_successful=arguments.require_successful,
     )
-    places: dict[str, Place] = {}
+    places: dict[str, artifacts.Place] = {}
 
     def holds_artifacts(run: Run) -> bool:
         with suppress(MissingInputError):

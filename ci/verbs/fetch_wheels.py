@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ci.install import base_python, devices_for, parse_requirements, pinned
+from ci.install import Devices, base_python, devices_for, parse_requirements, pinned
 from ci.install.dependencies import mirror
 from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
 from core.env import interpreter
 from core.errors import MissingInputError, StoreError
-from core.packages import find_group, fits, offer_of, offered, offers_named, required_by
+from core.packages import Offer, RunGroup, find_group, fits, offer_of, offered, offers_named, required_by
 from core.packages.resolution import others_of, parsed_requirement
-from core.parallel import each, transfer
+from core.parallel import Transfer, each, transfer
 from core.run import records
 from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from ci.install import Devices
-    from core.packages import Offer, RunGroup
-    from core.parallel import Transfer
 
 _LOCK = ".fetch.lock"
 _BUILT_WITH = ("setuptools", "wheel")  # what the rocm sdist is built with

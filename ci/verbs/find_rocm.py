@@ -10,10 +10,11 @@ from ci.github import from_environment
 from ci.plan import data
 from ci.plan.artifacts import Place, find_place
 from ci.plan.origins import Search, completed, needs
-from ci.plan.outputs import write_outputs
+from ci.plan.outputs import outputs
 from core import console
 from core.cli.options import common_from, environment
 from core.run import Platform
+from core.run.job_files import set_outputs
 from core.run.plan import Plan
 
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         for platform in dict.fromkeys(one.platform for one in plan.cells):
             run_outputs = replace(common.outputs, platform=platform)
             common.open_store().put_bytes(run_outputs.plan_key, path.read_bytes())
-    write_outputs(plan, env)
+    set_outputs(env, outputs(plan))
 
 
 def show(plan: Plan) -> None:

@@ -6,16 +6,12 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.jobs import posargs_of
 from core import console, process
 from core.cli.options import common_from
 from core.env import engines
 from core.errors import MissingInputError, UsageError
-
-if TYPE_CHECKING:
-    from core.env.engines import Engine
 
 PASSES_REST = True
 WORKSPACE = "/workspace"
@@ -68,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def commands(
-    engine: Engine, image: str, nox: Sequence[str], *, root: Path, archive: Path | None, gpu: bool
+    engine: engines.Engine, image: str, nox: Sequence[str], *, root: Path, archive: Path | None, gpu: bool
 ) -> Sequence[Sequence[str]]:
     """List what is run."""
     load = [[engine, "load", "--input", str(archive)]] if archive else []

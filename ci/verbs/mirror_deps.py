@@ -17,7 +17,6 @@ from core.cli.options import Common, add_group, common_from
 from core.errors import StoreError
 from core.packages import RunGroup, offered
 from core.run import artifact_groups, records
-from core.run.records import Record
 from core.stores import Store
 
 
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         present = frozenset(stored.key for stored in store.list(data.prefix, recursive=False))
         put = bring(data, store, missing, present)
         made = sorted(put, key=lambda one: one.name)
-        record = Record(
+        record = records.Record(
             stage="mirror_deps",
             run_id=common.run_id,
             platform=common.outputs.platform,

@@ -5,39 +5,31 @@ A set is a torch version over its families: all its wheels, and the ROCm package
 
 from __future__ import annotations
 
+import argparse
 import getpass
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from ci.jobs import JOBS
 from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
 from ci.promote.documents import Cell, Decision, Override
-from ci.promote.facts import SetRequest, gather, staged_versions
-from ci.promote.policy import Rules, by_cell, decide, gates
-from ci.promote.version_change import final_of, kept_facts, new_version
+from ci.promote.facts import Facts, SetRequest, gather, staged_versions
+from ci.promote.policy import Rules, Verdict, by_cell, decide, gates
+from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version
 from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
-from core.cli.options import DEFAULT_STORE, common_from, environment
+from core.cli.options import DEFAULT_STORE, Common, common_from, environment
 from core.errors import CheckError, UsageError
 from core.files import made
 from core.run import group_name, records
+from core.stores import Store
 from core.stores.location import open_store
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.refs.torch_refs import load_refs
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
-
-    from ci.promote.facts import Facts
-    from ci.promote.policy import Verdict
-    from ci.promote.version_change import RocmChange
-    from core.cli.options import Common
-    from core.stores import Store
 
 _OPTIONS = {
     "the set": (

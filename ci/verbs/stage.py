@@ -5,23 +5,18 @@ Wheels first, then sidecars, the record of what they came from, and pages last.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from ci.promote import documents
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, require_samples, stage_group
 from ci.publish.buckets import buckets, distribution_store, takes_samples
 from ci.publish.upload import show
 from core import console
-from core.cli.options import add_group, common_from
+from core.cli.options import Common, add_group, common_from
 from core.run import artifact_groups
+from core.stores import Store
 from core.stores.location import open_store
 from pytorch_build.refs.torch_refs import load_refs
-
-if TYPE_CHECKING:
-    import argparse
-
-    from core.cli.options import Common
-    from core.stores import Store
 
 # copies wait for the server, and keep neither this machine's network nor its processors busy
 JOBS = 32

@@ -19,23 +19,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console, files, process
+from core.cli.options import Common
 from core.env import Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError, nearest
 from core.http import fetch, without_secret
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import is_ours, our_names
-
-if TYPE_CHECKING:
-    from core.cli.options import Common
-
 
 Backend = Literal["uv", "pip"]
 Whose = Literal["others", "ours", "prebuilt"]

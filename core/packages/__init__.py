@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from core.cli.options import Common
-    from core.run.records import FileRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ def _places(common: Common) -> Iterator[tuple[Store, RunOutputs]]:
 
 def offered(group: RunGroup) -> tuple[Offer, ...]:
     """List what successful stages recorded for a group, by file name; nothing recorded is an error."""
-    by_key: dict[str, dict[str, FileRecord]] = {}
+    by_key: dict[str, dict[str, records.FileRecord]] = {}
     for record in records.read_all(group.store, group.outputs, group.name):
         for one in record.files if record.status == "ok" else ():
             if one.distribution:
@@ -123,7 +122,7 @@ def offered(group: RunGroup) -> tuple[Offer, ...]:
     return tuple(sorted((offer_of(one) for one in found), key=lambda one: one.name))
 
 
-def offer_of(one: FileRecord) -> Offer:
+def offer_of(one: records.FileRecord) -> Offer:
     """Return a recorded file as one on offer."""
     return Offer(**one.model_dump(exclude={"license"}))
 

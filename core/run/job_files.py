@@ -67,6 +67,13 @@ def job_files(env: Mapping[str, str]) -> JobFiles:
     return JobFiles(**{field: Path(path) for field, name in named.items() if (path := env.get(name))})
 
 
+def set_outputs(env: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Pass values to later steps and jobs, where this is a step of a job."""
+    step = job_files(env)
+    for name, value in values.items() if step.outputs else ():
+        step.set_output(name, value)
+
+
 def text(value: str) -> str:
     """Write a text so that Markdown shows it as it is, in a table, too."""
     return _MARKDOWN.sub(r"\\\1", " ".join(value.split()))

@@ -14,7 +14,6 @@ from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from core.archive import zips
-from core.archive.zips import MemberError
 from core.errors import WheelError
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def read_text_member(path: Path, archive: zipfile.ZipFile, member: str) -> bytes
     try:
         with path.open("rb") as stream:
             return b"".join(zips.chunks(stream, info, zips.span_of(stream, info)))
-    except MemberError as problem:
+    except zips.MemberError as problem:
         raise WheelError(f"{path.name}: {member} has {problem}.") from problem
 
 

@@ -14,7 +14,6 @@ from core.environment import need_of
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
-from core.run.stage import Made, Stage
 from core.wheel import distributions, read_metadata
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS, Platform
@@ -22,7 +21,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.run.records import Record
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
@@ -163,9 +161,9 @@ class Build:
         ]
 
 
-def stage_of(build: Build) -> Stage:
+def stage_of(build: Build) -> stage.Stage:
     """Return the stage that a build is."""
-    return Stage(
+    return stage.Stage(
         name=f"build_{build.project}",
         common=build.context.common,
         artifact_group=build.context.artifact_group,
@@ -174,11 +172,11 @@ def stage_of(build: Build) -> Stage:
     )
 
 
-def perform(build: Build) -> Record | Sequence[str]:
+def perform(build: Build) -> records.Record | Sequence[str]:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics = stage_of(build), Metrics()
 
-    def work() -> Made:
+    def work() -> stage.Made:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.build.stage import make
 
@@ -259,7 +257,7 @@ def needed(context: Context, project: str) -> tuple[str, ...]:
     return tuple(name for name in NEEDS[project] if context.gpu or name != "triton")
 
 
-def built(context: Context, tag: str, project: str) -> Record | None:
+def built(context: Context, tag: str, project: str) -> records.Record | None:
     """Find the record of a wheel that the run has, for this ref, family and Python."""
     store, outputs = context.common.open_for_reading(), context.common.outputs
     name = records.record_name(f"build_{project}", context.cell(tag))

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
     from core.cli.options import Common
-    from core.process import Child
 
 _START_SECONDS = 20.0
 # when a storage that does not answer is given up: seconds between probes, failures in a row, seconds of each
@@ -138,7 +137,7 @@ class _Sccache(CacheUse):
     ) -> None:
         super().__init__(cache)
         self._program, self._base_env, self._folder = Path(cache.program), base_env, folder
-        self._child: Child | None = None
+        self._child: process.Child | None = None
         self._before: Counter[str] | None = None
         self._address = {**_address(folder), "SCCACHE_BASEDIRS": os.pathsep.join(base_dirs)}
         self._s3: S3Access | None = None

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from core import console, files, process
 from core.data import Model
-from core.env import installer
-from core.env.installer import Install
+from core.env import Interpreter, installer
 from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
@@ -25,7 +24,6 @@ from rocm_packaging.packages.layouts import payload_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from core.env import Interpreter
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay
@@ -86,7 +84,7 @@ def the_wheel(plan: BuildPlan) -> Path:
 
 
 def install_requirements(
-    target: Interpreter, plan: BuildPlan, tree: Path, locked: Install | None, how: Mapping[str, Any]
+    target: Interpreter, plan: BuildPlan, tree: Path, locked: installer.Install | None, how: Mapping[str, Any]
 ) -> None:
     """Install the project's own requirements, beyond the locked ones."""
     names = dict.fromkeys((*plan.uninstall, plan.distribution))
@@ -96,7 +94,7 @@ def install_requirements(
     )
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
-        call = Install(files=paths, requirements=plan.requirements)
+        call = installer.Install(files=paths, requirements=plan.requirements)
         installer.install(target, call, **how)
     if locked:  # last, whatever the project's own requirements brought
         installer.install(target, locked, **how)
@@ -105,7 +103,7 @@ def install_requirements(
 def check_import(target: Interpreter, plan: BuildPlan, wheel: Path, how: Mapping[str, Any]) -> None:
     """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
-    call = Install(requirements=(str(wheel),))
+    call = installer.Install(requirements=(str(wheel),))
     installer.install(target, call, **how)
     installer.require_planned(target, call.planned, more=True)
     _require_import(plan, wheel, target.executable, cwd=target.prefix)

@@ -52,29 +52,16 @@ class Metrics:
                 known["reached"] = reached(process.tail(log, lines=_TAIL, limit=_TAIL))
                 raise
             finally:
-                known |= {"ninja": summaries(build, before), "memory": memory.details}
+                known |= {"ninja": summaries(build, before), "memory": memory_details(memory)}
                 self.details |= {name: value for name, value in known.items() if value}
 
 
-class Memory:
-    """Samples of the memory in use, one a second."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._used: list[int] = []
-
-    def add(self, used: int, total: int) -> None:
-        """Add a sample, in bytes."""
-        self.total = total
-        self._used.append(used)
-
-    @property
-    def details(self) -> dict[str, Any] | None:
-        """What a record keeps as ``details.memory``, at most `MOST_SAMPLES`; None without a sample."""
-        step = 1 + len(self._used) // MOST_SAMPLES
-        # the highest of each part, because peaks decide how many jobs a machine can take
-        used = [max(self._used[at : at + step]) for at in range(0, len(self._used), step)]
-        return {"peak": max(used), "total": self.total, "used": used} if used else None
+def memory_details(samples: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
+    """Return what a record keeps of samples as ``details.memory``: at most `MOST_SAMPLES`; None of none."""
+    step = 1 + len(samples) // MOST_SAMPLES
+    # the highest of each part, because peaks decide how many jobs a machine can take
+    used = [max(samples[at : at + step])[0] for at in range(0, len(samples), step)]
+    return {"peak": max(used), "total": samples[-1][1], "used": used} if used else None
 
 
 def memory_use(text: str) -> tuple[int, int] | None:
@@ -86,9 +73,10 @@ def memory_use(text: str) -> tuple[int, int] | None:
 
 
 @contextmanager
-def watched(meminfo: Path = MEMINFO) -> Iterator[Memory]:
-    """Sample the machine's memory while the block runs; where it cannot be read, there are no samples."""
-    memory, ended = Memory(), threading.Event()
+def watched(meminfo: Path = MEMINFO) -> Iterator[Sequence[tuple[int, int]]]:
+    """Sample the machine's memory (`memory_use`) once a second while the block runs, where it can be read."""
+    memory: list[tuple[int, int]] = []
+    ended = threading.Event()
 
     def sample() -> bool:
         try:
@@ -96,7 +84,7 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Memory]:
         except OSError:
             return False
         if found is not None:
-            memory.add(*found)
+            memory.append(found)
         return found is not None
 
     def sample_on() -> None:

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from core import archive, console, files, process
 from core.archive import Member, zips
-from core.archive.zips import is_executable
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
-from core.env.installer import locked_call
 from core.run.stage import Made
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
@@ -66,7 +64,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         plan = plan_build(build, _site(build, tree, sdk, cache))
         with console.group(f"requirements of {build.project}"):
             common, target, names = build.context.common, build.target, plan.as_locked
-            locked = locked_call(common, target, only=names) if names else None
+            locked = installer.locked_call(common, target, only=names) if names else None
             install_requirements(target, plan, tree, locked, how)
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
@@ -238,5 +236,5 @@ def _member(wheel: Path, info: zipfile.ZipInfo, search: Sequence[str], scratch: 
     return Member(
         name=info.filename,
         source=archive.Made(size=info.file_size, make=lambda: unpacked(file, search, scratch)),
-        executable=is_executable(info),
+        executable=zips.is_executable(info),
     )

@@ -10,20 +10,17 @@ Linkers lay the bundles of all objects one after another, padded with zeros.
 
 from __future__ import annotations
 
+import mmap
 import re
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import zstandard
 
-if TYPE_CHECKING:
-    import mmap
-
-    Data = bytes | memoryview | mmap.mmap
-
+Data: TypeAlias = bytes | memoryview | mmap.mmap
 Form = Literal["plain", "zlib", "zstd"]
 PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"

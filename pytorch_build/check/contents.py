@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.tags import compatible_tags, cpython_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -20,9 +20,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from packaging.tags import Tag
-
-    from core.run.records import Record
     from pytorch_build.context import Context
 
 
@@ -76,8 +73,10 @@ def _size(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
         yield view.finding("warning", "size", f"The wheel has {size} bytes, more than {limit.warn_above}.")
 
 
-def check_archive(view: WheelView) -> Iterator[Finding]:
-    """Compare file name, METADATA, WHEEL and extension modules."""
+def check_archive(view: WheelView, expectation: Expectation | None) -> Iterator[Finding]:
+    """Compare file name, METADATA, WHEEL, extension modules, and what is expected of these."""
+    for message in _unexpected(view, expectation) if expectation else ():
+        yield view.finding("error", "expected", message)
     for message in _metadata(view):
         yield view.finding("error", "metadata", message)
     if view.metadata and not view.metadata.license:
@@ -145,12 +144,6 @@ def _extensions(view: WheelView) -> Iterator[Finding]:
             yield view.finding("error", "tags", message, member.name)
 
 
-def check_expectation(view: WheelView, expectation: Expectation) -> Iterator[Finding]:
-    """Compare distribution, version, Python tag and requirements."""
-    for message in _unexpected(view, expectation):
-        yield view.finding("error", "expected", message)
-
-
 def _unexpected(view: WheelView, expectation: Expectation) -> Iterator[str]:
     if canonicalize_name(expectation.distribution) != view.name.distribution:
         yield f"This is {view.name.distribution}; {expectation.distribution} is expected."
@@ -199,7 +192,7 @@ def expectations(context: Context) -> Mapping[str, Expectation]:
     return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
 
 
-def _expected(context: Context, project: str, builds: Mapping[str, Record]) -> Expectation:
+def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:
     inputs, gpu = builds[project].inputs, context.gpu
     ours = {"torch": ("triton",) if gpu else (), "audio": ("torch",), "vision": ("torch",)}.get(project, ())
     requires = [f"rocm[libraries]=={inputs['rocm'][0]}"] if project == "torch" and gpu else []

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from core.binaries.elf import ElfFacts
-    from core.binaries.pe import PeFacts
 
 
 CHECK = "elf"
@@ -275,7 +274,7 @@ def check_dlls(view: WheelView, policy: Policy) -> Iterator[Finding]:
 
 
 def _needed_dlls(
-    view: WheelView, policy: Policy, libraries: _Dlls, member: WheelMember, facts: PeFacts
+    view: WheelView, policy: Policy, libraries: _Dlls, member: WheelMember, facts: pe.PeFacts
 ) -> Iterator[Finding]:
     """Find each needed DLL; those missing for one reason make one finding."""
     for names, late in ((facts.needed, False), (facts.delayed, True)):

@@ -20,19 +20,8 @@ from core.binaries import elf, pe
 from core.errors import ArtifactError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name, read_metadata, read_wheel_info
 from core.wheel.record import RecordProblem, Tap, verify_record
-from pytorch_build.check import (
-    Binary,
-    Expectation,
-    Finding,
-    WheelMember,
-    WheelView,
-    collapsed,
-    contents,
-    device_code,
-    libraries,
-    load_policy,
-    ordered,
-)
+from pytorch_build import check
+from pytorch_build.check import contents, device_code, libraries
 from pytorch_build.check.bundles import BundleError
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import device_host, device_target, is_rocm
@@ -72,9 +61,9 @@ def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def check_wheels(
     paths: Sequence[Path],
-    expected: Mapping[str, Expectation] | None = None,
+    expected: Mapping[str, check.Expectation] | None = None,
     options: CheckOptions | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[check.Finding, ...]:
     """Check wheels, and that they belong together."""
     wheels = find_wheels(paths)
     options = options or CheckOptions()
@@ -85,7 +74,7 @@ def check_wheels(
     # programs of the development package run in its expanded tree
     around = replace(each, others=libraries.places(wheels))
 
-    def check_one(path: Path) -> tuple[Finding, ...]:
+    def check_one(path: Path) -> tuple[check.Finding, ...]:
         name = canonicalize_name(path.name.partition("-")[0])
         own = promised.get(name)
         for one in () if own else promised.values():
@@ -94,10 +83,10 @@ def check_wheels(
 
     with ThreadPoolExecutor(at_once) as pool:
         found = [finding for findings in pool.map(check_one, wheels) for finding in findings]
-    return ordered([*found, *_missing_parts(wheels)])
+    return check.ordered([*found, *_missing_parts(wheels)])
 
 
-def _missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
+def _missing_parts(wheels: Sequence[Path]) -> Iterator[check.Finding]:
     """Find hosts among the wheels whose device code is not all among them."""
     names = {canonicalize_name(path.name.partition("-")[0]) for path in wheels}
     for path in wheels:
@@ -108,7 +97,7 @@ def _missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
         parts = {canonicalize_name(one.name) for one in requires if one.marker and "extra" in str(one.marker)}
         wanted = {name for name in parts if name.startswith("amd-") and device_target(name)}
         if missing := sorted(wanted - names):
-            yield Finding(
+            yield check.Finding(
                 severity="error" if wanted & names else "warning",
                 check=device_code.CHECK,
                 wheel=path.name,
@@ -119,22 +108,22 @@ def _missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
 
 
 def check_wheel(
-    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
-) -> tuple[Finding, ...]:
+    path: Path, expectation: check.Expectation | None = None, options: CheckOptions | None = None
+) -> tuple[check.Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     try:
         view, problems = gather(path, options or CheckOptions())
     except WheelError as problem:
         facts = {"wheel": path.name, "where": "", "message": problem.message}
-        return (Finding(severity="error", check="record", **facts),)
-    return collapsed(_judge(view, problems, expectation))
+        return (check.Finding(severity="error", check="record", **facts),)
+    return check.collapsed(_judge(view, problems, expectation))
 
 
 def _judge(
-    view: WheelView, problems: Sequence[RecordProblem], expectation: Expectation | None
-) -> Iterator[Finding]:
+    view: check.WheelView, problems: Sequence[RecordProblem], expectation: check.Expectation | None
+) -> Iterator[check.Finding]:
     """Judge the facts of one wheel: every subject in turn."""
-    policy = load_policy()
+    policy = check.load_policy()
     for problem in problems:
         yield view.finding("error", "record", problem.message, problem.member)
     for binary in view.binaries:
@@ -143,21 +132,21 @@ def _judge(
             host = libraries.DLL_CHECK if libraries.is_dll(name) else libraries.CHECK
             subject = device_code.CHECK if name.endswith(kpack.SUFFIX) else host
             yield view.finding("error", subject, message, name)
-    if expectation is not None:
-        yield from contents.check_expectation(view, expectation)
-    yield from contents.check_archive(view)
+    yield from contents.check_archive(view, expectation)
     yield from contents.check(view, expectation, policy)
     yield from libraries.check(view, policy)
     yield from libraries.check_dlls(view, policy)
     yield from device_code.check(view, expectation, policy)
 
 
-def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordProblem, ...]]:
+def gather(path: Path, options: CheckOptions) -> tuple[check.WheelView, tuple[RecordProblem, ...]]:
     """Read every fact of a wheel."""
     name = parse_wheel_name(path.name)
     with zips.opened(path) as archive:
         infos = (info for info in archive.infolist() if not info.is_dir())
-        members = {info.filename: WheelMember(name=info.filename, size=info.file_size) for info in infos}
+        members = {
+            info.filename: check.WheelMember(name=info.filename, size=info.file_size) for info in infos
+        }
     reader = _Reader(members, options.build_paths)
     tap = Tap(wanted=reader.wanted, inspect=reader.inspect, folder=options.scratch)
     problems = list(verify_record(path, tap=tap, jobs=options.jobs))
@@ -170,7 +159,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
                 problems.append(RecordProblem(member="", message=problem.message))
             return None
 
-    view = WheelView(
+    view = check.WheelView(
         name=name,
         size=path.stat().st_size,
         members=tuple(members[key] for key in sorted(members)),
@@ -187,16 +176,16 @@ def gather(path: Path, options: CheckOptions) -> tuple[WheelView, tuple[RecordPr
 class _Reader:
     """Takes compiled and text members out of the verifying pass; several threads add, each whole values."""
 
-    def __init__(self, members: Mapping[str, WheelMember], build_paths: Iterable[str]) -> None:
+    def __init__(self, members: Mapping[str, check.WheelMember], build_paths: Iterable[str]) -> None:
         self._members = members
         self._build_paths = tuple(build_paths)
-        self.binaries: list[Binary] = []
+        self.binaries: list[check.Binary] = []
         self.mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
 
     def wanted(self, name: str, first: bytes) -> bool:
         text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
-        if load_policy().promise(name) and not first.startswith(_MAGICS):
+        if check.load_policy().promise(name) and not first.startswith(_MAGICS):
             self.texts[name] = first[: 64 << 10].decode("latin-1")
         return text or first.startswith(_MAGICS)
 
@@ -210,9 +199,9 @@ class _Reader:
         self.mentions.extend([(name, folder) for folder in self._build_paths if folder.encode() in data])
 
 
-def read_binary(member: WheelMember, file: Path) -> Binary:
+def read_binary(member: check.WheelMember, file: Path) -> check.Binary:
     """Read a compiled file's headers and device code; what cannot be read becomes a problem of it."""
-    found, device = Binary(member=member), None
+    found, device = check.Binary(member=member), None
     try:
         with file.open("rb") as stream:
             first = stream.read(len(elf.MAGIC))

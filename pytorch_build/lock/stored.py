@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytorch_build.context import Context
 
     Locks = Mapping[Platform, Mapping[str, SourceLock]]
-    # of a torch ref on a platform, for one of its GPU families: ``cpu`` only where there is no other
+    # of a torch ref on a platform, for one of its GPU families
     LockOf = Callable[[Platform, str, str], SourceLock]
 
 
@@ -183,8 +183,10 @@ def complete(plan: Plan, lock_of: LockOf) -> tuple[Plan, Locks]:
     versions: dict[tuple[Platform, str, str, str], dict[str, str]] = {}
     for platform in PLATFORMS:
         builds = plan.matrix(platform, "build_pytorch")
-        refs = dict.fromkeys(cell.torch_ref for cell in builds)
-        locks[platform] = {name: lock_of(platform, name, _family(builds, name)) for name in refs}
+        # with one of its GPU families; ``cpu`` only where there is no other
+        refs = {cell.torch_ref: CPU for cell in builds}
+        refs |= {cell.torch_ref: cell.gpu_family for cell in reversed(builds) if cell.gpu_family != CPU}
+        locks[platform] = {name: lock_of(platform, name, family) for name, family in refs.items()}
         versions |= {_key(cell): _versions(cell, locks[platform][cell.torch_ref]) for cell in builds}
         refuse_collisions(builds, locks[platform])
     cells = (
@@ -249,11 +251,6 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
         }
     written = {name: compact(value) for name, value in values.items()}
     return refuse_outputs(written | {"plan_digest": plan.digest()})
-
-
-def _family(builds: Sequence[Cell], torch_ref: str) -> str:
-    families = [cell.gpu_family for cell in builds if cell.torch_ref == torch_ref]
-    return next((name for name in families if name != CPU), CPU)
 
 
 def _key(cell: Cell) -> tuple[Platform, str, str, str]:

@@ -9,14 +9,9 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, files, process
 from core.errors import ProcessError, SourceError, nearest
-
-if TYPE_CHECKING:
-    from core.process import Completed
-
 
 SAMPLE_SCHEME = "sample:"
 ANSWER_SECONDS = 120.0
@@ -116,7 +111,7 @@ class Repository:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Completed:
+    ) -> process.Completed:
         """Run one git command and capture what it prints."""
         settings = (*(_MANAGED if self.managed else ()), *self.settings)
         words = [word for setting in settings for word in ("-c", setting)]

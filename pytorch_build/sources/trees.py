@@ -22,7 +22,6 @@ from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits
-from pytorch_build.sources.checkout import CheckoutOptions, tree_path
 from pytorch_build.sources.git import Repository, last_words, submodules
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class ManagedTree:
     locked: LockedProject
     version: str
     path: Path
-    options: CheckoutOptions
+    options: sources.CheckoutOptions
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -105,9 +104,9 @@ class DevelopersTree:
 
 def checkout_options(
     context: Context, choices_depth: int, mirrors: Mapping[str, str], project: str
-) -> CheckoutOptions:
+) -> sources.CheckoutOptions:
     """Return how a ref's project is checked out."""
-    return CheckoutOptions(
+    return sources.CheckoutOptions(
         depth=choices_depth,
         hipify=context.ref.projects[project].hipify,
         force=context.common.force,
@@ -121,7 +120,7 @@ def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, proj
     return ManagedTree(
         locked=lock.project(project),
         version=lock.version(project, gpu=context.gpu),
-        path=tree_path(common.sources, context.ref.name, project),
+        path=sources.tree_path(common.sources, context.ref.name, project),
         options=checkout_options(context, choices.depth, choices.mirrors, project),
     )
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import zstandard
 from packaging.requirements import Requirement
@@ -26,13 +25,10 @@ from core.archive import zips
 from core.errors import CheckError, WheelError
 from core.wheel import parse_wheel_name, read_metadata
 from core.wheel.record import Tap, verify_record
-from pytorch_build.check.bundles import Bundle, BundleError, code_objects, read_bundles
+from pytorch_build.check.bundles import Bundle, BundleError, Data, code_objects, read_bundles
 from pytorch_build.check.device_code import mapped, processor
 from pytorch_build.split.library import AlreadySplitError, ElfLibrary, Library, PeLibrary, SplitError
 from rocm_packaging.packages import kpack
-
-if TYPE_CHECKING:
-    from pytorch_build.check.bundles import Data
 
 # The level that ROCm's own packages have.
 LEVEL = 3

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from core.archive import Made, Member, zips
-from core.archive.zips import is_executable
 from core.data import Model, data_file
 from core.errors import UsageError, WheelError
 from core.families import parents, sub_family
@@ -106,7 +105,7 @@ def _host(fat: Plan, folder: Path) -> Path:
         return host_metadata(content, fat.wheels) if member == f"{fat.folder}/METADATA" else content
 
     members = tuple(
-        Member(name=name, source=path, executable=is_executable(fat.infos[name]))
+        Member(name=name, source=path, executable=zips.is_executable(fat.infos[name]))
         for name, path in sorted(fat.contents.hosts.items())
     )
     dropped = frozenset(name for names in fat.files.values() for name in names)

@@ -25,15 +25,7 @@ from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import load_policy, required_name
 from pytorch_build.check.libraries import origin
-from pytorch_build.standalone.libraries import (
-    Platform,
-    RocmFile,
-    from_folder,
-    listing_of,
-    read_file,
-    read_members,
-    with_search_path,
-)
+from pytorch_build.standalone import libraries
 from pytorch_build.standalone.needs import Bundle, Follower, Machine, load_table
 from rocm_packaging.packages.layouts import device_target, is_rocm, library_globs
 from rocm_packaging.packages.payload import joined
@@ -78,7 +70,7 @@ class _Wheel:
 
     path: Path
     version: Version
-    platform: Platform
+    platform: libraries.Platform
     package: str
     infos: Mapping[str, zipfile.ZipInfo]
     dist_info: str
@@ -92,7 +84,7 @@ def make(request: Request) -> Result:
     new = standalone_version(parse_wheel_name(request.wheel.name).version, table.label)
     wheel = _read(request.wheel)
     device_code = _device_code(wheel, request)
-    rocm = from_folder(
+    rocm = libraries.from_folder(
         request.rocm,
         platform=wheel.platform,
         version=wheel.loader.version,
@@ -104,7 +96,7 @@ def make(request: Request) -> Result:
         table=table,
         machine=_machine(wheel.platform, request.system_libraries),
         targets=request.targets,
-        read=read_file,
+        read=libraries.read_file,
     )
     first = _first(wheel, follower)
     bundle = follower.follow(first)
@@ -130,9 +122,9 @@ def make(request: Request) -> Result:
     return Result(file=edited, rocm=name, bundle=bundle)
 
 
-def platform_of(path: Path) -> Platform:
+def platform_of(path: Path) -> libraries.Platform:
     """Return what a wheel is for, by its tags."""
-    starts: dict[Platform, tuple[str, ...]] = {"windows": ("win",), "linux": ("linux", "manylinux")}
+    starts: dict[libraries.Platform, tuple[str, ...]] = {"windows": ("win",), "linux": ("linux", "manylinux")}
     for platform, start in starts.items():
         if any(tag.platform.startswith(start) for tag in parse_wheel_name(path.name).tags):
             return platform
@@ -184,13 +176,13 @@ def _device_code(wheel: _Wheel, request: Request) -> dict[Path, dict[str, str]]:
             f"{strange[0]} holds no device code of {wheel.path.name}.", hint="Name wheels of one build."
         )
     found = {}
-    for path, listing in ((path, listing_of(path)) for path in named):
+    for path, listing in ((path, libraries.listing_of(path)) for path in named):
         names = [info.filename for info, _ in listing.files]
         found[path] = {name: name for name in names if not name.startswith(f"{listing.folder}/")}
     return found
 
 
-def _machine(platform: Platform, more: Sequence[str]) -> Machine:
+def _machine(platform: libraries.Platform, more: Sequence[str]) -> Machine:
     policy = load_policy()
     if platform == "windows":
         return Machine(
@@ -202,10 +194,10 @@ def _machine(platform: Platform, more: Sequence[str]) -> Machine:
     return Machine(promised=promised, usual=policy.machine_libraries)
 
 
-def _first(wheel: _Wheel, follower: Follower) -> list[RocmFile]:
+def _first(wheel: _Wheel, follower: Follower) -> list[libraries.RocmFile]:
     """List what is loaded before torch's own libraries: its loader's list, then what these need."""
     first = {one.path: one for one in _preloads(wheel, follower)}
-    binaries = read_members(wheel.path, wheel.infos.values())
+    binaries = libraries.read_members(wheel.path, wheel.infos.values())
     names = {PurePosixPath(path).name for path in binaries} | {one.name for one in binaries.values()}
     inside = names | {name.lower() for name in names}
     for member, binary in sorted(binaries.items()):
@@ -220,7 +212,7 @@ def _first(wheel: _Wheel, follower: Follower) -> list[RocmFile]:
     return list(first.values())
 
 
-def _preloads(wheel: _Wheel, follower: Follower) -> list[RocmFile]:
+def _preloads(wheel: _Wheel, follower: Follower) -> list[libraries.RocmFile]:
     """Find what the wheel's loader loads by short names."""
     globs = library_globs(wheel.platform)
     unknown = [name for name in wheel.loader.names if name not in globs]
@@ -273,7 +265,7 @@ def _additions(
     for path, file in {**bundle.libraries, **bundle.data}.items():
         name = f"{folder}/{path}"
         if path in bundle.search:
-            source = with_search_path(file, bundle.search[path], scratch)
+            source = libraries.with_search_path(file, bundle.search[path], scratch)
             members.append(Member(name=name, source=source, executable=True))
         elif file.info is None:
             executable = bool(file.source.stat().st_mode & 0o111)
@@ -349,7 +341,7 @@ def licenses_of(wheels: Iterable[Path]) -> Licenses:
     expressions: list[str] = []
     files: dict[Path, Mapping[str, str]] = {}
     for wheel in sorted(wheels):
-        listing, name = listing_of(wheel), parse_wheel_name(wheel.name).distribution
+        listing, name = libraries.listing_of(wheel), parse_wheel_name(wheel.name).distribution
         prefix = f"{listing.folder}/licenses/"
         names = (info.filename for info, _ in listing.files if info.filename.startswith(prefix))
         files[wheel] = {one: f"{name}/{one.removeprefix(prefix)}" for one in names}

@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from core.archive import Edited, zips
-from core.archive.zips import MemberStream
 from core.binaries import elf, pe, rpath
 from core.errors import MissingInputError, RocmError
 from core.wheel import WheelName, parse_wheel_name
@@ -68,7 +67,7 @@ class RocmFile:
 
     def open(self) -> BinaryIO:
         """Open it for reading."""
-        return MemberStream(self.source, self.info) if self.info else self.source.open("rb")
+        return zips.MemberStream(self.source, self.info) if self.info else self.source.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,7 @@ def read_members(wheel: Path, infos: Iterable[zipfile.ZipInfo]) -> Mapping[str, 
     """Read the libraries and programs among a wheel's members: path -> what each needs."""
 
     def read(info: zipfile.ZipInfo) -> Binary | None:
-        with MemberStream(wheel, info) as stream:
+        with zips.MemberStream(wheel, info) as stream:
             return read_binary(stream, f"{wheel.name}: {info.filename}")
 
     large_first = sorted(

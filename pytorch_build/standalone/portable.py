@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from core import files, process
 from core.archive import Member, zips
-from core.archive.zips import MemberStream, is_executable
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
@@ -195,8 +194,8 @@ def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Memb
                 shutil.copyfile(patch.source, target)
             else:
                 info = archive.getinfo(patch.member)
-                executable = is_executable(info)
-                with MemberStream(wheel, info) as stream, target.open("wb") as copy:
+                executable = zips.is_executable(info)
+                with zips.MemberStream(wheel, info) as stream, target.open("wb") as copy:
                     shutil.copyfileobj(stream, copy, _CHUNK)
             _patch(target, patch)
             members.append(Member(name=patch.member, source=target, executable=executable))

@@ -22,7 +22,6 @@ from core import console, process
 from core.errors import DataError, MissingInputError
 from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from pytorch_build.test import plugin
-from pytorch_build.test.plugin import Line, Plan, PlannedRule, Session
 from pytorch_build.test.results import last_attempts
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Setting:
     folder: Path
     logs: Path
     limits: LimitsTable
-    rules: tuple[PlannedRule, ...] = ()
+    rules: tuple[plugin.PlannedRule, ...] = ()
     expression: str = ""
     arguments: tuple[str, ...] = ()
     workers: int = 1
@@ -221,7 +220,7 @@ class _Running:
         """Whether it is a test of the file, or the file itself, and not what arguments have added."""
         return self.existing is None or test in self.existing or "::" not in test
 
-    def _left(self, sessions: Sequence[Session]) -> tuple[str, ...]:
+    def _left(self, sessions: Sequence[plugin.Session]) -> tuple[str, ...]:
         """List the tests that a process that died had not come to, if they may go on."""
         if not sessions or sessions[-1].end is not None or self.file.runner != "pytest":
             return ()
@@ -236,10 +235,10 @@ class _Running:
 
     def _started(
         self, name: str, only: tuple[str, ...] | None, more: tuple[str, ...], setting: Setting
-    ) -> tuple[Sequence[Session], Ended]:
+    ) -> tuple[Sequence[plugin.Session], Ended]:
         path = self.folder / f"{name}.plan.json"
         runner = self.file.runner == "run_test"
-        plan = Plan(
+        plan = plugin.Plan(
             root=str(setting.tree),
             journal=str(self.folder / f"{name}{'.{pid}' if runner else ''}.journal.jsonl"),
             runner=runner,
@@ -253,7 +252,7 @@ class _Running:
 
         stalled = Stall(journals, setting.limits.test_seconds + _SECOND_CHANCE)
         ended = self._supervised(argv, env, stalled)
-        found: list[Session] = []
+        found: list[plugin.Session] = []
         for journal in journals():
             try:
                 found += plugin.read_journal(journal)
@@ -299,7 +298,7 @@ def _configuration(tree: Path) -> list[str]:
 
 
 def of_file(
-    file: str, ended: Ended, sessions: Sequence[Session], output: str, *, may_be_empty: bool = False
+    file: str, ended: Ended, sessions: Sequence[plugin.Session], output: str, *, may_be_empty: bool = False
 ) -> tuple[Case, ...]:
     """Return the results of one process of a test file; `output` is the end of its log."""
     lines = (line for one in sessions for line in (*one.uncollected, *one.results))
@@ -322,7 +321,7 @@ def of_script(file: str, ended: Ended, output: str) -> Case:
     return Case(test=file, file=file, outcome=outcome, seconds=ended.seconds, line=line, text=text)
 
 
-def _case(file: str, line: Line) -> Case:
+def _case(file: str, line: plugin.Line) -> Case:
     outcome, quiet = _OUTCOMES[line.outcome], line.outcome in {"passed", "xpassed"}
     why = "" if quiet else first_line(line.message, line.text)
     # what pytest-timeout writes, in its older and newer words
@@ -334,7 +333,7 @@ def _case(file: str, line: Line) -> Case:
 
 
 def _as_a_whole(
-    file: str, ended: Ended, sessions: Sequence[Session], cases: Mapping[str, Case], output: str
+    file: str, ended: Ended, sessions: Sequence[plugin.Session], cases: Mapping[str, Case], output: str
 ) -> Case | None:
     """Return how the file failed as a whole, by the test that it died in if that is known."""
     complete = bool(sessions) and sessions[-1].end is not None
@@ -361,7 +360,7 @@ def _killed(ended: Ended) -> tuple[Outcome, str] | None:
     return None
 
 
-def _incomplete(ended: Ended, sessions: Sequence[Session], output: str) -> tuple[Outcome, str]:
+def _incomplete(ended: Ended, sessions: Sequence[plugin.Session], output: str) -> tuple[Outcome, str]:
     status = process.status(ended.returncode)
     if not sessions and ended.returncode in _EXIT_WORDS:
         return "error", f"pytest {_EXIT_WORDS[ended.returncode]} ({status})"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, env, files
-from core.env import Interpreter, installer
 from core.errors import CheckError, MissingInputError
 from core.families import detect
 from core.packages import Offer, offer_of
@@ -23,36 +22,18 @@ from core.run import records
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmOptions, packages_of
-from rocm_packaging.origin import (
-    for_tests,
-    named_source,
-    own_run,
-    require_devices,
-    sdist_requires,
-    with_layout,
-)
-from rocm_packaging.packages.layouts import (
-    BOOTSTRAP,
-    LIBRARIES,
-    device_package,
-    device_target,
-    is_rocm,
-    layout_of,
-    sdk_target,
-    serves,
-    tested_targets,
-)
+from rocm_packaging import origin
+from rocm_packaging.packages import layouts
 
 if TYPE_CHECKING:
     from core.env.installer import Install
     from core.packages.sources import PackageSource, SourceOptions
-    from core.run.records import FileRecord, Record
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
 
 # distributions whose device code may lie in packages of its own, and the names of these
 PREFIXES = {
-    LIBRARIES: "rocm-sdk-device-",
+    layouts.LIBRARIES: "rocm-sdk-device-",
     "torch": "amd-torch-device-",
     "torchvision": "amd-torchvision-device-",
 }
@@ -84,9 +65,9 @@ class Tested:
         }
 
 
-def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
+def tested(context: Context, target: env.Interpreter, options: SourceOptions, rocm: RocmOptions) -> Tested:
     """Find what is tested: from the sources that are named, else from the run."""
-    packages = named_source(options, context.common, context.gpu_family)
+    packages = origin.named_source(options, context.common, context.gpu_family)
     if packages is not None:
         return _named(context, target, packages, options.version)
     run = installed(context, target)
@@ -106,11 +87,11 @@ def tested(context: Context, target: Interpreter, options: SourceOptions, rocm: 
     )
 
 
-def installed(context: Context, target: Interpreter) -> Tested:
+def installed(context: Context, target: env.Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
     return Tested(
-        parts=((own_run(context.common, context.artifact_group), wheels),),
+        parts=((origin.own_run(context.common, context.artifact_group), wheels),),
         prebuilt=prebuilt(context),
     )
 
@@ -120,7 +101,7 @@ def prebuilt(context: Context) -> tuple[str, ...]:
     return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
 
 
-def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
+def wheels_of(context: Context, target: env.Interpreter) -> Sequence[records.FileRecord]:
     """List what the run's records promise for this ref, family and Python, ROCm included.
 
     Device packages are those of the targets that are tested, where the run has split packages.
@@ -134,21 +115,23 @@ def wheels_of(context: Context, target: Interpreter) -> Sequence[FileRecord]:
             f"{target.series}.",
             hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
         )
-    version = next((one.version for one in found.values() if one.distribution == LIBRARIES), "")
+    version = next((one.version for one in found.values() if one.distribution == layouts.LIBRARIES), "")
     targets, where = targets_of(context, names), f"Run {outputs.run_id} in {common.store}"
-    if layout_of(names, where=where) == "split":
-        require_devices(targets, names, where=where, version=version)
+    if layouts.layout_of(names, where=where) == "split":
+        origin.require_devices(targets, names, where=where, version=version)
     families = context.gpu_family.split(";")
-    return [found[name] for name in sorted(found) if serves(found[name].distribution, families, targets)]
+    return [
+        found[name] for name in sorted(found) if layouts.serves(found[name].distribution, families, targets)
+    ]
 
 
-def _built_against(context: Context, every: Sequence[Record]) -> str:
+def _built_against(context: Context, every: Sequence[records.Record]) -> str:
     """Return the ROCm that a ref's wheels were built against, by their records; "" for none."""
     against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == context.ref.name)
     return next((str(versions[0]) for versions in against if versions), "")
 
 
-def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
+def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.FileRecord]:
     store, outputs = context.common.open_for_reading(), context.common.outputs
     every = records.read_all(store, outputs, context.artifact_group)
     rocm_version = _built_against(context, every)
@@ -157,24 +140,26 @@ def _recorded(context: Context, target: Interpreter) -> Iterator[FileRecord]:
     for record in every:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():
-            if is_rocm(one.distribution):
+            if layouts.is_rocm(one.distribution):
                 # what finds the device code has a version of its own
-                if context.gpu and (one.version == rocm_version or one.distribution == BOOTSTRAP):
+                if context.gpu and (one.version == rocm_version or one.distribution == layouts.BOOTSTRAP):
                     yield one
-            elif same and (one.distribution in DISTRIBUTIONS.values() or device_target(one.distribution)):
+            elif same and (
+                one.distribution in DISTRIBUTIONS.values() or layouts.device_target(one.distribution)
+            ):
                 yield one
 
 
 def _elsewhere(
-    context: Context, target: Interpreter, names: Sequence[str], rocm: RocmOptions
+    context: Context, target: env.Interpreter, names: Sequence[str], rocm: RocmOptions
 ) -> Iterator[tuple[PackageSource, tuple[Offer, ...]]]:
     """Choose the ROCm that is not part of the run, in the version that its torch was built against."""
-    if not context.gpu or any(is_rocm(name) for name in names):
+    if not context.gpu or any(layouts.is_rocm(name) for name in names):
         return
     common = context.common
     every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
     if version := _built_against(context, every):
-        source = for_tests(
+        source = origin.for_tests(
             packages_of(context, rocm),
             rocm.version or version,
             context.gpu_family.split(";"),
@@ -186,7 +171,7 @@ def _elsewhere(
         yield source.packages, tuple(each(source.packages.sealed, source.files))
 
 
-def _named(context: Context, target: Interpreter, packages: PackageSource, version: str) -> Tested:
+def _named(context: Context, target: env.Interpreter, packages: PackageSource, version: str) -> Tested:
     """Choose torch and what it requires of ours, with the device packages of the targets."""
     found = packages.versions("torch", target.tag)
     if not found:
@@ -204,18 +189,18 @@ def _named(context: Context, target: Interpreter, packages: PackageSource, versi
             [f"torch{extras}=={version}", *more],
             python=target,
             platform=context.common.outputs.platform,
-            sdist_requires=sdist_requires(packages, family, targets),
+            sdist_requires=origin.sdist_requires(packages, family, targets),
         )
         return found.files, found.others
 
     ours, others = chosen()
     held = {one.distribution: one.version for one in ours}
-    absent = [device_package(one) for one in targets if device_package(one) not in held]
-    if LIBRARIES in held and absent and not any(name.startswith(PREFIXES["torch"]) for name in held):
+    absent = [layouts.device_package(one) for one in targets if layouts.device_package(one) not in held]
+    if layouts.LIBRARIES in held and absent and not any(name.startswith(PREFIXES["torch"]) for name in held):
         # a fat torch does not require device packages of ROCm
-        ours, others = chosen(*(f"{name}=={held[LIBRARIES]}" for name in absent))
+        ours, others = chosen(*(f"{name}=={held[layouts.LIBRARIES]}" for name in absent))
     if family and held.get("rocm"):
-        with_layout(packages, held["rocm"], family)  # refuses both layouts of one version
+        origin.with_layout(packages, held["rocm"], family)  # refuses both layouts of one version
     return Tested(
         parts=((packages, ours),), others=others, targets=targets_of(context, held), words=packages.words
     )
@@ -223,7 +208,7 @@ def _named(context: Context, target: Interpreter, packages: PackageSource, versi
 
 @contextmanager
 def planned(
-    context: Context, target: Interpreter, what: Tested, *, tools: Install
+    context: Context, target: env.Interpreter, what: Tested, *, tools: Install
 ) -> Iterator[tuple[Sequence[Install], str]]:
     """Plan the installation: test tools, what others have, ours; addresses live as long as the context."""
     folder = context.common.cache / "locks"
@@ -244,7 +229,7 @@ def planned(
 @contextmanager
 def prepared(
     context: Context,
-    target: Interpreter,
+    target: env.Interpreter,
     what: Tested,
     *,
     tools: Install,
@@ -254,8 +239,8 @@ def prepared(
     """Make the environment hold what is tested, and keep it while it is tested."""
     with planned(context, target, what, tools=tools) as (calls, known):
         digest = files.digest_of({"inputs": inputs, "python": target.version, "calls": known})
-        with installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
-            installer.require_complete(target)
+        with env.installer.prepared(target, calls, digest=digest, force=context.common.force, **rocm.how):
+            env.installer.require_complete(target)
             require_device_code(target, what.targets)
             yield
 
@@ -265,8 +250,8 @@ def targets_of(context: Context, names: Collection[str] = ()) -> tuple[str, ...]
     if not context.gpu:
         return ()
     here = detect()
-    wanted = tested_targets(context.gpu_family, here)
-    built = {device_target(one) for one in names if one.startswith(PREFIXES["torch"])}
+    wanted = layouts.tested_targets(context.gpu_family, here)
+    built = {layouts.device_target(one) for one in names if one.startswith(PREFIXES["torch"])}
     return wanted if set(wanted) & set(here) else tuple(one for one in wanted if one in built) or wanted
 
 
@@ -277,12 +262,14 @@ def amd_targets(assigned: Sequence[Assignment]) -> tuple[str, ...]:
 
 def sdist_target(names: Collection[str], gpu_family: str) -> str:
     """Return what the sdist of `rocm` gets: the family, or a target of split packages; "" without ROCm."""
-    layout = layout_of(names, where="The installation")
-    devices = sorted(device_target(one) for one in names if one.startswith(PREFIXES[LIBRARIES]))
-    return sdk_target(layout, gpu_family, devices) if layout else ""
+    layout = layouts.layout_of(names, where="The installation")
+    devices = sorted(
+        layouts.device_target(one) for one in names if one.startswith(PREFIXES[layouts.LIBRARIES])
+    )
+    return layouts.sdk_target(layout, gpu_family, devices) if layout else ""
 
 
-def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
+def require_device_code(target: env.Interpreter, targets: Sequence[str]) -> None:
     """Require device packages for whatever is installed without device code of its own.
 
     Such a torch imports, and fails at its first kernel.
@@ -292,7 +279,9 @@ def require_device_code(target: Interpreter, targets: Sequence[str]) -> None:
     held = {one.name: (one.version, one.extras) for one in reversed(env.installed(target))}
     for name, prefix in PREFIXES.items():
         version, extras = held.get(name, ("", ()))
-        if not version or (name != LIBRARIES and not any(one.startswith("device-gfx") for one in extras)):
+        if not version or (
+            name != layouts.LIBRARIES and not any(one.startswith("device-gfx") for one in extras)
+        ):
             continue
         for package, gpu in ((f"{prefix}{gpu}", gpu) for gpu in targets):
             found, _ = held.get(package, ("", ()))

@@ -24,7 +24,6 @@ from packaging.utils import canonicalize_name
 from core import console, files, junit, parallel
 from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError
-from core.junit import Case, Document
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
@@ -105,7 +104,7 @@ def totals(report: Report) -> Mapping[str, Any]:
     return {"tests": tests, **outcomes(cases), **said}
 
 
-def outcomes(cases: Collection[Case]) -> Mapping[str, Any]:
+def outcomes(cases: Collection[junit.Case]) -> Mapping[str, Any]:
     """Count results by outcome, and name the tests that failed."""
     found = {name: count for name, count in junit.counts(cases).items() if count}
     failing = sorted(case.test for case in cases if case.failing)[:_NAMED]
@@ -218,7 +217,7 @@ def of_shards(
             f"{origin}: there is no record of success of {', '.join(absent)}.", hint="Run that shard again."
         )
     inputs = _shared_inputs(origin, passed)
-    document = Document(
+    document = junit.Document(
         cases=tuple(case for case, _ in tested.cases),
         suites=tested.suites,
         properties={MERGED: str(count), **tested.chosen},

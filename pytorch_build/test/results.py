@@ -171,7 +171,10 @@ def _tested(origin: Origin, reports: Sequence[Report]) -> Tested:
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda one: (one.document.timestamp, one.where)):
         by_shard[report.shard].append(report)
-    problems = [_placed(report, said) for report in reports for said in report.document.problems]
+    problems = []
+    for one in reports:
+        where = f"shard {one.shard}: " if one.shard else f"{one.where}: " if one.where else ""
+        problems += [f"{where}{said}" for said in one.document.problems]
     problems += _shard_problems(by_shard)
     cases: list[tuple[Case, str]] = []
     ran_in: dict[str, list[str]] = defaultdict(list)
@@ -248,8 +251,3 @@ def _existing_problems(reports: Sequence[Report]) -> list[str]:
         for name, numbers in sorted(said.items())
         if numbers != {str(ran[name])}
     ]
-
-
-def _placed(report: Report, problem: str) -> str:
-    where = f"shard {report.shard}" if report.shard else report.where
-    return f"{where}: {problem}" if where else problem

@@ -16,17 +16,12 @@ from core.junit import Document, Suite, counts
 from core.run import records
 from core.run.stage import Made, Stage, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
-from pytorch_build.test.file_run import FileRun, Setting
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
-from pytorch_build.test.shards import Shard
 
 if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
-    from pytorch_build.test.plugin import PlannedRule
-    from pytorch_build.test.skip_rules import Rule
-    from pytorch_build.test.upstream_tests import LimitsTable, TestFile, Tests, Torch
 
 LOGS = "logs"
 # a log among a run's outputs is for reading; of a longer one the beginning and the end are enough
@@ -38,7 +33,7 @@ class TorchTests:
     """Which tests to run, and how."""
 
     config: str = DEFAULT_CONFIG
-    shard: Shard = field(default_factory=Shard)
+    shard: shards.Shard = field(default_factory=shards.Shard)
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     expression: str = ""
@@ -48,7 +43,7 @@ class TorchTests:
     other_gpu: bool = False
     workers: int = 1
     skips: tuple[Path, ...] = ()
-    limits: LimitsTable | None = None
+    limits: upstream_tests.LimitsTable | None = None
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -73,8 +68,8 @@ class Bench:
 
     context: Context
     target: Interpreter
-    tests: Tests
-    torch: Torch
+    tests: upstream_tests.Tests
+    torch: upstream_tests.Torch
     assignments: Sequence[Assignment]
 
 
@@ -155,7 +150,7 @@ def _require_code(bench: Bench) -> None:
         )
 
 
-def _files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
+def _files(bench: Bench, request: TorchTests) -> Mapping[str, upstream_tests.TestFile]:
     configuration, tree = upstream_tests.configuration(request.config), bench.tests.tree
     chosen = upstream_tests.chosen_files(
         configuration,
@@ -168,7 +163,9 @@ def _files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
     return {one.file: one for one in chosen}
 
 
-def _applied(bench: Bench, request: TorchTests, rules: Sequence[Rule]) -> Sequence[tuple[PlannedRule, ...]]:
+def _applied(
+    bench: Bench, request: TorchTests, rules: Sequence[skip_rules.Rule]
+) -> Sequence[tuple[plugin.PlannedRule, ...]]:
     """Return the skip rules that apply, for each assignment."""
     tested = skip_rules.UnderTest(
         gpu_targets=bench.context.gpu_targets,
@@ -189,9 +186,9 @@ class _Run:
     request: TorchTests
     origin: Origin
     name: str
-    rules: Sequence[Rule]
-    applied: Sequence[tuple[PlannedRule, ...]]
-    files: Mapping[str, TestFile]
+    rules: Sequence[skip_rules.Rule]
+    applied: Sequence[tuple[plugin.PlannedRule, ...]]
+    files: Mapping[str, upstream_tests.TestFile]
     plan: shards.Plan
     left_out: str
 
@@ -200,7 +197,7 @@ class _Run:
         if request.shard.count > 1:
             shards.show(self.plan, request.shard)
         started = records.now()
-        runs: list[FileRun] = []
+        runs: list[file_run.FileRun] = []
         with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as scratch:
             try:
                 runs.extend(self._runs(Path(scratch)))
@@ -239,12 +236,12 @@ class _Run:
         console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
         return details
 
-    def _runs(self, scratch: Path) -> Iterator[FileRun]:
+    def _runs(self, scratch: Path) -> Iterator[file_run.FileRun]:
         bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)
         several = len(bench.assignments) > 1
         for number, assigned in enumerate(bench.assignments):
             console.say(f"{len(parts)} test files on {assigned.words}")
-            setting = Setting(
+            setting = file_run.Setting(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
                 env={},
@@ -266,7 +263,7 @@ class _Run:
                 yield made.on(assigned.target) if several else made
                 shutil.rmtree(own, ignore_errors=True)
 
-    def _warn_of_silent_rules(self, runs: Sequence[FileRun]) -> None:
+    def _warn_of_silent_rules(self, runs: Sequence[file_run.FileRun]) -> None:
         """Name rules that took no test of the files that they name: it was renamed, or never there."""
         applied = {one.name for group in self.applied for one in group}
         took = {rule for one in runs for rule in one.matched}
@@ -298,7 +295,7 @@ class _Run:
         )
 
 
-def _report(run: FileRun) -> None:
+def _report(run: file_run.FileRun) -> None:
     for case in [one for one in run.cases if one.failing][:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
@@ -315,7 +312,7 @@ def _shortened(path: Path) -> bytes:
         return start + f"\n… {size - 2 * half} bytes left out …\n".encode() + stream.read()
 
 
-def _show(runs: Sequence[FileRun]) -> None:
+def _show(runs: Sequence[file_run.FileRun]) -> None:
     rows = []
     for one in runs:
         found, failing = counts(one.cases), sum(case.failing for case in one.cases)

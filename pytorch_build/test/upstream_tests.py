@@ -14,18 +14,16 @@ from pydantic import Field, model_validator
 
 from core import console, process
 from core.data import Model, data_file, read_text
-from core.env import installed
+from core.env import Interpreter, installed
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from pytorch_build.lock import versions
 from pytorch_build.sources import checkout as sources
-from pytorch_build.sources.checkout import tree_path
 from pytorch_build.sources.edits import UPSTREAM_TAG
 from pytorch_build.sources.git import Repository, is_commit
 from pytorch_build.sources.trees import checkout_options
 from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
-    from core.env import Interpreter
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import SourceLock
 
@@ -72,7 +70,7 @@ class Torch:
 def checked_out(context: Context, lock: SourceLock, mirrors: Mapping[str, str]) -> Tests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
     options = replace(checkout_options(context, 1, mirrors, "torch"), submodules=False, hipify=False)
-    path = tree_path(context.common.sources, context.ref.name, FOLDER)
+    path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
     with console.group(f"checkout {FOLDER}"):
         tree = sources.checkout(lock.project("torch"), path, options)
     return Tests(tree=tree.path, version=_version(tree.path), commit=tree.commit)

@@ -13,7 +13,7 @@ from core.cli.options import Common, add_platform, common_from, environment
 from core.env import Interpreter, engines, require
 from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run import this_platform
-from core.run.job_files import job_files
+from core.run.job_files import set_outputs
 from core.run.records import Record
 from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
@@ -132,9 +132,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     made = plan(chosen, choices, target=target, project=project)
     perform(made)
-    files = job_files(environment())
-    if files.outputs:
-        files.set_output(f"{DISTRIBUTIONS[project]}_version", made.tree.version)
+    set_outputs(environment(), {f"{DISTRIBUTIONS[project]}_version": made.tree.version})
 
 
 def _forecast(

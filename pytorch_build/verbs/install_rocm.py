@@ -7,7 +7,6 @@ import argparse
 from core import console
 from core.cli.options import common_from, environment
 from core.env import installer, require
-from core.env.installer import locked_call
 from core.errors import UsageError
 from pytorch_build.context import context
 from pytorch_build.sdk import add_rocm_options, ask, find_source, find_version, rocm_options_from
@@ -29,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     source = find_source(chosen, options, find_version(chosen, options))
     console.say(f"ROCm {source.version} for {chosen.gpu_family} from {source.origin}")
     with source.opened_call(common.cache / "locks", chosen.gpu_family) as rocm:
-        calls = (locked_call(common, target), rocm)
+        calls = (installer.locked_call(common, target), rocm)
         digest = installer.digest_of_calls(target, calls)
         with installer.prepared(target, calls, digest=digest, force=common.force, **options.how):
             sdk = ask(target, source, family=chosen.gpu_family, targets=chosen.gpu_targets)

@@ -7,7 +7,6 @@ import argparse
 from core import console
 from core.cli.options import add_platform, common_from
 from core.env import installer, require
-from core.env.installer import locked_call
 from core.errors import UsageError
 from core.run import this_platform
 from pytorch_build.build.toolchain import plan, provide
@@ -39,6 +38,6 @@ def run(arguments: argparse.Namespace) -> None:
     if common.dry_run:
         return
     target = require(common.python)
-    calls = [locked_call(common, target, only=("cmake", "ninja"))]
+    calls = [installer.locked_call(common, target, only=("cmake", "ninja"))]
     with installer.prepared(target, calls, digest=installer.digest_of_calls(target, calls)):
         provide(steps, platform, target=target, mirrors=mirrors_from(arguments))

@@ -14,7 +14,7 @@ from core.cli.options import Common, common_from, environment
 from core.errors import UsageError
 from core.families import CPU, gpu_targets
 from core.run import Platform
-from core.run.job_files import job_files
+from core.run.job_files import set_outputs
 from core.run.plan import Plan
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.context import Context, add_source_options, chosen_family, chosen_ref, mirrors_from
@@ -109,9 +109,7 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
         for lock in by_ref.values():
             console.say(f"{lock.torch_ref} on {platform}:")
             console.table(("project", "commit", "version", "from"), rows(lock, gpu=bool(lock.rocm_version)))
-    files = job_files(environment())
-    for name, value in outputs(plan, locks).items() if files.outputs else ():
-        files.set_output(name, value)
+    set_outputs(environment(), outputs(plan, locks))
     console.done(f"plan: {sum(map(len, locks.values()))} torch refs resolved, in {arguments.plan}")
 
 

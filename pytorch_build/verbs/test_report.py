@@ -5,16 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import console, files
 from core.cli.options import Common, add_platform, common_from
 from core.errors import CheckError
 from core.run import records
 from pytorch_build.test import reports, results, shards, summary
-
-if TYPE_CHECKING:
-    from pytorch_build.test.results import Tested
 
 _SHOWN = 20
 
@@ -80,11 +76,11 @@ class Group:
                 records.write(store, outputs, name, record)
 
 
-def _json(run_id: str, tested: Sequence[Tested]) -> str:
+def _json(run_id: str, tested: Sequence[results.Tested]) -> str:
     return f"{summary.data(run_id, tested).model_dump_json(indent=1)}\n"
 
 
-def _show(tested: Sequence[Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
+def _show(tested: Sequence[results.Tested], title: str, arguments: argparse.Namespace, run_id: str) -> None:
     rows = []
     for one in tested:
         counted = ", ".join(f"{count} {name}" for name, count in one.counts.items() if count)

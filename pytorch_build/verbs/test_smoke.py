@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 
 from core import console, files, process
 from core.cli.options import add_group, common_from, environment
 from core.data import read_toml
-from core.env import installed_version, require
+from core.env import Interpreter, installed_version, require
 from core.env.installer import locked_call
 from core.errors import CheckError, ProcessError
 from core.junit import Document, Suite, counts
 from core.packages.sources import SourceOptions, source_options
-from core.process import Ended
 from core.run import stage
-from core.run.stage import Made, Stage
-from pytorch_build.context import context
+from pytorch_build.context import Context, context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, plugin, reports
 from pytorch_build.test.file_run import of_file
-from pytorch_build.test.gpus import assignments
+from pytorch_build.test.gpus import Assignment, assignments
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
-    from core.env import Interpreter
-    from pytorch_build.context import Context
-    from pytorch_build.test.gpus import Assignment
-    from pytorch_build.test.installation import Tested
-    from pytorch_build.test.plugin import Session
 
 PASSES_REST = True
 SMOKE_TESTS = Path(__file__).parents[1] / "test" / "smoke"
@@ -99,16 +89,16 @@ def test_run(context: Context, options: SmokeOptions) -> None:
         "installed": options.install,
     }
 
-    def work() -> Made:
+    def work() -> stage.Made:
         if not options.install:
             installation.require_device_code(target, installation.amd_targets([gpu]))
-            return Made(files=(), details=_pytest(context, target, what, options, gpu))
+            return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
         # the second builds the rocm sdist
         tools = locked_call(common, target, only=("pytest", "setuptools"))
         with installation.prepared(context, target, what, tools=tools, inputs=inputs, rocm=options.rocm):
-            return Made(files=(), details=_pytest(context, target, what, options, gpu))
+            return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
 
-    made = Stage(
+    made = stage.Stage(
         name="test_smoke",
         # an environment that this stage did not fill may have changed
         common=common if options.install else replace(common, force=True),
@@ -131,7 +121,7 @@ def _gpu(context: Context, options: SmokeOptions) -> Assignment:
 
 
 def _pytest(
-    context: Context, target: Interpreter, what: Tested, options: SmokeOptions, gpu: Assignment
+    context: Context, target: Interpreter, what: installation.Tested, options: SmokeOptions, gpu: Assignment
 ) -> Mapping[str, Any]:
     expect = {one.distribution: one.version for one in what.files if not one.distribution.startswith("rocm-")}
     for name in (Requirement(one).name for one in what.prebuilt):
@@ -188,9 +178,9 @@ def _session(
     arguments: Sequence[str],
     changes: Mapping[str, str | None],
     run: Callable[..., object],
-) -> tuple[Session, Ended]:
+) -> tuple[plugin.Session, process.Ended]:
     """Run pytest on the smoke tests, and read its journal."""
-    journal, ended = folder / "journal.jsonl", Ended(returncode=0)
+    journal, ended = folder / "journal.jsonl", process.Ended(returncode=0)
     plan = plugin.Plan(root=str(SMOKE_TESTS), journal=str(journal))
     own = plugin.arguments(files.made(folder) / "plan.json", plan)
     argv: list[str | Path] = [target.executable, "-m", "pytest", "-c", SMOKE_TESTS / "pytest.ini"]
@@ -198,7 +188,7 @@ def _session(
     try:
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:
-        ended = Ended(returncode=problem.returncode or 1)
+        ended = process.Ended(returncode=problem.returncode or 1)
     if not journal.is_file():
         raise CheckError("pytest ended before it began, so no test result is known.")
     return plugin.read_journal(journal)[-1], ended

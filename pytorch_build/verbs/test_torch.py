@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
@@ -26,12 +26,6 @@ from pytorch_build.test.gpus import HIDING, Assignment, assignments
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.torch_run import Bench, TorchTests, perform_tests
 from rocm_packaging.origin import named_source
-
-if TYPE_CHECKING:
-    from core.env.engines import Engine
-    from pytorch_build.test.installation import Tested
-    from pytorch_build.test.upstream_tests import Tests
-
 
 IMAGE = "ghcr.io/rocm/no_rocm_image_ubuntu24_04:latest"
 DEVICES = (Path("/dev/kfd"), Path("/dev/dri"))
@@ -138,7 +132,7 @@ def _request(arguments: argparse.Namespace) -> TorchTests:
     )
 
 
-def _tests(chosen: Context, request: TorchTests) -> Tests:
+def _tests(chosen: Context, request: TorchTests) -> upstream_tests.Tests:
     if request.tree:
         return upstream_tests.own_tree(request.tree)
     lock = stored_lock(chosen)
@@ -153,7 +147,11 @@ def _tests(chosen: Context, request: TorchTests) -> Tests:
 
 @contextmanager
 def _installed(
-    chosen: Context, target: Interpreter, what: Tested | None, rocm: RocmOptions, gpus: Sequence[Assignment]
+    chosen: Context,
+    target: Interpreter,
+    what: installation.Tested | None,
+    rocm: RocmOptions,
+    gpus: Sequence[Assignment],
 ) -> Iterator[Mapping[str, Any]]:
     if what is None:
         installation.require_device_code(target, installation.amd_targets(gpus))
@@ -206,7 +204,7 @@ def devices_here(devices: Sequence[Path] = DEVICES) -> tuple[tuple[Path, ...], t
 
 
 def command(
-    engine: Engine,
+    engine: engines.Engine,
     job: container.Job,
     *,
     image: str = IMAGE,

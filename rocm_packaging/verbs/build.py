@@ -14,20 +14,9 @@ from core.cli.options import Common, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
-from core.run.records import Cell
-from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes
 from rocm_packaging.artifacts import build_info, families_of, scan
-from rocm_packaging.packages import versions
-from rocm_packaging.packages.build import (
-    COLUMNS,
-    BuildRequest,
-    build,
-    inputs_digest,
-    plan_json,
-    planned_files,
-    table_rows,
-)
+from rocm_packaging.packages import build, versions
 from rocm_packaging.packages.layouts import Layout
 from rocm_packaging.packages.plan import Plan, make_plan
 
@@ -81,19 +70,19 @@ def run(arguments: argparse.Namespace) -> None:
             _print_plan(make_plan(request), json=arguments.json)
         names = ";".join(request.families)
         stage.perform(
-            Stage(
+            stage.Stage(
                 name="build_rocm",
                 common=common,
                 artifact_group=group_name(names, common.build_variant),
-                cell=Cell(gpu_family=names),
+                cell=records.Cell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
-            {"packaging": inputs_digest(request)},
+            {"packaging": build.inputs_digest(request)},
             partial(_made, request),
         )
 
 
-def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]:
+def _apart(request: build.BuildRequest, variant: str = "") -> tuple[build.BuildRequest, ...]:
     """Make one request a family where families' development trees contradict each other."""
     contradiction = make_plan(request).contradiction if len(request.families) > 1 else ""
     if not contradiction:
@@ -109,7 +98,7 @@ def _apart(request: BuildRequest, variant: str = "") -> tuple[BuildRequest, ...]
 
 def _request(
     arguments: argparse.Namespace, common: Common, artifacts: Path, version: str, families: str
-) -> BuildRequest:
+) -> build.BuildRequest:
     variables = environment()
     if not version and arguments.rc is None:
         version = _version_so_far(common, group_name(families))
@@ -124,7 +113,7 @@ def _request(
         tuple(family(names).name.split(";")) if names else ()
         for names in (arguments.linux_amdgpu_families, arguments.windows_amdgpu_families)
     )
-    return BuildRequest(
+    return build.BuildRequest(
         artifact_dir=artifacts,
         output_dir=common.cache / "rocm" / common.outputs.prefix / group_name(families, common.build_variant),
         version=version,
@@ -152,17 +141,17 @@ def _version_so_far(common: Common, artifact_group: str) -> str:
 
 
 def _print_plan(plan: Plan, *, json: bool) -> None:
-    files = planned_files(plan)
+    files = build.planned_files(plan)
     if json:
-        console.result(plan_json(plan, files))
+        console.result(build.plan_json(plan, files))
         return
-    console.table(COLUMNS, table_rows(files))
+    console.table(build.COLUMNS, build.table_rows(files))
     for name in plan.unused:
         console.say(f"In no package: {name}")
 
 
-def _made(request: BuildRequest) -> Made:
-    built = build(request)
+def _made(request: build.BuildRequest) -> stage.Made:
+    built = build.build(request)
     plan, made = built.plan, tuple(one.path for one in built.files)
     commit = build_info(scan(request.artifact_dir)).commit
     details = {
@@ -175,7 +164,7 @@ def _made(request: BuildRequest) -> Made:
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
     digests = {one.path.name: one.sha256 for one in built.files}
-    return Made(files=made, details=details, digests=digests)
+    return stage.Made(files=made, details=details, digests=digests)
 
 
 def _fetched(common: Common) -> tuple[Path, str]:

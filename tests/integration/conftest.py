@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.stores import location
+from rocm_packaging.sample import ensure_artifacts
 from tests.integration.ceph_server import ceph, ceph_server
 from tests.integration.recorded_runs import setuptools_wheel
 from tests.integration.rocm_environments import setuptools
@@ -21,6 +22,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def _ports_are_used_again() -> None:
     location.answers.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the artifacts of the sample, as no test changes them."""
+    return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
+
+
+@pytest.fixture(scope="session")
+def split_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return those whose device code lies apart."""
+    return ensure_artifacts(tmp_path_factory.mktemp("split") / "artifacts", split=True)
 
 
 @pytest.hookimpl(tryfirst=True)

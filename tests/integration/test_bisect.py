@@ -19,7 +19,6 @@ from core.archive import Member
 from core.cli.options import ROOT
 from core.errors import CheckError, InterruptedStageError, ProcessError, UsageError
 from core.run import RunOutputs, records
-from core.run.records import Cell, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
@@ -48,13 +47,13 @@ def wheel(folder: Path, named: str, version: str, texts: dict[str, str], tag: st
     return write_wheel(folder, spec, [Member(name=one, source=texts[one].encode()) for one in texts]).path
 
 
-def leave(store: Store, run_id: str, at: int, cell: Cell, path: Path, **facts: Any) -> str:
+def leave(store: Store, run_id: str, at: int, cell: records.Cell, path: Path, **facts: Any) -> str:
     """Leave the record of a build in a run, and its wheel; return the wheel's key."""
     outputs = RunOutputs(run_id=run_id, platform="linux")
     one = distributions.publish(store, outputs, cell.gpu_family, path)
     when = (BEGUN + timedelta(days=at)).isoformat()
     known = {"run_id": run_id, "platform": "linux", "started": when, "seconds": 1, "files": (one,)}
-    records.write(store, outputs, cell.gpu_family, Record(cell=cell, **{**known, **facts}))
+    records.write(store, outputs, cell.gpu_family, records.Record(cell=cell, **{**known, **facts}))
     return one.key
 
 
@@ -71,7 +70,7 @@ class History:
             key = RunOutputs(run_id=name(at), platform="linux").source_lock_key("mine")
             store.put_bytes(key, lock.model_dump_json().encode())
             failed: dict[str, Any] = {"status": "failed", "files": ()} if at in FAILED else {}
-            cell = Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu")
+            cell = records.Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu")
             if at in NEVER:
                 continue
             left = leave(store, name(at), at, cell, path, stage="build_torch", **failed)
@@ -192,7 +191,7 @@ def test_rocm_alone_is_searched_and_told_by_the_commits_of_its_build(tmp_path: P
         said = json.dumps({"the_rock_commit": "c" * 40, "submodules": [module]})
         texts = {"_rocm_sdk_core/share/therock/therock_manifest.json": said, "at.py": f"at = {at}"}
         made = wheel(tmp_path / "dist", "rocm-sdk-core", f"7.10.0a2026110{at + 1}", texts)
-        leave(store, f"{100 + at}", at, Cell(gpu_family="gfx942"), made, stage="build_rocm")
+        leave(store, f"{100 + at}", at, records.Cell(gpu_family="gfx942"), made, stage="build_rocm")
     options = ("--rocm", "--packages", "rocm-sdk-core", "--store", str(tmp_path / "runs"))
     code = ["python", "-c", "import at; raise SystemExit(at.at > 3)"]
     done = call(tmp_path / "state", "7.10.0a20261101", "2026-11-06", *options, command=code)

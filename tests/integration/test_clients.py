@@ -14,22 +14,17 @@ import pytest
 
 from ci.install import dependencies
 from core import files, http, process
-from core.cli import Verb, main
 from core.env import installer
-from core.http import served_store
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
+from tests.front_door import run_ci
 from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
 from tests.integration.s3_servers import S3Server
 from tests.venvs import installed
 
 MakeWheel = Callable[..., Path]
-VERBS = tuple(
-    Verb(name, f"ci.verbs.{name.replace('-', '_')}", "x")
-    for name in ("setup-venv", "fetch-wheels", "mirror-deps")
-)
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"
 PREFIX = OUTPUTS.python_prefix(GROUP)
@@ -104,7 +99,7 @@ def public_fixture(
     ]
     store = DirectoryStore(tmp_path / "public")
     indexed(store, outputs, "public", *wheels)
-    with served_store(store) as url:
+    with http.served_store(store) as url:
         simple = f"{url}/{outputs.python_index_prefix('public')}/"
         for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
             monkeypatch.setenv(name, simple)
@@ -161,13 +156,9 @@ def run_fixture(tmp_path: Path, wheels: list[Path], place: str, request: pytest.
     return Run(location=location, store=store)
 
 
-def front(verb: str, *words: str | Path) -> int:
-    return main("ci", "x", VERBS, [verb, *map(str, words)])
-
-
 def set_up(tmp_path: Path, run: Run, backend: str, *words: str, packages: str = "torch") -> int:
     common = ("--store", run.location, "--from-run-id", "17", "--artifact-group", GROUP, "--wait", "5")
-    return front(
+    return run_ci(
         "setup-venv", tmp_path / "venv", "--packages", packages, *common, "--backend", backend, *words
     )
 
@@ -222,7 +213,7 @@ def test_no_installer_is_given_the_credentials_of_a_bucket(
 def test_with_a_mirror_nothing_is_asked_of_the_public_index(
     tmp_path: Path, run: Run, backend: str, asked: Asked, public: str
 ) -> None:
-    assert front("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
+    assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
     simple = {
         one.key.split("/")[2] for one in run.store.list("python-deps/simple") if one.key.count("/") == 3
     }
@@ -237,7 +228,7 @@ def test_with_a_mirror_nothing_is_asked_of_the_public_index(
     # a second time there is nothing to mirror, and nothing is fetched for it
     asked.requests.clear()
     before = run.store.list("python-deps")
-    assert front("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
+    assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
     assert [path for _, path in asked.requests if path.endswith(".whl")] == []
     assert run.store.list("python-deps") == before
 
@@ -288,7 +279,7 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
         one = make_wheel(tmp_path / "again", "triton", "3.6.0.dev1", content=content)
         recorded(run.store, local, GROUP, one)
         words = ("--store", run.location, "--from-run-id", "local", "--backend", backend)
-        assert front("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
+        assert run_ci("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
         said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
         assert said.stdout.strip() == content[-1]
 
@@ -300,7 +291,7 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
 ) -> None:
     old = make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")])
     indexed(run.store, OUTPUTS, GROUP, old)
-    assert front("mirror-deps", "--store", run.location) == 0
+    assert run_ci("mirror-deps", "--store", run.location) == 0
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
     env = process.inherited(
@@ -310,7 +301,7 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
     pip: list[str | Path] = [python, "-m", "pip", "--isolated", "install", "--pre"]
     argv = [*uv, "--prerelease=allow"] if backend == "uv" else pip
     asked.requests.clear()
-    with served_store(run.store) as url:
+    with http.served_store(run.store) as url:
         indexes = ["--index-url", f"{url}/python-deps/simple/"]
         indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
         process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
@@ -332,14 +323,14 @@ def test_fetched_wheels_install_by_the_command_that_is_printed(
     tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str], more: list[str]
 ) -> None:
     """Without dependencies what others have comes from the person's own index, else from none."""
-    assert front("mirror-deps", "--store", run.location) == 0
+    assert run_ci("mirror-deps", "--store", run.location) == 0
     words = ("--run-id", "17", "--store", run.location, "--packages", "torch", *more)
     capfd.readouterr()
-    assert front("fetch-wheels", *words, "--output-dir", tmp_path / "my wheels") == 0
+    assert run_ci("fetch-wheels", *words, "--output-dir", tmp_path / "my wheels") == 0
     (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
     process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
     settings = {"PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
-    with served_store(run.store) as url:
+    with http.served_store(run.store) as url:
         index = {"PIP_NO_INDEX": "1"} if more else {"PIP_INDEX_URL": f"{url}/python-deps/simple/"}
         process.run(["sh", "-c", command], env=process.inherited(**settings, **index))
     there = installed(tmp_path / "venv/bin/python")

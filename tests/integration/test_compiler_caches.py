@@ -16,7 +16,6 @@ from core import process
 from core.cli.options import environment
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
-from pytorch_build.build.cache_use import in_use
 from tests.integration.clones import TAG, Clone
 from tests.integration.s3_servers import S3Server, program, rclone_serving
 
@@ -119,7 +118,7 @@ class Shop:
         (root / "own.h").write_text("inline int own() { return 1; }\n")
         dirs = (root, root / "env", root)
         base_env = process.inherited()
-        with in_use(cache, base_dirs=dirs, base_env=base_env) as used:
+        with cache_use.in_use(cache, base_dirs=dirs, base_env=base_env) as used:
             assert used is not None
             env = used.environment({n: v for n, v in base_env.items() if not n.startswith("AWS_")})
             if place := env.get("SCCACHE_SERVER_UDS"):
@@ -179,7 +178,7 @@ def test_a_store_that_is_not_there(
     assert told.count(f"warning: sccache cannot use s3://{shop.bucket}/{PREFIX}: ") == 2
     assert told.count("This build uses a local cache instead.") == 2
     broken = replace(shop.cache(), program=Path("/bin/false"))
-    with in_use(broken, base_dirs=(tmp_path,) * 3, base_env=process.inherited()) as nothing:
+    with cache_use.in_use(broken, base_dirs=(tmp_path,) * 3, base_env=process.inherited()) as nothing:
         assert nothing is None
     assert "This build runs without a cache." in capsys.readouterr().err
 

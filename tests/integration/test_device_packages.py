@@ -9,10 +9,8 @@ import pytest
 
 from ci import install as user_install
 from core import process
-from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Install
 from core.errors import CheckError
 from core.packages.sources import SourceOptions
 from core.run import RunOutputs
@@ -21,13 +19,12 @@ from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
-from pytorch_build.test.installation import require_device_code
+from tests.front_door import run_ci
 from tests.integration.recorded_runs import indexed, rocm_sdist
 from tests.venvs import installed
 
 MakeWheel = Callable[..., Path]
 
-VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"
 FAMILY, TARGETS = "gfx94X-dcgpu;gfx950-dcgpu", ("gfx942", "gfx950")
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
@@ -92,7 +89,7 @@ def install(
     what = installation.tested(
         chosen, target, SourceOptions(find_links=(str(folder),), version=TORCH), RocmOptions()
     )
-    tools = Install(requirements=("setuptools",))
+    tools = installer.Install(requirements=("setuptools",))
     with (
         installation.planned(chosen, target, what, tools=tools) as (calls, _),
         installer.prepared(target, calls, digest="x", backend=backend, force=True),
@@ -113,11 +110,11 @@ def test_a_host_wheel_is_installed_with_its_device_code(
     found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS, backend=backend)
     own = {"torch", "rocm", "rocm-sdk-libraries", *(["rocm-bootstrap"] if bootstrap else [])}
     assert found == own | device_names("amd-torch", "rocm-sdk")
-    require_device_code(target, TARGETS)
+    installation.require_device_code(target, TARGETS)
     (gone,) = (tmp_path / "env").glob("lib/*/site-packages/amd_torch_device_gfx950-*.dist-info")
     gone.rename(gone.with_name("x"))
     with pytest.raises(CheckError, match="amd-torch-device-gfx950 is not installed"):
-        require_device_code(target, TARGETS)
+        installation.require_device_code(target, TARGETS)
 
 
 def test_a_fat_wheel_gets_rocms_device_code_from_split_packages(
@@ -160,7 +157,7 @@ def test_a_persons_environment_gets_device_code(
     indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
     words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]
     said = ["setup-venv", tmp_path / "venv", "--packages", packages, *words]
-    assert main("ci", "x", VERBS, list(map(str, said))) == 0
+    assert run_ci(*said) == 0
     found = installed(tmp_path / "venv" / "bin" / "python")
     assert {one for one in found if "-device-" in one} == wanted
     assert "rocm-sdk-libraries" in found

@@ -12,7 +12,7 @@ from core.errors import ArtifactError
 from core.files import sha256
 from core.run import RunOutputs, this_platform
 from rocm_packaging.artifacts import INCOMPLETE, scan
-from rocm_packaging.sample import FAMILIES, ensure_artifacts
+from rocm_packaging.sample import FAMILIES
 from tests.artifact_archives import pack
 
 FAMILY = "gfx94X-dcgpu"
@@ -33,11 +33,6 @@ os.write = write
 sys.argv[0] = "ci"
 runpy.run_module("ci", run_name="__main__")
 """
-
-
-@pytest.fixture(scope="session")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from core.http import answering
 from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
-from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.folders import Quiet
 from tests.integration.s3_servers import S3Server
@@ -61,13 +60,12 @@ def github() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def bucket(rclone_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+def bucket(rclone_server: S3Server, split_artifacts: Path) -> str:
     """Make a bucket with the sample's artifacts of a red, a fork's and a green run."""
     name = rclone_server.make_bucket()
     assert rclone_server.folder is not None
-    made = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
     for run in (RED, FORK, GREEN):
-        pack_all(made, rclone_server.folder / name / f"{run}-linux")
+        pack_all(split_artifacts, rclone_server.folder / name / f"{run}-linux")
     return name
 
 

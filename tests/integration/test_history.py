@@ -8,10 +8,10 @@ from playwright.sync_api import Browser
 from ci.report import page_of
 from ci.report.compare import Run, history_of
 from ci.report.html import render_history
-from core.cli import Verb, main
 from core.cli.options import Common
 from core.run import records
 from tests import page_samples as samples
+from tests.front_door import run_ci
 from tests.integration.s3_servers import S3Server
 from tests.integration.test_page import browser_fixture
 
@@ -24,8 +24,7 @@ def test_the_runs_of_a_bucket_have_a_page_there(rclone: S3Server, capsys: pytest
         common = Common(store=place, run_id=run_id)
         for one in samples.cell_records("gfx900", "nightly", "cp312"):
             records.write(common.open_store(), common.outputs, "gfx900", one)
-    verbs = (Verb("history", "ci.verbs.history", "print"),)
-    assert main("ci", "", verbs, ["history", "--store", place, "--runs", "2"]) == 0
+    assert run_ci("history", "--store", place, "--runs", "2") == 0
     page = Common(store=place).open_store().read("history/linux.html").decode()
     assert page.index("run 99:") < page.index("run 100:")
     assert "run 98" not in page + capsys.readouterr().err

@@ -21,7 +21,7 @@ from core import process
 from core.cli.options import ROOT
 from core.env.installer import configured
 from rocm_packaging.packages.build import BuildRequest, build
-from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from rocm_packaging.sample import FAMILIES, ROCM_VERSION
 from tests.folders import served
 
 FAMILY = "gfx94X-dcgpu"
@@ -113,10 +113,9 @@ def make_base(folder: Path, env: dict[str, str]) -> str:
 
 
 @pytest.fixture(scope="module", name="page")
-def page_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def page_fixture(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The sample's ROCm packages, of several families, on a flat page."""
     packages = tmp_path_factory.mktemp("packages")
-    artifacts = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
     built = build(BuildRequest(artifact_dir=artifacts, output_dir=packages, families=FAMILIES))
     links = (f'<a href="{quote(one.path.name)}">{one.path.name}</a>' for one in built.files)
     (packages / "index.html").write_text("\n".join(links), encoding="utf-8")

@@ -25,7 +25,6 @@ from ci.publish.index import write_index
 from ci.verbs import index
 from ci.verbs.mirror_deps import source_of
 from core import files, process
-from core.cli import Verb, main
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.http import answering
@@ -33,12 +32,12 @@ from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import read_metadata
 from tests.folders import Folder, Quiet
+from tests.front_door import run_ci
 
 MakeWheel = Callable[..., Path]
 
 TORCH, OLDER = "2.10.0+rocm7.1", "2.9.0+rocm7.1"
 FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
-VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 
 class Asked(Folder):
@@ -266,7 +265,7 @@ def test_a_yanked_version_is_installed_only_where_it_is_pinned(
     tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
 ) -> None:
     (wheels / "yanked.json").write_text(f'{{"torch=={TORCH}": "breaks on <gfx90a>"}}')
-    assert main("ci", "", VERBS, ["index", "--directory", str(wheels)]) == 0
+    assert run_ci("index", "--directory", wheels) == 0
     with served(wheels, form) as (url, _asked):
         where = sources(url, page)
         free = install(target, tool, tmp_path / "cache", "--dry-run", "torch", *where)
@@ -281,7 +280,7 @@ def test_a_yanked_version_is_installed_only_where_it_is_pinned(
 def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> None:
     program = which("chromium") or which("google-chrome") or pytest.skip("chromium is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    main("ci", "x", VERBS, ["index", "--directory", str(wheels)])
+    run_ci("index", "--directory", wheels)
     said: list[str] = []
     with served(wheels, "html") as (url, _), api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.cli import Verb, main
 from core.errors import CheckError, ProcessError
 from core.wheel.editor import Additions, edit_sdist, edit_wheel
 from pytorch_build.build.stage import search_paths
 from pytorch_build.standalone.libraries import read_members
 from rocm_packaging.packages.layouts import Layout
+from tests.front_door import run_ci
 from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
 
 ROCM = "7.99.0.dev0+sample"
@@ -246,9 +246,6 @@ def test_a_damaged_wheel_of_the_run_is_found_and_made_again(built: Clone, tmp_pa
     assert sha256(audio) == good
 
 
-VERBS = (Verb("stage", "ci.verbs.stage", "x"), Verb("promote", "ci.verbs.promote", "x"))
-
-
 @pytest.fixture
 def refusal(
     built: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -260,8 +257,8 @@ def refusal(
     def asked() -> str:
         where = ["--distribution-store", str(tmp_path / "bucket"), "--release-type", "nightly"]
         run = ["--run-id", "local", "--store", str(built.path / "out"), "--gpu-family", FAMILY]
-        assert main("ci", "x", VERBS, ["stage", *where, *run]) == 0
-        assert main("ci", "x", VERBS, ["promote", *where, "--by", "one"]) == CheckError.exit_code
+        assert run_ci("stage", *where, *run) == 0
+        assert run_ci("promote", *where, "--by", "one") == CheckError.exit_code
         return capsys.readouterr().err
 
     return asked

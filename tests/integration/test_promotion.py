@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from ci.promote import documents, promotion
-from ci.promote.documents import Decision
 from core import process
-from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.env.installer import uv_program
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.folders import served
+from tests.front_door import run_ci
 from tests.integration.s3_proxy import proxied
 from tests.integration.s3_servers import S3Server
 from tests.unit.ci.promote.conftest import Runs
@@ -46,7 +45,7 @@ def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
 
 def require_released(bucket: Store, runs: Runs) -> None:
     (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, Decision)
+    decision = documents.read(bucket, one.key, documents.Decision)
     assert decision.status == "promoted"
     assert promotion.missing(bucket, decision) == []
     assert promotion.unfinished(bucket) == []
@@ -120,7 +119,7 @@ def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
     monkeypatch.setattr("ci.promote.candidates.check_wheel", lambda *_wheel, **_how: ())
     words = ["--release-type", "release", "--from-store", candidates.url, "--distribution-store", bucket.url]
     words += ["--from-version", "7.10.0rc2", "--version", "7.10.0", "--gpu-targets", "gfx942,gfx1201"]
-    assert main("ci", "", (Verb("promote", "ci.verbs.promote", "promote"),), ["promote", *words]) == 0
+    assert run_ci("promote", *words) == 0
     # its sdist is none that could be built
     (tmp_path / "override.txt").write_text("rocm ; sys_platform == 'none'\n")
     options = ["--no-config", "--no-cache", "--no-header", "--no-annotate", "--python-version", "3.12"]

@@ -15,7 +15,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.folders import served
 from tests.integration.clones import FAMILY, SERIES, TAG
@@ -90,15 +89,10 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
-
-
-@pytest.fixture(scope="module")
-def site(rclone_server: S3Server, artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
     bucket = rclone_server.make_bucket()
     assert rclone_server.folder is not None
-    pack_all(artifacts, rclone_server.folder / bucket / f"{ARTIFACT_RUN}-linux")
+    pack_all(split_artifacts, rclone_server.folder / bucket / f"{ARTIFACT_RUN}-linux")
     engine = Engine.cloned(
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",

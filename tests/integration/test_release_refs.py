@@ -14,7 +14,6 @@ import pytest
 from core import process
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
-from rocm_packaging.sample import ensure_artifacts
 from tests.artifact_archives import pack_all
 from tests.integration.clones import SERIES
 from tests.integration.s3_servers import S3Server
@@ -93,13 +92,12 @@ def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(
-    rclone_server: S3Server, mirrors: Path, tmp_path_factory: pytest.TempPathFactory
+    rclone_server: S3Server, split_artifacts: Path, mirrors: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Engine, Path]:
     bucket = rclone_server.make_bucket()
     assert rclone_server.folder is not None
     folder = rclone_server.folder / bucket
-    artifacts = ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts", split=True)
-    pack_all(artifacts, folder / f"{RUN}-linux")
+    pack_all(split_artifacts, folder / f"{RUN}-linux")
     machines = "".join(FAMILY_DATA.format(family=family) for family in FAMILIES)
     engine = Engine.cloned(
         tmp_path_factory.mktemp("downstream"),

@@ -32,11 +32,6 @@ class Environment(RocmEnvironment):
 
 
 @pytest.fixture(scope="session")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
-
-
-@pytest.fixture(scope="session")
 def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
     output = tmp_path_factory.mktemp("packages")
     return build(BuildRequest(artifact_dir=artifacts, output_dir=output, families=FAMILIES))

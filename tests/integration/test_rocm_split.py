@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 
 from core import process
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
-from rocm_packaging.sample import ROCM_VERSION, ensure_artifacts
+from rocm_packaging.sample import ROCM_VERSION
 from tests.integration.rocm_environments import RocmEnvironment
 
 PAYLOAD = "_rocm_sdk_libraries"
@@ -35,13 +35,8 @@ class Environment(RocmEnvironment):
 
 
 @pytest.fixture(scope="session")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_artifacts(tmp_path_factory.mktemp("split") / "artifacts", split=True)
-
-
-@pytest.fixture(scope="session")
-def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
-    return build(BuildRequest(artifact_dir=artifacts, output_dir=tmp_path_factory.mktemp("packages")))
+def built(split_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
+    return build(BuildRequest(artifact_dir=split_artifacts, output_dir=tmp_path_factory.mktemp("packages")))
 
 
 @pytest.fixture
@@ -191,8 +186,8 @@ def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order:
     assert installed.left() == []
 
 
-def test_the_plan_is_printed_and_nothing_is_written(artifacts: Path, tmp_path: Path) -> None:
-    words = ["--artifact-dir", str(artifacts), "--gpu-family", "gfx942", "--dry-run", "--store"]
+def test_the_plan_is_printed_and_nothing_is_written(split_artifacts: Path, tmp_path: Path) -> None:
+    words = ["--artifact-dir", str(split_artifacts), "--gpu-family", "gfx942", "--dry-run", "--store"]
     command = [sys.executable, "-m", "rocm_packaging", "build", *words, str(tmp_path / "out")]
     shown = process.capture([*command])
     text = shown.stdout + shown.stderr

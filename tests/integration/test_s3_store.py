@@ -18,18 +18,16 @@ from core.stores import Store, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, connect
-from core.stores.s3_transfer import MIB
 from tests.integration.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
 from tests.integration.s3_servers import S3Server
 from tests.unit.core.stores import test_contract as contract
-from tests.unit.core.stores.test_contract import put_fixture  # noqa: F401 - a fixture
 from tests.wheel_files import sha
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     # the least that S3 takes for a part that is not the last
-    monkeypatch.setattr(s3_transfer, "PART", 5 * MIB)
+    monkeypatch.setattr(s3_transfer, "PART", 5 * s3_transfer.MIB)
 
 
 @pytest.fixture(name="server", params=["rclone", "ceph"])
@@ -75,7 +73,7 @@ def test_objects_of_every_size_are_copied(store: Store, put: Callable[..., str],
 def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path: Path, seed: int) -> None:
     bucket = server.make_bucket()
     objects = {f"python/g/{number}.whl": os.urandom(number * 40_000) for number in range(40)}
-    objects["python/g/large.whl"] = os.urandom(11 * MIB)
+    objects["python/g/large.whl"] = os.urandom(11 * s3_transfer.MIB)
     for key, data in objects.items():
         (tmp_path / key.rpartition("/")[2]).write_bytes(data)
     with proxied(server.endpoint, rate=0.3, seed=seed) as proxy:
@@ -109,7 +107,7 @@ def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path:
     assert known.isdisjoint(upload["UploadId"] for upload in unfinished)
 
 
-@pytest.mark.parametrize("size", [1000, 11 * MIB], ids=["whole", "parts"])
+@pytest.mark.parametrize("size", [1000, 11 * s3_transfer.MIB], ids=["whole", "parts"])
 @pytest.mark.parametrize("fault", ["lost", "truncated", "reset", "busy"])
 def test_each_answer_of_an_upload_may_be_lost(
     server: S3Server, tmp_path: Path, fault: Fault, size: int
@@ -169,7 +167,7 @@ def test_an_upload_that_is_killed_leaves_nothing_behind_the_next_run(
     server: S3Server, tmp_path: Path
 ) -> None:
     source = tmp_path / "a.whl"
-    source.write_bytes(os.urandom(11 * MIB))
+    source.write_bytes(os.urandom(11 * s3_transfer.MIB))
     digest = files.sha256(source)
     bucket, client = server.make_bucket(), server.client()
 

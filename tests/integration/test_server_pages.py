@@ -13,7 +13,6 @@ from urllib.parse import quote_plus
 import pytest
 
 from ci.verbs import lambda_zip
-from ci.verbs.lambda_zip import bundle
 from core import process
 from core.cli.options import ROOT
 from core.run import RunOutputs
@@ -37,7 +36,7 @@ GROUP = "gfx94X-dcgpu"
 def function_fixture(tmp_path: Path, rclone: S3Server) -> Callable[[object], object]:
     """Call the function with an event, in a process that has the zip and boto3 alone."""
     packed = tmp_path / "pages.zip"
-    lambda_zip.write(bundle(ROOT), packed)
+    lambda_zip.write(lambda_zip.bundle(ROOT), packed)
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     for name in RUNTIME:

@@ -7,7 +7,6 @@ import pytest
 
 from core import files, process
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Backend, Install, Sources
 from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
@@ -48,15 +47,15 @@ def version_of(target: Interpreter, module: str) -> str:
 
 @BACKENDS
 def test_a_hash_pinned_install_refuses_a_changed_wheel(
-    tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: Backend
+    tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: installer.Backend
 ) -> None:
     honest = make_wheel(tmp_path / "honest", "rocm", ROCM)
     changed = make_wheel(tmp_path / "changed", "rocm", ROCM, content="CHANGED = True")
     lock = tmp_path / "lock.txt"
     lock.write_text(f"rocm=={ROCM} --hash=sha256:{files.sha256(honest)}\n")
     for folder in (changed.parent, honest.parent):
-        sources = Sources(find_links=(str(folder),), no_index=True)
-        call = Install(files=(lock,), sources=sources, hashed=True)
+        sources = installer.Sources(find_links=(str(folder),), no_index=True)
+        call = installer.Install(files=(lock,), sources=sources, hashed=True)
         if folder == changed.parent:
             with pytest.raises(EnvironmentSetupError, match=r"lock\.txt could not be installed"):
                 installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
@@ -68,14 +67,14 @@ def test_a_hash_pinned_install_refuses_a_changed_wheel(
 
 @BACKENDS
 def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
-    tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: Backend
+    tmp_path: Path, target: Interpreter, make_wheel: MakeWheel, backend: installer.Backend
 ) -> None:
     dist = make_wheel(tmp_path / "dist", "numpy", "2.0").parent
     make_wheel(dist, "jinja2", "3.1")
-    sources = Sources(find_links=(str(dist),), no_index=True)
+    sources = installer.Sources(find_links=(str(dist),), no_index=True)
     stray = target.purelib / "stray.py"
     for wanted, kept in (("numpy", False), ("numpy", True), ("jinja2", False)):
-        calls = [Install(requirements=(wanted,), sources=sources)]
+        calls = [installer.Install(requirements=(wanted,), sources=sources)]
         digest = installer.digest_of_calls(target, calls)
         with installer.prepared(target, calls, digest=digest, backend=backend, cache_dir=tmp_path / "cache"):
             assert [*installed(target.executable)] == [wanted]
@@ -108,11 +107,11 @@ def placeholders_fixture(
 @BACKENDS
 @pytest.mark.usefixtures("placeholders")
 def test_the_persons_own_configuration_is_honoured_by_either(
-    tmp_path: Path, target: Interpreter, backend: Backend
+    tmp_path: Path, target: Interpreter, backend: installer.Backend
 ) -> None:
     installer.configured.cache_clear()
     try:
-        call = Install(requirements=("rocm",), whose="prebuilt")
+        call = installer.Install(requirements=("rocm",), whose="prebuilt")
         installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")
     finally:
         installer.configured.cache_clear()
@@ -121,11 +120,11 @@ def test_the_persons_own_configuration_is_honoured_by_either(
 
 @BACKENDS
 def test_a_dependency_that_is_missing_is_reported(
-    tmp_path: Path, target: Interpreter, run: str, backend: Backend
+    tmp_path: Path, target: Interpreter, run: str, backend: installer.Backend
 ) -> None:
-    call = Install(
+    call = installer.Install(
         requirements=(f"torch=={TORCH}",),
-        sources=Sources(find_links=(f"{run}/index.html",), no_index=True),
+        sources=installer.Sources(find_links=(f"{run}/index.html",), no_index=True),
         dependencies=False,
     )
     installer.install(target, call, backend=backend, cache_dir=tmp_path / "cache")

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.cli import Verb, main
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Backend, Install, Sources
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
 from tests.folders import served
+from tests.front_door import run_ci
 from tests.integration.recorded_runs import rocm_sdist, sdist
 from tests.wheel_files import write_members
 
@@ -22,7 +21,6 @@ ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
 SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 NAMES = ("rocm", "Rocm", "rocm_sdk_core", "rocm.sdk.core", "torch", "triton", "rocm-bootstrap", "rocm-sdk-x")
-VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"), Verb("index", "ci.verbs.index", "x"))
 LIBRARIES = "rocm-sdk-libraries-gfx94x-dcgpu"
 # what a stranger's sdist runs, wherever it is only looked at
 LOOKED_AT = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('ran').touch()\n"
@@ -107,10 +105,10 @@ def strangers(target: Interpreter) -> list[Path]:
     return [path for path in target.purelib.glob("*.py") if "STRANGER" in path.read_text()]
 
 
-def ours_call(tmp_path: Path, folder: Path, *names: str) -> Install:
+def ours_call(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
     source = PackageSource(find_links=(str(folder),))
     files = [source.sealed(one) for one in source.listed if one.distribution in names]
-    return pinned_call(tmp_path / "locks", files, Sources(find_links=(str(folder),), no_index=True))
+    return pinned_call(tmp_path / "locks", files, installer.Sources(find_links=(str(folder),), no_index=True))
 
 
 @BACKENDS
@@ -121,13 +119,13 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     make_wheel: MakeWheel,
     public: Path,
     ours: Path,
-    backend: Backend,
+    backend: installer.Backend,
     way: str,
     *,
     first: bool,
 ) -> None:
     helper(make_wheel, public, way)
-    others, core = Install(requirements=("helper",)), ours_call(tmp_path, ours, "rocm-sdk-core")
+    others, core = installer.Install(requirements=("helper",)), ours_call(tmp_path, ours, "rocm-sdk-core")
     calls = [others, core] if first else [core, others]
     refusal = pytest.raises((EnvironmentSetupError, CheckError))
     with refusal, installer.prepared(target, calls, digest="1", backend=backend):
@@ -139,11 +137,11 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
 @BACKENDS
 @pytest.mark.parametrize("way", WAYS)
 def test_setup_venv_refuses_whoever_brings_a_stranger(
-    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: Backend, way: str
+    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: installer.Backend, way: str
 ) -> None:
     helper(make_wheel, public, way)
     words = ("--packages", "torch", "--find-links", str(ours), "--gpu-family", "gfx94X-dcgpu")
-    code = main("ci", "x", VERBS, ["setup-venv", str(tmp_path / "env"), *words, "--backend", backend])
+    code = run_ci("setup-venv", tmp_path / "env", *words, "--backend", backend)
     # what was chosen is excluded from the others' resolution, so that requiring its version is harmless
     harmless = way == "a dependency"
     assert (code == 0) == harmless
@@ -154,7 +152,7 @@ def test_setup_venv_refuses_whoever_brings_a_stranger(
 
 @BACKENDS
 def test_what_others_alter_of_ours_is_found_after_the_installation(
-    tmp_path: Path, target: Interpreter, public: Path, ours: Path, backend: Backend
+    tmp_path: Path, target: Interpreter, public: Path, ours: Path, backend: installer.Backend
 ) -> None:
     core = ours_call(tmp_path, ours, "rocm-sdk-core")
     members = {
@@ -163,7 +161,7 @@ def test_what_others_alter_of_ours_is_found_after_the_installation(
         "overlay-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     write_members(public / "overlay-1.0-py3-none-any.whl", members)
-    overlay = Install(requirements=("overlay",))
+    overlay = installer.Install(requirements=("overlay",))
     with (
         pytest.raises(CheckError, match=r"rocm_sdk_core\.py is not the file of rocm-sdk-core"),
         installer.prepared(target, [core, overlay], digest="1", backend=backend),
@@ -173,16 +171,16 @@ def test_what_others_alter_of_ours_is_found_after_the_installation(
 
 @BACKENDS
 def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
-    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: Backend
+    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: installer.Backend
 ) -> None:
     make_wheel(public, "helper", "1.0")
     words = ("--packages", "torch", "--find-links", str(ours), "--backend", backend)
     front = ["setup-venv", str(tmp_path / "env"), *words]
-    assert main("ci", "x", VERBS, front) == 0
+    assert run_ci(*front) == 0
     target = interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
     (target.purelib / "torch.py").unlink()  # uv's cache may have a link to it
     (target.purelib / "torch.py").write_text("STRANGER = True")
-    assert main("ci", "x", VERBS, front) == 0
+    assert run_ci(*front) == 0
     assert strangers(target) == []
 
 
@@ -197,12 +195,12 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     ours: Path,
     monkeypatch: pytest.MonkeyPatch,
     setting: str,
-    backend: Backend,
+    backend: installer.Backend,
 ) -> None:
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
     helper(make_wheel, public, "a dependency")
-    assert main("ci", "x", VERBS, ["index", "--directory", str(public)]) == 0
+    assert run_ci("index", "--directory", public) == 0
     with served(tmp_path) as url:
         index = f"{url}/public/simple/"
         (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
@@ -212,11 +210,11 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
             monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         monkeypatch.setenv(setting, index)
         words = ["setup-venv", str(tmp_path / "env"), "--find-links", str(ours), "--backend", backend]
-        assert main("ci", "x", VERBS, [*words, "--packages", "torch"]) == 0
+        assert run_ci(*words, "--packages", "torch") == 0
         # a release that was taken back is no reason to take a stranger's
         (ours / "yanked.json").write_text(f'{{"torch=={TORCH}": "bad"}}')
-        assert main("ci", "x", VERBS, ["index", "--directory", str(ours)]) == 0
+        assert run_ci("index", "--directory", ours) == 0
         page = [*words[:2], "--clean", "--index-url", f"{url}/ours/simple/", *words[4:]]
-        assert main("ci", "x", VERBS, [*page, "--packages", "torch"]) != 0
-        assert main("ci", "x", VERBS, [*page, "--packages", f"torch=={TORCH}"]) == 0
+        assert run_ci(*page, "--packages", "torch") != 0
+        assert run_ci(*page, "--packages", f"torch=={TORCH}") == 0
     assert strangers(interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")) == []

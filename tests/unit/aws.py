@@ -43,8 +43,6 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
 
     from core.stores.s3_client import shared_connection
 
-    for name in [name for name in os.environ if name.startswith("AWS_")]:  # noqa: TID251 - to be forgotten
-        monkeypatch.delenv(name)
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(BotocoreStubber, "__call__", _one_at_a_time(BotocoreStubber.__call__))

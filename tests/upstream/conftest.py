@@ -56,3 +56,11 @@ def upstream_sources(sources: Path) -> dict[str, Path]:
     """Map projects to repositories, of those that are there."""
     found = {project: sources / name for project, name in REPOSITORIES.items()}
     return {project: path for project, path in found.items() if path.is_dir()}
+
+
+@pytest.fixture(scope="session")
+def torch_sources(upstream_sources: dict[str, Path]) -> Path:
+    """Return torch's repository; a test is skipped where it is not there."""
+    if "torch" not in upstream_sources:
+        pytest.skip("--sources has no pytorch")
+    return upstream_sources["torch"]

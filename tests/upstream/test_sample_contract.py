@@ -7,7 +7,6 @@ import pytest
 
 from core.cli.options import ROOT
 from tests.unit.pytorch_build.build.plans import conftest
-from tests.unit.pytorch_build.build.plans.conftest import Plan
 
 plan = conftest.plan
 SAMPLE = ROOT / "pytorch_build" / "sample" / "templates"
@@ -53,17 +52,10 @@ def settings(text: str) -> dict[str, set[str]]:
     return {name: {value for key, value in found if key == name} for name in SETTINGS}
 
 
-@pytest.fixture
-def torch_sources(upstream_sources: dict[str, Path]) -> Path:
-    if "torch" not in upstream_sources:
-        pytest.skip("--sources has no pytorch")
-    return upstream_sources["torch"]
-
-
 @pytest.mark.parametrize("project", ["torch", "audio", "vision"])
 @pytest.mark.parametrize("gpu", [True, False])
 def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
-    plan: Plan, torch_sources: Path, upstream_sources: dict[str, Path], project: str, *, gpu: bool
+    plan: conftest.Plan, torch_sources: Path, upstream_sources: dict[str, Path], project: str, *, gpu: bool
 ) -> None:
     if project not in upstream_sources:
         pytest.skip(f"--sources has no {project}")
@@ -81,7 +73,7 @@ def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
     assert {name for name in read if not reads(ours, name)} <= NOT_READ.keys()
 
 
-def test_each_reason_is_still_needed(plan: Plan) -> None:
+def test_each_reason_is_still_needed(plan: conftest.Plan) -> None:
     torch = code(SAMPLE / "torch", *BUILD_FILES)
     sets = {
         name for project in ("torch", "audio") for name in plan(project, torch_version="2", max_jobs=2).env

@@ -11,7 +11,6 @@ from pytorch_build.test.ids import Pattern, TestId, exact
 from pytorch_build.test.plugin import Session
 from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.verbs import skips
-from pytorch_build.verbs.skips import Trial
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = """\
@@ -35,13 +34,6 @@ reason = "It is not there any more."
 
 
 @pytest.fixture(scope="module")
-def tree(upstream_sources: dict[str, Path]) -> Path:
-    if "torch" not in upstream_sources:
-        pytest.skip("--sources has no torch")
-    return upstream_sources["torch"]
-
-
-@pytest.fixture(scope="module")
 def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
     file = tmp_path_factory.mktemp("rules") / "mine.toml"
     file.write_text(RULES)
@@ -49,9 +41,11 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Decision]:
 
 
 @pytest.fixture(scope="module")
-def collected(tree: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
-    trial = Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
-    files = skips.named_files(tree, decisions)
+def collected(torch_sources: Path, torch_python: Path, decisions: Sequence[Decision]) -> Sequence[Session]:
+    trial = skips.Trial(
+        python=torch_python, tree=torch_sources, rules=tuple(one.rule.planned() for one in decisions)
+    )
+    files = skips.named_files(torch_sources, decisions)
     assert files == ["test/test_type_info.py", "test/test_unary_ufuncs.py"]
     return list(skips.sessions(trial, files, "collect"))
 
@@ -78,9 +72,11 @@ def test_what_is_gone_is_found(collected: Sequence[Session], decisions: Sequence
 
 
 def test_tests_that_rules_hide_are_tried(
-    tree: Path, torch_python: Path, decisions: Sequence[Decision]
+    torch_sources: Path, torch_python: Path, decisions: Sequence[Decision]
 ) -> None:
-    trial = Trial(python=torch_python, tree=tree, rules=tuple(one.rule.planned() for one in decisions))
+    trial = skips.Trial(
+        python=torch_python, tree=torch_sources, rules=tuple(one.rule.planned() for one in decisions)
+    )
     (session,) = skips.sessions(trial, ["test/test_type_info.py"], "try")
     assert {one.test.rpartition("::")[2]: (one.outcome, one.rule) for one in session.results} == {
         "test_finfo": ("passed", "mine.finfo"),
@@ -88,10 +84,10 @@ def test_tests_that_rules_hide_are_tried(
     }
 
 
-def test_the_embedded_rules_name_files_that_there_are(tree: Path) -> None:
+def test_the_embedded_rules_name_files_that_there_are(torch_sources: Path) -> None:
     """A file that upstream renamed takes its rules along, unseen."""
     missing = set()
-    files = [path.relative_to(tree).as_posix() for path in (tree / "test").rglob("*.py")]
+    files = [path.relative_to(torch_sources).as_posix() for path in (torch_sources / "test").rglob("*.py")]
     assert files
     for rule in skip_rules.load():
         for entry in rule.entries:

@@ -10,7 +10,6 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from core.process import Completed
 
 REAL = ("test_type_info", "test_comparison_utils")
 NEEDED = ("conftest.py", "pytest_shard_custom.py")
@@ -127,13 +126,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory, upstream_sources: dict[str, P
     return made
 
 
-def front_door(verb: str, tree: Path, *words: str | Path) -> Completed:
+def front_door(verb: str, tree: Path, *words: str | Path) -> process.Completed:
     store = ("--store", str(tree.parent / "out"))
     argv = [sys.executable, "-m", "pytorch_build", verb, *store, "--torch-ref", "nightly", *words]
     return process.capture([*argv, "--gpu-family", "cpu"], cwd=ROOT, check=False)
 
 
-def run_shard(tree: Path, python: Path, *words: str | Path) -> Completed:
+def run_shard(tree: Path, python: Path, *words: str | Path) -> process.Completed:
     own: list[str | Path] = [
         "--python",
         python,

@@ -9,19 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.build.plans import torch
-from pytorch_build.build.plans.common import (
-    BuildPlan,
-    Overlay,
-    build_command,
-    build_requires,
-    common_env,
-    completed,
-    needed_torch,
-    setup_command,
-    sysdeps_env,
-    windows_env,
-)
+from pytorch_build.build.plans import common, torch
 
 if TYPE_CHECKING:
     from pytorch_build.build.build import Build
@@ -32,32 +20,34 @@ _SUFFIX = "TRITON_WHEEL_VERSION_SUFFIX"
 _LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{commit:.8}-windows-x64.tar.gz"
 
 
-def plan_build(build: Build, site: Site) -> BuildPlan:
+def plan_build(build: Build, site: Site) -> common.BuildPlan:
     """Plan the build of one wheel."""
     planners = {"triton": _triton, "torch": torch.plan, "audio": _audio, "vision": _vision, "apex": _apex}
-    return completed(build, site, planners[build.project](build, site))
+    return common.completed(build, site, planners[build.project](build, site))
 
 
-def _triton(build: Build, site: Site) -> BuildPlan:
-    env = common_env(build, site) | dict(site.facts.build_env)
+def _triton(build: Build, site: Site) -> common.BuildPlan:
+    env = common.common_env(build, site) | dict(site.facts.build_env)
     env[_SUFFIX] = env.get(_SUFFIX, "") + _version_suffix(build, site)
     # ROCm's CMake folder is on CMAKE_PREFIX_PATH, and MLIR must not find ROCm's LLVM there.
     env["TRITON_APPEND_CMAKE_ARGS"] = "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=FALSE"
     if build.platform.windows:
         env |= _windows_env(site)
         name = build.source.env.get("TRITON_WHEEL_NAME", "triton")
-        commands = (build_command(build, site),)
-        return BuildPlan(distribution=name, env=env, commands=commands, requirements=("build", "wheel"))
+        commands = (common.build_command(build, site),)
+        return common.BuildPlan(
+            distribution=name, env=env, commands=commands, requirements=("build", "wheel")
+        )
     # Up to triton 3.3 setup.py lay in python/.
     folder = "python" if "python/setup.py" in site.facts.files else ""
     name = {"TRITON_WHEEL_NAME": "triton", **env, **build.source.env}["TRITON_WHEEL_NAME"]
-    return BuildPlan(
+    return common.BuildPlan(
         distribution=name,
         env=env,
-        commands=(setup_command(build, site, folder=folder),),
+        commands=(common.setup_command(build, site, folder=folder),),
         uninstall=(name,),
         requirements_files=("python/requirements.txt",),
-        requirements=("setuptools", "wheel", *build_requires(site)),
+        requirements=("setuptools", "wheel", *common.build_requires(site)),
     )
 
 
@@ -96,14 +86,14 @@ def _windows_env(site: Site) -> dict[str, str]:
 
 def _env(build: Build, site: Site, **own: str) -> dict[str, str]:
     versions = {"BUILD_VERSION": build.tree.version, "BUILD_NUMBER": "1"}
-    return common_env(build, site) | sysdeps_env(build, site) | versions | own
+    return common.common_env(build, site) | common.sysdeps_env(build, site) | versions | own
 
 
-def _audio(build: Build, site: Site) -> BuildPlan:
-    env = windows_env(build) | _env(
+def _audio(build: Build, site: Site) -> common.BuildPlan:
+    env = common.windows_env(build) | _env(
         build,
         site,
-        PYTORCH_VERSION=needed_torch(build, site),
+        PYTORCH_VERSION=common.needed_torch(build, site),
         USE_ROCM="1" if site.rocm else "0",
         USE_CUDA="0",
         USE_FFMPEG="1",
@@ -113,44 +103,44 @@ def _audio(build: Build, site: Site) -> BuildPlan:
     if site.max_jobs is not None:
         # Its CMake build knows nothing of MAX_JOBS.
         env["CMAKE_BUILD_PARALLEL_LEVEL"] = str(site.max_jobs)
-    return BuildPlan(
+    return common.BuildPlan(
         distribution="torchaudio",
         env=env,
-        commands=(setup_command(build, site),),
-        requirements=("setuptools", "wheel", "cmake", "ninja", *build_requires(site)),
+        commands=(common.setup_command(build, site),),
+        requirements=("setuptools", "wheel", "cmake", "ninja", *common.build_requires(site)),
     )
 
 
-def _vision(build: Build, site: Site) -> BuildPlan:
-    env = windows_env(build) | _env(
+def _vision(build: Build, site: Site) -> common.BuildPlan:
+    env = common.windows_env(build) | _env(
         build,
         site,
         VERSION_NAME=build.tree.version,
-        PYTORCH_VERSION=needed_torch(build, site),
+        PYTORCH_VERSION=common.needed_torch(build, site),
         # Means GPU sources: without it they are left out on a machine without a GPU.
         FORCE_CUDA="1" if site.rocm else "0",
         TORCHVISION_USE_NVJPEG="0",
         TORCHVISION_USE_VIDEO_CODEC="0",
     )
-    return BuildPlan(
+    return common.BuildPlan(
         distribution="torchvision",
         env=env,
-        commands=(setup_command(build, site),),
-        requirements=("setuptools", "wheel", "ninja", *build_requires(site)),
+        commands=(common.setup_command(build, site),),
+        requirements=("setuptools", "wheel", "ninja", *common.build_requires(site)),
     )
 
 
-def _apex(build: Build, site: Site) -> BuildPlan:
-    needed_torch(build, site)
+def _apex(build: Build, site: Site) -> common.BuildPlan:
+    common.needed_torch(build, site)
     # --cuda_ext asks for GPU sources, HIP's too, and fails without a GPU compiler.
     options = ("--cpp_ext", "--cuda_ext") if site.rocm else ("--cpp_ext",)
     arguments = (f"-C--build-option={option}" for option in options)
     # Older setup.py files know version.txt alone.
-    versioned = Overlay(path="version.txt", content=f"{build.tree.version}\n")
-    return BuildPlan(
+    versioned = common.Overlay(path="version.txt", content=f"{build.tree.version}\n")
+    return common.BuildPlan(
         distribution="apex",
         env=_env(build, site),
-        commands=(build_command(build, site, "--no-isolation", *arguments),),
-        requirements=("build", "setuptools", "wheel", "packaging", "ninja", *build_requires(site)),
+        commands=(common.build_command(build, site, "--no-isolation", *arguments),),
+        requirements=("build", "setuptools", "wheel", "packaging", "ninja", *common.build_requires(site)),
         overlays=() if site.facts.reads_build_version else (versioned,),
     )

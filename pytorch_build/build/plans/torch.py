@@ -14,15 +14,7 @@ from packaging.requirements import Requirement
 
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.build.machine import load_needs
-from pytorch_build.build.plans.common import (
-    BuildPlan,
-    Overlay,
-    build_command,
-    build_requires,
-    common_env,
-    sysdeps_env,
-    windows_env,
-)
+from pytorch_build.build.plans import common
 from pytorch_build.build.toolchain import load_toolchain
 
 if TYPE_CHECKING:
@@ -35,7 +27,7 @@ ROCM_INIT = "torch/_rocm_init.py"
 REQUIRED = ("amdhip64", "hiprtc", "hipblas")
 
 
-def plan(build: Build, site: Site) -> BuildPlan:
+def plan(build: Build, site: Site) -> common.BuildPlan:
     """Plan torch's wheel."""
     triton = build.dependency("triton")
     triton_version, windows = triton.version if triton else "", build.platform.windows
@@ -52,13 +44,13 @@ def plan(build: Build, site: Site) -> BuildPlan:
         included = [one.path for one in overlays if one.path.startswith("torch/")]
         included += ["torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll"] if windows and flash else []
         arguments += [f"-Cwheel.force-include.{path}={path}" for path in included]
-    return BuildPlan(
+    return common.BuildPlan(
         distribution="torch",
         env=_env(build, site, triton_version, attention="ON" if flash else "OFF"),
-        commands=(build_command(build, site, *arguments),),
+        commands=(common.build_command(build, site, *arguments),),
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
-        requirements=("build", *build_requires(site)),
+        requirements=("build", *common.build_requires(site)),
         # older wheels of ninja loop (1.11.1) or break link.exe's response files (1.13.0) on Windows
         as_locked=("ninja",) if windows else (),
         # A file of an earlier build for ROCm would make this wheel ask for rocm_sdk.
@@ -94,7 +86,7 @@ def flash_attention(
 def _env(build: Build, site: Site, triton_version: str, *, attention: str) -> dict[str, str]:
     requires = [f"rocm[libraries]=={site.rocm.version}"] if site.rocm else []
     requires += [f"triton=={triton_version}"] if triton_version else []
-    env = common_env(build, site) | {
+    env = common.common_env(build, site) | {
         "USE_ROCM": "ON" if site.rocm else "OFF",
         "USE_CUDA": "OFF",
         "USE_MPI": "OFF",
@@ -107,14 +99,14 @@ def _env(build: Build, site: Site, triton_version: str, *, attention: str) -> di
     }
     if build.platform.windows:
         # Tests of the C++ library do not compile there.
-        return env | windows_env(build) | _libuv_env(build, site) | {"BUILD_TEST": "0"}
+        return env | common.windows_env(build) | _libuv_env(build, site) | {"BUILD_TEST": "0"}
     if site.rocm:
         # the bundled libdrm (for rocm_smi's headers), and kineto's roctracer
         sysdeps = site.rocm.root / "lib" / "rocm_sysdeps"
         headers = f"-I{sysdeps / 'include'} -I{site.rocm.root / 'include' / 'roctracer'}"
         env["CXXFLAGS"] = f"{env.get('CXXFLAGS', '')} {headers}".strip()
         env["LDFLAGS"] = f"{build.base_env.get('LDFLAGS', '').strip()} -L{sysdeps / 'lib'}".strip()
-    return env | sysdeps_env(build, site)
+    return env | common.sysdeps_env(build, site)
 
 
 def _libuv_env(build: Build, site: Site) -> dict[str, str]:
@@ -133,30 +125,30 @@ def _libuv_env(build: Build, site: Site) -> dict[str, str]:
 def _unchecked(build: Build, site: Site) -> tuple[str, ...]:
     """Keep `build` from refusing the lock's ninja where the project requires one that does not work."""
     usable = load_needs().tools.ninja_windows
-    required = [Requirement(line) for line in build_requires(site)]
+    required = [Requirement(line) for line in common.build_requires(site)]
     refused = any(one.name == "ninja" and not one.specifier.contains(usable) for one in required)
     return ("--skip-dependency-check",) if build.platform.windows and refused else ()
 
 
-def _overlays(build: Build, site: Site) -> Iterator[Overlay]:
+def _overlays(build: Build, site: Site) -> Iterator[common.Overlay]:
     if site.rocm:
         names = preload_names(build.platform, site.rocm.libraries)
-        yield Overlay(path=ROCM_INIT, content=rocm_init_text(names, rocm_version=site.rocm.version))
+        yield common.Overlay(path=ROCM_INIT, content=rocm_init_text(names, rocm_version=site.rocm.version))
     if not build.platform.windows:
         return
     openmp, provided = load_toolchain().openmp.dll, site.provided
     if provided.openmp:
-        yield Overlay(path=f"torch/lib/{openmp}", source=provided.openmp)
+        yield common.Overlay(path=f"torch/lib/{openmp}", source=provided.openmp)
     elif site.rocm:
         raise MissingInputError(
             f"torch's libraries need {openmp}, and there is none that the wheel may carry.",
             hint="Provide it: nox -s prepare.",
         )
     if provided.uv:
-        yield Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)
+        yield common.Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)
     # torch's own license-files take these along
     for name, path in provided.licenses.items():
-        yield Overlay(path=f"third_party/{name}/LICENSE", source=path)
+        yield common.Overlay(path=f"third_party/{name}/LICENSE", source=path)
 
 
 def _notes(build: Build, site: Site) -> Iterator[str]:

@@ -16,12 +16,6 @@ CREDENTIALS = st.text("abcXYZ019-._~!$&'()*+,;=%@:", min_size=1, max_size=20)
 AROUND = st.text(" ./\n\"'=", max_size=10)
 
 
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def github(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

@@ -12,24 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import junit, process
-from core.junit import (
-    FAILING,
-    OUTCOMES,
-    TEXT_LIMIT,
-    Case,
-    Document,
-    Suite,
-    counts,
-    first_line,
-    node_id,
-    read,
-    read_file,
-)
 from pytorch_build.test.results import last_attempt
 
 
-def case(outcome: Any = "passed", test: str = "test_a.py::test_x", **facts: Any) -> Case:
-    return Case(test=test, outcome=outcome, file="test_a.py", **facts)
+def case(outcome: Any = "passed", test: str = "test_a.py::test_x", **facts: Any) -> junit.Case:
+    return junit.Case(test=test, outcome=outcome, file="test_a.py", **facts)
 
 
 def test_every_outcome_is_written_and_read_again() -> None:
@@ -43,16 +30,16 @@ def test_every_outcome_is_written_and_read_again() -> None:
             attempts=2 if outcome in {"flaky", "failed"} else 1,
             rule="nn.slow: Now <and> then." if outcome == "flaky" else "",
         )
-        for at, outcome in enumerate(OUTCOMES)
+        for at, outcome in enumerate(junit.OUTCOMES)
     )
-    document = Document(
+    document = junit.Document(
         cases=cases,
-        suites={"test_a.py": Suite(seconds=9.5, properties={"whole": "8"})},
+        suites={"test_a.py": junit.Suite(seconds=9.5, properties={"whole": "8"})},
         properties={"shard": "2/6", "torch_ref": "release/2.10"},
         problems=("it ended early",),
         timestamp="2026-01-02T03:04:05+00:00",
     )
-    assert read(junit.write(document)) == document
+    assert junit.read(junit.write(document)) == document
 
 
 @pytest.mark.parametrize(
@@ -69,7 +56,7 @@ def test_every_outcome_is_written_and_read_again() -> None:
     ],
 )
 def test_the_line_that_matters(message: str, text: str, line: str) -> None:
-    assert first_line(message, text) == line
+    assert junit.first_line(message, text) == line
 
 
 @pytest.mark.parametrize(
@@ -94,8 +81,11 @@ def test_attempts_make_one_result(outcomes: Sequence[Any], outcome: str) -> None
 
 
 def test_counts_name_every_outcome() -> None:
-    assert counts([case(), case("failed"), case()]) == dict.fromkeys(OUTCOMES, 0) | {"passed": 2, "failed": 1}
-    assert {one for one in OUTCOMES if case(one).failing} == FAILING
+    assert junit.counts([case(), case("failed"), case()]) == dict.fromkeys(junit.OUTCOMES, 0) | {
+        "passed": 2,
+        "failed": 1,
+    }
+    assert {one for one in junit.OUTCOMES if case(one).failing} == junit.FAILING
 
 
 def test_long_texts_keep_both_ends() -> None:
@@ -146,28 +136,28 @@ def suite(inside: str, attributes: str = "") -> bytes:
     ],
 )
 def test_what_cannot_be_believed_is_told(content: bytes, problem: str) -> None:
-    problems = read(content).problems
+    problems = junit.read(content).problems
     assert len(problems) == 1
     assert problem in problems[0]
 
 
 @given(st.integers(0, len(GOOD) - 1))
 def test_no_report_that_was_cut_off_passes(length: int) -> None:
-    document = read(GOOD[:length])
+    document = junit.read(GOOD[:length])
     assert len(document.problems) == 1
     assert len(document.cases) <= 2
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_nothing_that_is_given_breaks_the_reader(content: bytes) -> None:
-    assert read(content).problems
-    read(suite("<testcase name='a'><failure>") + content)
+    assert junit.read(content).problems
+    junit.read(suite("<testcase name='a'><failure>") + content)
 
 
 def test_other_encodings_are_read() -> None:
     text = GOOD.decode().replace("said", "é").replace("test_x", "test_é")
     for encoding in ("utf-16", "latin-1"):
-        document = read(text.replace("utf-8", encoding).encode(encoding))
+        document = junit.read(text.replace("utf-8", encoding).encode(encoding))
         assert document.problems == ()
         assert document.cases[0].test == "test_a.py::TestA::test_é"
 
@@ -179,29 +169,29 @@ def test_a_huge_output_takes_no_memory() -> None:
     content = suite(f"{inside}</testcase>")
     del output, inside
     tracemalloc.start()
-    document = read(io.BytesIO(content))
+    document = junit.read(io.BytesIO(content))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert document.problems == ()
-    assert len(document.cases[0].text) < TEXT_LIMIT + 100
+    assert len(document.cases[0].text) < junit.TEXT_LIMIT + 100
     assert "characters left out" in document.cases[0].text
     assert peak < 64 << 20
 
 
 def test_limits_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(junit, "MAX_CASES", 3)
-    document = read(suite("".join(f'<testcase name="{at}"/>' for at in range(5))))
+    document = junit.read(suite("".join(f'<testcase name="{at}"/>' for at in range(5))))
     assert "more than 3 tests" in document.problems[0]
     assert len(document.cases) == 3
     monkeypatch.setattr(junit, "MAX_BYTES", 64)
-    assert "larger than" in read(GOOD).problems[0]
+    assert "larger than" in junit.read(GOOD).problems[0]
 
 
 def test_values_that_are_no_numbers_count_nothing() -> None:
     inside = "".join(
         f'<testcase name="t{at}" time="{said}"/>' for at, said in enumerate(("nan", "-1", "inf", "x"))
     )
-    document = read(suite(inside, 'tests="4" time="1,234.5" failures="-3"'))
+    document = junit.read(suite(inside, 'tests="4" time="1,234.5" failures="-3"'))
     assert [one.seconds for one in document.cases] == [0, 0, 0, 0]
     assert next(iter(document.suites.values())).seconds == 1234.5
     assert document.problems == ()
@@ -211,7 +201,7 @@ CASES = '<testcase name="a"/><testcase name="b"><failure/></testcase><testcase n
 
 
 @pytest.mark.parametrize(
-    ("counts", "problems"),
+    ("stated", "problems"),
     [
         ('tests="3" failures="1" errors="0" skipped="1"', ()),
         # what ctest has switched off is counted by itself; older writers leave counts out
@@ -225,12 +215,12 @@ CASES = '<testcase name="a"/><testcase name="b"><failure/></testcase><testcase n
         ('tests="3" failures="1" skipped="90"', ("the report counts 90 skipped and names 1",)),
     ],
 )
-def test_counts_of_a_report_add_up(counts: str, problems: Sequence[str]) -> None:
+def test_counts_of_a_report_add_up(stated: str, problems: Sequence[str]) -> None:
     for content in (
-        suite(CASES, counts),
-        f"<testsuites {counts}>{suite(CASES).decode()}</testsuites>".encode(),
+        suite(CASES, stated),
+        f"<testsuites {stated}>{suite(CASES).decode()}</testsuites>".encode(),
     ):
-        found = read(content)
+        found = junit.read(content)
         assert len(found.cases) == 3
         assert len(found.problems) == len(problems)
         assert all(one in said for one, said in zip(problems, found.problems, strict=True))
@@ -238,10 +228,10 @@ def test_counts_of_a_report_add_up(counts: str, problems: Sequence[str]) -> None
 
 def test_a_whole_suite_that_is_cut_out_is_missed() -> None:
     cases = tuple(replace(case(test=f"{name}.py::test"), file=f"{name}.py") for name in "ab")
-    whole = junit.write(Document(cases=cases))
+    whole = junit.write(junit.Document(cases=cases))
     less = re.sub(rb'<testsuite name="b.py".*</testsuite>', b"", whole)
-    assert read(whole).problems == ()
-    assert read(less).problems == ("the report counts 2 tests and names 1",)
+    assert junit.read(whole).problems == ()
+    assert junit.read(less).problems == ("the report counts 2 tests and names 1",)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +251,7 @@ def test_a_whole_suite_that_is_cut_out_is_missed() -> None:
     ],
 )
 def test_outcomes_by_what_others_write(element: str, outcome: str) -> None:
-    document = read(suite(f'<testcase classname="t" name="t">{element}</testcase>'))
+    document = junit.read(suite(f'<testcase classname="t" name="t">{element}</testcase>'))
     assert [one.outcome for one in document.cases] == [outcome]
 
 
@@ -282,19 +272,19 @@ def test_outcomes_by_what_others_write(element: str, outcome: str) -> None:
     ],
 )
 def test_node_ids(attributes: dict[str, str], expected: str) -> None:
-    assert node_id(attributes) == expected
+    assert junit.node_id(attributes) == expected
 
 
 def test_long_names_stay_different() -> None:
     names = [f"{'x' * 5000}{at}" for at in range(2)]
-    document = read(suite("".join(f'<testcase name="{name}"/>' for name in names)))
+    document = junit.read(suite("".join(f'<testcase name="{name}"/>' for name in names)))
     assert len({one.test for one in document.cases}) == 2
     assert all(len(one.test) < 2100 for one in document.cases)
 
 
 def test_an_absent_report_is_a_problem(tmp_path: Path) -> None:
-    assert "cannot be read" in read_file(tmp_path / "none.xml").problems[0]
-    assert "cannot be read" in read_file(tmp_path).problems[0]
+    assert "cannot be read" in junit.read_file(tmp_path / "none.xml").problems[0]
+    assert "cannot be read" in junit.read_file(tmp_path).problems[0]
 
 
 MIXED = """
@@ -332,7 +322,7 @@ def test_what_real_pytest_writes(tmp_path: Path, family: str) -> None:
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     argv += ["-o", f"junit_family={family}", "-o", "junit_logging=all", "--junitxml=out.xml", "."]
     process.capture(argv, cwd=tmp_path, env=process.inherited(), check=False)
-    document = read_file(tmp_path / "out.xml")
+    document = junit.read_file(tmp_path / "out.xml")
     assert document.problems == ()
     found = {one.test: (one.outcome, one.line) for one in document.cases}
     collected = "sub/test_coll.py" if family == "xunit1" else "sub.test_coll"
@@ -352,9 +342,9 @@ def test_what_real_pytest_writes(tmp_path: Path, family: str) -> None:
         "test_mix.py::test_p[\\xe9]": ("passed", ""),
         "test_mix.py::test_p[\\x1b[31m]": ("passed", ""),
     }
-    assert counts(document.cases)["failed"] == 3
+    assert junit.counts(document.cases)["failed"] == 3
     # pytest's own counts add up until cases are cut out
     whole = (tmp_path / "out.xml").read_text()
     less = re.sub(r'<testcase [^>]*name="test_skip".*?</testcase>', "", whole, flags=re.DOTALL)
     assert less != whole
-    assert read(less.encode()).problems == ("the report counts 2 skipped and names 1",)
+    assert junit.read(less.encode()).problems == ("the report counts 2 skipped and names 1",)

@@ -1,24 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from core.cli.options import ROOT
 from docs.house import LIMITS, House
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 OURS = House(ROOT)
 
 
 def test_the_house_is_within_its_limits() -> None:
     assert {name: value for name, value in OURS.figures().items() if value > LIMITS[name]} == {}
-
-
-def test_no_modules_import_each_other() -> None:
-    assert OURS.circle() == []
 
 
 def test_nothing_is_there_for_tests_alone() -> None:

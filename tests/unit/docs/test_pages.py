@@ -15,7 +15,6 @@ import tasks
 from core.cli import verb_parser
 from core.cli.options import ROOT
 from docs import command_tables
-from docs.command_tables import anchor
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,7 +60,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 def headings(page: Path) -> set[str]:
     """Return the anchors of a page."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    return {anchor(one.strip()) for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    return {command_tables.anchor(one.strip()) for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize(("page", "command"), printed("nox"))

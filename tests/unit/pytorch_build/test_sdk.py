@@ -7,37 +7,18 @@ from typing import Any
 
 import pytest
 
-from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
 from core.packages import sources
-from core.packages.sources import PackageSource, SourceOptions
 from pytorch_build import sdk
-from pytorch_build.sdk import (
-    RocmOptions,
-    RocmSdk,
-    add_rocm_options,
-    ask,
-    find_source,
-    find_version,
-    installed,
-    link,
-    packages_of,
-    rocm_options_from,
-)
 from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
 
 ROCM = "7.99.0.dev0+sample"
-NONE = RocmOptions()
+NONE = sdk.RocmOptions()
 
 
-def options(**named: Any) -> RocmOptions:
-    return RocmOptions(source=SourceOptions(prefix="--rocm-", **named))
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
+def options(**named: Any) -> sdk.RocmOptions:
+    return sdk.RocmOptions(source=sources.SourceOptions(prefix="--rocm-", **named))
 
 
 @pytest.fixture
@@ -53,32 +34,32 @@ def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> str:
 
 
 def test_a_source_says_which_layout_it_has(run: Any, folder: str) -> None:
-    assert find_source(run.context(), options(find_links=(folder,)), "7.2.0").layout == "split"
-    assert find_source(run.context(), options(find_links=(folder,)), "7.1.0").layout == "unsplit"
+    assert sdk.find_source(run.context(), options(find_links=(folder,)), "7.2.0").layout == "split"
+    assert sdk.find_source(run.context(), options(find_links=(folder,)), "7.1.0").layout == "unsplit"
     with pytest.raises(RocmError, match=r"has no ROCm 7\.3\.0 libraries for gfx94X-dcgpu"):
-        find_source(run.context(), options(find_links=(folder,)), "7.3.0")
+        sdk.find_source(run.context(), options(find_links=(folder,)), "7.3.0")
 
 
 def test_an_images_rocm_is_of_the_version_that_the_lock_says(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = RocmSource(version="7.1.0", packages=PackageSource(installed=Path("/opt/python")))
+    here = RocmSource(version="7.1.0", packages=sources.PackageSource(installed=Path("/opt/python")))
     monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: here)
     chosen = options(no_install=True)
-    assert find_version(run.context(), chosen) == "7.1.0"
-    assert find_source(run.context(), chosen, "7.1.0") is here
+    assert sdk.find_version(run.context(), chosen) == "7.1.0"
+    assert sdk.find_source(run.context(), chosen, "7.1.0") is here
     with pytest.raises(
         MissingInputError, match=r"says ROCm 7\.2\.0; what /opt/python has installed is 7\.1\.0"
     ):
-        find_source(run.context(), chosen, "7.2.0")
+        sdk.find_source(run.context(), chosen, "7.2.0")
 
 
 def test_options_are_parsed_once_and_a_workflow_says_by_a_variable_that_the_image_has_rocm() -> None:
-    def parsed(*words: str, env: dict[str, str] | None = None) -> RocmOptions:
-        return rocm_options_from(parser.parse_args(words), env or {})
+    def parsed(*words: str, env: dict[str, str] | None = None) -> sdk.RocmOptions:
+        return sdk.rocm_options_from(parser.parse_args(words), env or {})
 
     parser = argparse.ArgumentParser()
-    add_rocm_options(parser)
+    sdk.add_rocm_options(parser)
     words = ["--rocm-index-url", "https://a", "--index-url", "https://b", "--rocm-find-links", "/c"]
     found = parsed(*words, "--rocm-extras", "profiler,,device-gfx942")
     assert found.source.index_urls == ("https://a", "https://b")
@@ -92,32 +73,32 @@ def test_options_are_parsed_once_and_a_workflow_says_by_a_variable_that_the_imag
 
 
 def test_a_given_version_comes_before_the_refs_own_and_family_cpu_has_none(run: Any) -> None:
-    assert find_version(run.context(), options(version="7.1.0")) == "7.1.0"
-    assert find_version(run.context(), NONE) == ROCM
-    assert find_version(run.context("cpu"), options(version="7.1.0")) == ""
+    assert sdk.find_version(run.context(), options(version="7.1.0")) == "7.1.0"
+    assert sdk.find_version(run.context(), NONE) == ROCM
+    assert sdk.find_version(run.context("cpu"), options(version="7.1.0")) == ""
 
 
 def test_the_newest_is_that_of_named_sources_then_of_the_run(run: Any, folder: str) -> None:
     run.rocm("7.1.5")
-    assert find_version(run.context(ref="nightly"), NONE) == "7.1.5"
-    assert find_version(run.context(ref="nightly"), options(find_links=(folder,))) == "7.2.0"
+    assert sdk.find_version(run.context(ref="nightly"), NONE) == "7.1.5"
+    assert sdk.find_version(run.context(ref="nightly"), options(find_links=(folder,))) == "7.2.0"
 
 
 def test_without_anything_the_familys_release_index_is_asked(run: Any) -> None:
-    assert packages_of(run.context("gfx110X-all", ref="nightly"), NONE).index_urls == (
+    assert sdk.packages_of(run.context("gfx110X-all", ref="nightly"), NONE).index_urls == (
         release_index_url("", "gfx110X-all"),
     )
-    dev = packages_of(run.context("gfx110X-all", ref="nightly"), options(index_name="dev"))
+    dev = sdk.packages_of(run.context("gfx110X-all", ref="nightly"), options(index_name="dev"))
     assert dev.index_urls == (release_index_url("dev", "gfx110X-all"),)
     with pytest.raises(UsageError):
-        packages_of(run.context(ref="nightly"), options(index_name="no-such-index"))
+        sdk.packages_of(run.context(ref="nightly"), options(index_name="no-such-index"))
 
 
 def test_the_runs_outputs_are_found_with_their_digests_and_nothing_else(run: Any) -> None:
     put = run.rocm()
     run.rocm(ROCM, group="gfx110X-all")
     run.built("torch")
-    source = find_source(run.context(), NONE, ROCM)
+    source = sdk.find_source(run.context(), NONE, ROCM)
     assert dict(source.digests) == {one.name: one.sha256 for one in put}
     assert "run local" in source.origin
 
@@ -125,7 +106,7 @@ def test_the_runs_outputs_are_found_with_their_digests_and_nothing_else(run: Any
 def test_outputs_of_another_version_are_refused(run: Any) -> None:
     run.rocm("7.1.0")
     with pytest.raises(MissingInputError, match=r"says ROCm 7\.2\.0;.*holds 7\.1\.0") as caught:
-        find_source(run.context(ref="nightly"), NONE, "7.2.0")
+        sdk.find_source(run.context(ref="nightly"), NONE, "7.2.0")
     # the hint's command exists as written
     assert "(nox -s resolve)" in caught.value.hint
     assert "nox -s build_rocm" in caught.value.hint
@@ -134,15 +115,15 @@ def test_outputs_of_another_version_are_refused(run: Any) -> None:
 def test_the_samples_rocm_is_on_no_index(run: Any) -> None:
     run.rocm(run_id="77")
     with pytest.raises(MissingInputError) as caught:
-        find_source(run.context(), NONE, ROCM)
+        sdk.find_source(run.context(), NONE, ROCM)
     assert "nox -s build_rocm -- --torch-ref sample --gpu-family gfx94X-dcgpu" in caught.value.hint
-    assert find_source(run.context(run_id="77"), NONE, ROCM).version == ROCM
+    assert sdk.find_source(run.context(run_id="77"), NONE, ROCM).version == ROCM
     named = options(run_id="77", store=str(run.root / "out"))
-    assert find_source(run.context(), named, ROCM).version == ROCM
+    assert sdk.find_source(run.context(), named, ROCM).version == ROCM
 
 
 FAMILY = "gfx94X-dcgpu"
-SPLIT = RocmSource(version="7.1.0a20250101", packages=PackageSource(find_links=("/wheels",)))
+SPLIT = RocmSource(version="7.1.0a20250101", packages=sources.PackageSource(find_links=("/wheels",)))
 UNSPLIT = replace(SPLIT, layout="unsplit")
 SDK = """
 import os
@@ -198,9 +179,9 @@ def target(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run.target(executable=python)
 
 
-def answered(target: Any, *targets: str) -> RocmSdk:
+def answered(target: Any, *targets: str) -> sdk.RocmSdk:
     layout: Layout = "split" if targets else "unsplit"
-    return ask(target, replace(SPLIT, version="7.1.0", layout=layout), family=FAMILY, targets=targets)
+    return sdk.ask(target, replace(SPLIT, version="7.1.0", layout=layout), family=FAMILY, targets=targets)
 
 
 @pytest.mark.processes
@@ -213,7 +194,7 @@ def test_an_installed_sdk_is_asked_for_its_facts(target: Any, tmp_path: Path) ->
     for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
         (tmp_path / "root" / folder).mkdir(parents=True)
     wanted = ("amdhip64", "hipfile", "rccl", "roctx64")
-    whole = ask(target, replace(UNSPLIT, version="7.1.0"), family=FAMILY, libraries=wanted)
+    whole = sdk.ask(target, replace(UNSPLIT, version="7.1.0"), family=FAMILY, libraries=wanted)
     assert whole.device_libs
     assert whole.host_math
     assert whole.sysdeps
@@ -269,7 +250,7 @@ def test_what_an_image_has_installed_says_its_version_and_layout(
     target: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
-    found = installed(target)
+    found = sdk.installed(target)
     assert (found.version, found.layout, found.files) == ("7.1.0", "split", ())
     assert found.origin == f"what {target.executable} has installed"
 
@@ -285,7 +266,7 @@ def test_an_images_rocm_is_linked_and_nothing_else(
     monkeypatch.setattr(sdk, "interpreter", lambda _: replace(run.target(), purelib=base))
     target = replace(run.target(), purelib=own)
     for _ in range(2):
-        link(target)
+        sdk.link(target)
         assert {path.name for path in own.iterdir()} == {
             "_rocm_sdk_core",
             "rocm_sdk",

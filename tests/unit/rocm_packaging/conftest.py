@@ -32,7 +32,6 @@ def installed_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.delenv("ROCM_SDK_TARGET_FAMILY", raising=False)
     yield install
     for name in [name for name in sys.modules if name.partition(".")[0] in {"rocm_sdk", "rocm_sdk_core"}]:
         del sys.modules[name]

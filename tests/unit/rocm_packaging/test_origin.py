@@ -5,22 +5,11 @@ from typing import Any
 import pytest
 
 from core.cli.options import Common
-from core.env.installer import Sources
 from core.errors import MissingInputError, RocmError, UsageError
-from core.packages import offers_named, sources
+from core.packages import offers_named
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
-from core.run.records import Cell, FileRecord, Record
-from rocm_packaging.origin import (
-    for_build,
-    for_tests,
-    has_rocm,
-    named_source,
-    newest,
-    own_run,
-    release_index_url,
-    with_layout,
-)
+from rocm_packaging import origin
 from tests.unit.target_samples import target_in
 
 FAMILY = "gfx94X-dcgpu"
@@ -28,11 +17,6 @@ TARGETS = ("gfx942",)
 UNSPLIT = "rocm-sdk-libraries-gfx94x-dcgpu"
 ALWAYS = ("rocm", "rocm-sdk-core", "rocm-sdk-devel")
 SPLIT = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
 
 
 @pytest.fixture
@@ -51,23 +35,23 @@ def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> Callable[..., Pac
     return made
 
 
-def file(distribution: str, version: str) -> FileRecord:
+def file(distribution: str, version: str) -> records.FileRecord:
     name = f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
-    return FileRecord(
+    return records.FileRecord(
         name=name, key=name, size=1, sha256="0" * 64, distribution=distribution, version=version
     )
 
 
-def run_of(common: Common, *found: FileRecord, status: str = "ok") -> PackageSource:
-    run, cell = common.outputs.run_id, Cell(gpu_family=FAMILY)
+def run_of(common: Common, *found: records.FileRecord, status: str = "ok") -> PackageSource:
+    run, cell = common.outputs.run_id, records.Cell(gpu_family=FAMILY)
     facts = {"stage": "build_rocm", "status": status, "run_id": run, "platform": "linux", "cell": cell}
-    record = Record.model_validate({**facts, "started": "now", "seconds": 1, "files": found})
+    record = records.Record.model_validate({**facts, "started": "now", "seconds": 1, "files": found})
     records.write(common.open_store(), common.outputs, FAMILY, record)
-    return own_run(common, FAMILY)
+    return origin.own_run(common, FAMILY)
 
 
 def chosen_of(source: PackageSource, tmp_path: Path, *extras: str, **more: Any) -> Any:
-    return for_tests(
+    return origin.for_tests(
         source,
         "7.1.0",
         more.get("families", [FAMILY]),
@@ -104,44 +88,44 @@ def test_a_runs_records_name_what_is_tested(
 
 def test_a_run_without_rocm_has_none(tmp_path: Path) -> None:
     common = Common(root=tmp_path)
-    assert not has_rocm(own_run(common, FAMILY))
-    assert not has_rocm(run_of(common, file("rocm", "7.1.0"), status="failed"))
-    assert has_rocm(run_of(common, file("rocm", "7.1.0")))
+    assert not origin.has_rocm(origin.own_run(common, FAMILY))
+    assert not origin.has_rocm(run_of(common, file("rocm", "7.1.0"), status="failed"))
+    assert origin.has_rocm(run_of(common, file("rocm", "7.1.0")))
 
 
 def test_versions_are_compared_as_versions(folder: Callable[..., PackageSource]) -> None:
     for version in ("7.9.0", "7.10.0", "7.10.0a20260101"):
         folder("rocm", version=version)
-    assert newest(folder()) == "7.10.0"
+    assert origin.newest(folder()) == "7.10.0"
     empty = PackageSource(index_urls=("https://a",))
     empty._indexed["rocm"] = ()
     with pytest.raises(MissingInputError, match="no version of rocm at https://a"):
-        newest(empty)
+        origin.newest(empty)
 
 
 def test_builds_take_no_device_code(folder: Callable[..., PackageSource]) -> None:
     source = folder(*SPLIT, "rocm-profiler")
-    found = for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", ("profiler",), "linux")
+    found = origin.for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", ("profiler",), "linux")
     assert found.layout == "split"
     assert names(found.files) == {*ALWAYS, "rocm-sdk-libraries", "rocm-profiler"}
     assert all(len(one) == 64 for one in found.digests.values())
     with pytest.raises(MissingInputError, match=r"no rocm-sdk-device-gfx950 7\.1\.0 at"):
-        for_build(source, "7.1.0", FAMILY, ("device-gfx950",), "linux")
+        origin.for_build(source, "7.1.0", FAMILY, ("device-gfx950",), "linux")
     with pytest.raises(UsageError, match="Invalid ROCm version"):
-        for_build(source, "latest", FAMILY, (), "linux")
+        origin.for_build(source, "latest", FAMILY, (), "linux")
 
 
 def test_unsplit_packages_serve_one_family(folder: Callable[..., PackageSource]) -> None:
     source = folder(*ALWAYS, UNSPLIT)
-    assert UNSPLIT in names(for_build(source, "7.1.0", FAMILY, (), "linux").files)
+    assert UNSPLIT in names(origin.for_build(source, "7.1.0", FAMILY, (), "linux").files)
     with pytest.raises(UsageError, match="serve one GPU family"):
-        for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", (), "linux")
+        origin.for_build(source, "7.1.0", "gfx94X-dcgpu;gfx110X-all", (), "linux")
 
 
 def test_other_bytes_are_another_source(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
-    first = for_build(folder(*SPLIT), "7.1.0", FAMILY, (), "linux").digests
+    first = origin.for_build(folder(*SPLIT), "7.1.0", FAMILY, (), "linux").digests
     (tmp_path / "dist" / "rocm-7.1.0.tar.gz").write_bytes(b"two")
-    assert for_build(folder(), "7.1.0", FAMILY, (), "linux").digests != first
+    assert origin.for_build(folder(), "7.1.0", FAMILY, (), "linux").digests != first
 
 
 def test_a_named_source_gives_rocm_and_its_extras(
@@ -166,13 +150,13 @@ def test_unsplit_libraries_of_further_families_are_named(
 def test_a_source_is_asked_for_the_layout_of_its_version(folder: Callable[..., PackageSource]) -> None:
     folder("rocm-sdk-libraries", version="7.2.0")
     source = folder(UNSPLIT)
-    assert with_layout(source, "7.2.0", FAMILY).layout == "split"
-    assert with_layout(source, "7.1.0", FAMILY).layout == "unsplit"
+    assert origin.with_layout(source, "7.2.0", FAMILY).layout == "split"
+    assert origin.with_layout(source, "7.1.0", FAMILY).layout == "unsplit"
     with pytest.raises(RocmError, match=r"has no ROCm 7\.0\.0 libraries for gfx94X-dcgpu") as caught:
-        with_layout(source, "7.0.0", FAMILY)
+        origin.with_layout(source, "7.0.0", FAMILY)
     assert "--rocm-version" in caught.value.hint
     with pytest.raises(RocmError, match=r"of version 7\.2\.0 holds ROCm packages of both layouts"):
-        with_layout(folder(UNSPLIT, version="7.2.0"), "7.2.0", FAMILY)
+        origin.with_layout(folder(UNSPLIT, version="7.2.0"), "7.2.0", FAMILY)
 
 
 def test_an_address_whose_page_gives_no_digests_may_change() -> None:
@@ -181,12 +165,12 @@ def test_an_address_whose_page_gives_no_digests_may_change() -> None:
         one = offers_named(f"{name.replace('-', '_')}-7.1.0-py3-none-any.whl", url=f"https://a/{name}")
         source._indexed[name] = tuple(one)
     source._indexed[UNSPLIT] = ()
-    found = for_build(source, "7.1.0", FAMILY, (), "linux")
+    found = origin.for_build(source, "7.1.0", FAMILY, (), "linux")
     assert (found.digests, found.options) == ({}, ["--extra-index-url", "https://a"])
 
 
 def named(tmp_path: Path, **options: Any) -> Any:
-    return named_source(SourceOptions(**options), Common(root=tmp_path), FAMILY)
+    return origin.named_source(SourceOptions(**options), Common(root=tmp_path), FAMILY)
 
 
 def test_sources_are_named_as_people_name_them(tmp_path: Path) -> None:
@@ -198,7 +182,7 @@ def test_sources_are_named_as_people_name_them(tmp_path: Path) -> None:
     assert named(tmp_path, **old).index_urls == (f"https://rocm.devreleases.amd.com/v2/{FAMILY}/",)
     assert named(tmp_path, **old, index_subdir="gfx110X-all").index_urls[0].endswith("/gfx110X-all/")
     both = named(tmp_path, index_name="dev", index_urls=("https://a",))
-    assert both.index_urls == (release_index_url("dev", FAMILY), "https://a")
+    assert both.index_urls == (origin.release_index_url("dev", FAMILY), "https://a")
     with pytest.raises(UsageError, match="serves all families and has no folder gfx110X-all"):
         named(tmp_path, index_subdir="gfx110X-all")
 

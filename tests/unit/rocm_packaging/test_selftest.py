@@ -17,7 +17,6 @@ from core.env import Installed, installer
 from core.env.installer import Install
 from core.errors import CheckError, MissingInputError, ProcessError, UsageError
 from core.packages import sources
-from core.packages.sources import PackageSource
 from rocm_packaging import selftest
 from rocm_packaging.origin import RocmSource
 from rocm_packaging.packages.layouts import Layout
@@ -82,7 +81,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(
         selftest, "installed", lambda _: [Installed(name=one, **facts) for one in made.installed.split()]
     )
-    monkeypatch.setattr(sources, "configured", installer.Sources)
     return made
 
 
@@ -99,7 +97,7 @@ def request_(tmp_path: Path) -> TestRequest:
 
 
 def source_in(folder: Path, layout: Layout) -> RocmSource:
-    packages = PackageSource(find_links=(str(folder),))
+    packages = sources.PackageSource(find_links=(str(folder),))
     found = tuple(packages.sealed(one) for one in packages.listed)
     return RocmSource(version="7.1.0", layout=layout, packages=packages, files=found)
 

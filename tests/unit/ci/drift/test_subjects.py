@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.__main__ import VERBS
 from ci.drift.tree import Facts, Subject, Tree, tree
 from ci.verbs import drift
 from ci.verbs.drift import ACCEPTED, SUBJECTS, Accepted, AcceptedFile, Difference, differences, sorted_out
 from core import process
-from core.cli import main
 from core.data import load_toml, read_toml
 from core.errors import DataError
+from tests.front_door import run_ci
 
 THEROCK = read_toml(Path(__file__).with_name("therock.toml"))
 # what upstream has and our data does not: never compared as equal
@@ -84,19 +83,19 @@ def test_the_verb_prints_what_differs_and_what_has_a_reason(
     accepted.write_text("")
     monkeypatch.setattr(drift, "ACCEPTED", accepted)
     words = ["drift", "--therock", str(therock)]
-    assert main("ci", "", VERBS, words) == 0
+    assert run_ci(*words) == 0
     (therock / "version.json").write_text('{"rocm-version": "99.0.0"}')
-    assert main("ci", "", VERBS, [*words, "--json"]) == 9
+    assert run_ci(*words, "--json") == 9
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["subject"], row["only_upstream"]) == ("ROCm's version", ["99.0.0"])
-    assert main("ci", "", VERBS, words) == 9
+    assert run_ci(*words) == 9
     assert "version.json of TheRock, ci/triggers.toml here" in capsys.readouterr().err
     row_of = '[[accepted]]\nsubject = "{}"\nkey = "rocm*"\nupstream = ["99.*"]\nhere = ["*"]\n'
     row_of += 'reason = "it is new there"\n'
     accepted.write_text(row_of.format("ROCm's version"))
-    assert main("ci", "", VERBS, words) == 0
+    assert run_ci(*words) == 0
     accepted.write_text(row_of.format("ROCm's version") + row_of.format("matrix"))
-    assert main("ci", "", VERBS, words) == 9
+    assert run_ci(*words) == 9
     assert "drift.toml gives a reason for matrix, rocm*, which does not differ" in capsys.readouterr().err
 
 

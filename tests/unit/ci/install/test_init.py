@@ -15,7 +15,7 @@ from core.env import Installed, installer
 from core.env.installer import Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.http import served_store
-from core.packages import Offer, RunGroup, resolution, sources
+from core.packages import Offer, RunGroup, resolution
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import PackageSource
 from core.run import RunOutputs
@@ -29,12 +29,6 @@ TORCH = Offer(name="torch-2-py3-none-any.whl", distribution="torch", version="2"
 ROCM = Offer(name="rocm-7.tar.gz", distribution="rocm", version="7", sha256=B)
 NUMPY = Resolved(name="numpy", version="2", files=(ResolvedFile(filename="n", url="https://x/n", sha256=B),))
 OURS, THEIRS = Sources(find_links=("http://run/",), no_index=True), Sources(index_url="https://deps/")
-
-
-@pytest.fixture(autouse=True)
-def _own_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (install, sources, resolution):
-        monkeypatch.setattr(module, "configured", Sources)
 
 
 def wanted_of(folder: Path, **facts: Any) -> Wanted:

@@ -9,7 +9,6 @@ from typing import BinaryIO
 import pytest
 
 from ci.plan import artifacts
-from ci.plan.artifacts import Fetched, FetchPlan, choose, fetch, is_current, list_artifacts, plan
 from core.errors import ArtifactError, InterruptedStageError, MissingInputError, StoreError
 from core.families import family
 from core.stores.directory import DirectoryStore
@@ -74,12 +73,12 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: real(self, timeout and 0.01))
 
 
-def planned(store: Watched, name: str = "gfx110X-all") -> FetchPlan:
-    chosen = choose(list_artifacts(store, PREFIX), family(name), where="here")
-    return plan(store, chosen, family(name))
+def planned(store: Watched, name: str = "gfx110X-all") -> artifacts.FetchPlan:
+    chosen = artifacts.choose(artifacts.list_artifacts(store, PREFIX), family(name), where="here")
+    return artifacts.plan(store, chosen, family(name))
 
 
-def names(done: Sequence[Fetched]) -> list[str]:
+def names(done: Sequence[artifacts.Fetched]) -> list[str]:
     return [one.artifact.name.stem for one in done]
 
 
@@ -98,19 +97,19 @@ def test_only_archives_directly_in_the_runs_folder_are_artifacts(store: Watched,
     other = tmp_path / "store" / f"{PREFIX}2" / "other_lib_generic.tar.zst"
     other.parent.mkdir()
     other.write_text("x", encoding="utf-8")
-    listed = list_artifacts(store, PREFIX)
+    listed = artifacts.list_artifacts(store, PREFIX)
     assert [one.name.stem for one in listed] == sorted(NAMES)
     assert listed[0].key == "17-linux/base_lib_generic.tar.zst"
     assert listed[0].sidecar == "17-linux/base_lib_generic.tar.zst.sha256sum"
     assert listed[0].size == (run / "base_lib_generic.tar.zst").stat().st_size
-    assert list_artifacts(store, "18-linux") == ()
+    assert artifacts.list_artifacts(store, "18-linux") == ()
 
 
 def test_zstd_is_preferred_where_a_whole_archive_of_it_is_there(store: Watched, tmp_path: Path) -> None:
     put(tmp_path, "base_lib_generic", suffix=".tar.xz")
-    assert [one.name.suffix for one in list_artifacts(store, PREFIX)] == [".tar.zst"] * len(NAMES)
+    assert [one.name.suffix for one in artifacts.list_artifacts(store, PREFIX)] == [".tar.zst"] * len(NAMES)
     (tmp_path / "store" / PREFIX / "base_lib_generic.tar.zst").unlink()
-    assert list_artifacts(store, PREFIX)[0].name.suffix == ".tar.xz"
+    assert artifacts.list_artifacts(store, PREFIX)[0].name.suffix == ".tar.xz"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_what_a_family_lacks_is_an_error(store: Watched, tmp_path: Path) -> None
     (tmp_path / "store" / PREFIX / "fft_lib_gfx942:xnack+.tar.zst").unlink()
     (tmp_path / "store" / PREFIX / "fft_lib_gfx942:xnack+.tar.zst.sha256sum").unlink()
     with pytest.raises(MissingInputError, match="no artifacts of gfx110X-all in here"):
-        choose((), FAMILY, where="here")
+        artifacts.choose((), FAMILY, where="here")
     with pytest.raises(MissingInputError, match=r"no artifacts of gfx120X-all in here") as caught:
         planned(store, "gfx120X-all")
     assert "gfx1100, gfx110X-all, gfx94X-dcgpu" in caught.value.hint
@@ -161,14 +160,14 @@ def test_a_wrong_digest_fails_by_name_after_the_others_ended(
     right = sidecar.read_text(encoding="utf-8")
     sidecar.write_text("ab" * 32, encoding="utf-8")
     with pytest.raises(ArtifactError, match="1 of 3 artifacts could not be fetched") as caught:
-        fetch(store, planned(store), folder)
+        artifacts.fetch(store, planned(store), folder)
     assert "blas_lib_gfx110X-all.tar.zst has the SHA-256" in caught.value.message
     assert folders(folder) == ["base_lib_generic", "rand_lib_gfx1100"]
     with pytest.raises(ArtifactError, match="is incomplete"):
         scan(folder)
     sidecar.write_text(right, encoding="utf-8")
     store.opened.clear()
-    fetch(store, planned(store), folder)
+    artifacts.fetch(store, planned(store), folder)
     assert store.opened == ["blas_lib_gfx110X-all"]
     assert len(scan(folder)) == 3
 
@@ -185,9 +184,9 @@ def test_a_missing_half_fails_by_name(
 ) -> None:
     (tmp_path / "store" / PREFIX / gone).unlink()
     with pytest.raises(ArtifactError, match=said):
-        fetch(store, planned(store), folder)
+        artifacts.fetch(store, planned(store), folder)
     assert folders(folder) == ["base_lib_generic", "blas_lib_gfx110X-all"]
-    assert not is_current(planned(store), folder)
+    assert not artifacts.is_current(planned(store), folder)
 
 
 def test_all_that_fail_are_named(store: Watched, folder: Path, tmp_path: Path) -> None:
@@ -196,35 +195,35 @@ def test_all_that_fail_are_named(store: Watched, folder: Path, tmp_path: Path) -
         (tmp_path / "store" / PREFIX / f"{name}.tar.zst").write_bytes(b"broken")
     (tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst.sha256sum").write_text("?", encoding="utf-8")
     with pytest.raises(ArtifactError, match="3 of 3") as caught:
-        fetch(store, planned(store), folder)
+        artifacts.fetch(store, planned(store), folder)
     assert all(name in caught.value.message for name in MINE)
     (tmp_path / "store" / PREFIX / "rand_lib_gfx1100.tar.zst").unlink()  # meanwhile
     with pytest.raises(ArtifactError, match=r"rand_lib_gfx1100.tar.zst is not in the store"):
-        fetch(store, before, folder)
+        artifacts.fetch(store, before, folder)
 
 
 def test_reading_that_breaks_off_begins_again_and_fails_in_the_end(store: Watched, folder: Path) -> None:
     store.breaks["base_lib_generic"] = 2
-    fetch(store, planned(store), folder)
+    artifacts.fetch(store, planned(store), folder)
     assert store.opened.count("base_lib_generic") == 3
     assert folders(folder) == MINE
     store.opened.clear()
     store.breaks["base_lib_generic"] = 99
     with pytest.raises(ArtifactError, match="broke off after 100 bytes: reset by peer"):
-        fetch(store, planned(store), folder, force=True)
+        artifacts.fetch(store, planned(store), folder, force=True)
     assert store.opened.count("base_lib_generic") == 3
 
 
 def test_what_the_run_has_no_longer_is_taken_away(store: Watched, folder: Path, tmp_path: Path) -> None:
-    fetch(store, planned(store), folder)
-    fetch(store, planned(store, "gfx94X-dcgpu"), folder)  # another family's may stay beside it
+    artifacts.fetch(store, planned(store), folder)
+    artifacts.fetch(store, planned(store, "gfx94X-dcgpu"), folder)  # another family's may stay beside it
     (folder / "mine_lib_generic").mkdir()
     half = folder / ".blas_lib_generic.abc.part"
     half.mkdir()
     for path in (tmp_path / "store" / PREFIX).glob("rand*"):
         path.unlink()
-    assert not is_current(planned(store), folder)
-    fetch(store, planned(store), folder)
+    assert not artifacts.is_current(planned(store), folder)
+    artifacts.fetch(store, planned(store), folder)
     assert folders(folder) == [
         *("base_lib_generic", "blas_lib_gfx110X-all", "blas_lib_gfx94X-dcgpu", "mine_lib_generic")
     ]
@@ -248,9 +247,9 @@ def test_ctrl_c_stops_what_is_under_way(
             ended.append(name.stem)
             raise
 
-    monkeypatch.setattr(artifacts, "extract", stopped_in_the_middle)
+    monkeypatch.setattr("rocm_packaging.archives.extract", stopped_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
-        fetch(store, planned(store), folder)
+        artifacts.fetch(store, planned(store), folder)
     assert set(ended) <= {"blas_lib_gfx110X-all", "rand_lib_gfx1100"}
     with pytest.raises(ArtifactError, match="is incomplete"):
         scan(folder)
@@ -260,9 +259,9 @@ def test_a_store_error_of_the_listing_is_not_hidden(store: Watched, monkeypatch:
     def refuse(_self: object, _key: str) -> bytes:
         raise StoreError("no access")
 
-    chosen = choose(list_artifacts(store, PREFIX), FAMILY, where="here")
+    chosen = artifacts.choose(artifacts.list_artifacts(store, PREFIX), FAMILY, where="here")
     monkeypatch.setattr(DirectoryStore, "read", refuse)
-    found = plan(store, chosen, FAMILY)
+    found = artifacts.plan(store, chosen, FAMILY)
     assert found.artifacts == ()
     assert set(found.problems.values()) == {"no access"}
 

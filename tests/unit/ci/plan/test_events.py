@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.plan import events, inputs
-from ci.plan.events import Changes, parse, read_payload
 from ci.plan.outputs import outputs, summary
 from ci.plan.plan import plan
 from core import process
@@ -52,7 +51,7 @@ PAYLOADS = st.fixed_dictionaries(
 
 
 def event(name: str, payload: dict[str, Any], **facts: Any) -> events.Event:
-    return parse(name, payload, repository=OURS, **facts)
+    return events.parse(name, payload, repository=OURS, **facts)
 
 
 def test_a_pull_request() -> None:
@@ -134,7 +133,7 @@ def test_a_repository_is_owner_and_name(repository: str) -> None:
     with pytest.raises(
         UsageError, match=f"^Invalid repository {re.escape(repr(repository))}.\nWrite it as owner/name.$"
     ):
-        parse("push", push(), repository=repository)
+        events.parse("push", push(), repository=repository)
     with pytest.raises(UsageError, match=r"on the event 'pul'\. .*pull_request"):
         event("pul", {})
 
@@ -143,7 +142,7 @@ def test_a_repository_is_owner_and_name(repository: str) -> None:
 def test_a_file_that_is_no_event(tmp_path: Path, text: str) -> None:
     (tmp_path / "event.json").write_text(text)
     with pytest.raises(DataError, match="the event of a CI run, is not"):
-        read_payload(tmp_path / "event.json")
+        events.read_payload(tmp_path / "event.json")
 
 
 @dataclass
@@ -172,7 +171,7 @@ def hub_of(**facts: Any) -> Any:
 
 def happened(name: str = "pull_request", **facts: Any) -> events.Event:
     payload = pull_request() if name == "pull_request" else push()
-    return replace(parse(name, payload, repository=OURS), **facts)
+    return replace(events.parse(name, payload, repository=OURS), **facts)
 
 
 def no_git(*_words: Any, **_options: Any) -> Any:
@@ -207,7 +206,7 @@ def test_files_are_asked_of_github_where_git_cannot_say(
 ) -> None:
     monkeypatch.setattr(process, "capture", no_git)
     hub: Any = hub_of()
-    assert events.event_changes(happened(), tmp_path, hub) == Changes(files=["a.py"])
+    assert events.event_changes(happened(), tmp_path, hub) == events.Changes(files=["a.py"])
     assert hub.asked == [f"files of {OURS} 7"]
 
 
@@ -296,7 +295,7 @@ def test_any_labels_give_the_same_plan_in_any_order_or_an_error_of_ours(
 
 def _planned(name: str, payload: Any, files: list[str] | None) -> object:
     try:
-        made = plan(asked(name, payload, changes=Changes(files=files)))
+        made = plan(asked(name, payload, changes=events.Changes(files=files)))
     except FatalError as problem:
         return type(problem)
     said = summary(made)

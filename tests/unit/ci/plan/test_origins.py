@@ -14,9 +14,7 @@ from ci.plan.artifacts import Place, find_place
 from ci.plan.data import RocmData
 from ci.plan.origins import Search, completed, needs
 from core.cli.options import Common
-from core.env.installer import Sources
 from core.errors import FatalError, MissingInputError, UsageError
-from core.packages import sources
 from core.run import Platform
 from core.run.plan import Plan, RocmOrigin, RocmPackages, Variant
 from tests.folders import served
@@ -105,7 +103,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "index.html").write_text("", encoding="utf-8")
     with served(folder) as url:
         monkeypatch.setattr(origins, "release_index_url", lambda _name, _family: url)
-        monkeypatch.setattr(sources, "configured", Sources)
         yield folder
 
 

@@ -12,7 +12,7 @@ from ci.plan.data import load
 from ci.promote.policy import gates
 from ci.publish.buckets import buckets
 from ci.verbs import cells
-from core.cli import Verb, main, options
+from core.cli import options
 from core.cli.options import ROOT, use_config_file
 from core.data import LAYERED, in_force, own, use_own
 from core.errors import DataError, MissingInputError
@@ -20,9 +20,9 @@ from core.families import default_family, family
 from core.run.locations import run_buckets
 from core.run.plan import Plan
 from pytorch_build.refs.torch_refs import load_refs
+from tests.front_door import run_ci
 
 GUIDE = (ROOT / "docs" / "fork_and_downstream.md").read_text(encoding="utf-8")
-VERBS = (Verb("configure", "ci.verbs.configure", "plan"),)
 BRANCH = (
     '# ours\n[matrix.ci]\npythons = [\n  "3.13",\n]\n\n[[matrix.ci.exclude]]\ngpu_families = ["gfx1151"]\n'
 )
@@ -39,7 +39,7 @@ def guides() -> tuple[str, str]:
 
 def configured(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
-    assert main("ci", "", VERBS, ["configure", *words]) == 0
+    assert run_ci("configure", *words) == 0
     return capsys.readouterr().out
 
 
@@ -82,7 +82,6 @@ def test_the_file_is_the_options_else_the_variables_else_the_checkouts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "ROOT", tmp_path)
-    monkeypatch.delenv("CI_CONFIG", raising=False)
     assert (use_config_file(None), own().file) == (None, None)
     (tmp_path / "pytorch-build.toml").write_text("")
     (tmp_path / "ci.toml").write_text("")
@@ -165,5 +164,5 @@ def test_a_plan_is_explained_by_the_lines_that_it_follows_from(
     assert configured(capsys, *words[:2], "--explain", "upload").count("ci/upload.toml:") == len(
         tomllib.loads((ROOT / "ci" / "upload.toml").read_text())
     )
-    assert main("ci", "", VERBS, ["configure", "--explain", "matrx"]) == 2
+    assert run_ci("configure", "--explain", "matrx") == 2
     assert "Did you mean 'matrix'" in capsys.readouterr().err

@@ -15,7 +15,6 @@ from ci.promote.facts import Facts
 from ci.promote.policy import Rules, decide, gates
 from ci.promote.version_change import RocmChange
 from core.archive import Member
-from core.cli import Verb, main
 from core.errors import CheckError
 from core.families import parents
 from core.run import Platform, RunOutputs, records
@@ -26,14 +25,12 @@ from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.split.parts import Wheels
+from tests.front_door import run_ci
 
 ROCM = "7.10.0a20251120"
 REF = "mine"
 ANY = "py3-none-linux_x86_64"
 TARGETS = ("gfx942", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
-VERBS = tuple(
-    Verb(name, f"ci.verbs.{name.replace('-', '_')}", name) for name in ("stage", "promote", "check-indexes")
-)
 DATE = "2026-11-21T12:00:00+00:00"
 
 
@@ -237,20 +234,20 @@ class Desk:
 
     def stage(self, *words: str) -> int:
         stores = ("--store", self.runs.store.url, "--distribution-store", self.bucket.url)
-        return main("ci", "", VERBS, ["stage", "--run-id", self.runs.run_id, *stores, *words])
+        return run_ci("stage", "--run-id", self.runs.run_id, *stores, *words)
 
     def promote(self, *words: str, release_type: str = "nightly") -> int:
         """Promote what is staged as it is."""
         stores = ("--distribution-store", self.bucket.url, "--release-type", release_type)
-        return main("ci", "", VERBS, ["promote", *stores, "--by", "the release job", *words])
+        return run_ci("promote", *stores, "--by", "the release job", *words)
 
     def release(self, *words: str) -> int:
         """Make a release of a candidate."""
         stores = ("--from-store", self.bucket.url, "--distribution-store", self.releases.url)
-        return main("ci", "", VERBS, ["promote", *stores, "--release-type", "release", *words])
+        return run_ci("promote", *stores, "--release-type", "release", *words)
 
     def indexes(self, *words: str) -> int:
-        return main("ci", "", VERBS, ["check-indexes", "--store", self.bucket.url, *words])
+        return run_ci("check-indexes", "--store", self.bucket.url, *words)
 
     def said(self) -> str:
         return self.capsys.readouterr().err

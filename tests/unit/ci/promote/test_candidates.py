@@ -8,9 +8,7 @@ from packaging.utils import canonicalize_name
 
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised, renamed, rewritten
-from ci.promote.documents import Cell
 from ci.promote.facts import Facts, SetRequest, gather
-from ci.promote.promotion import promoted_files
 from ci.promote.version_change import final_of
 from core.cli.options import Common
 from core.errors import CheckError, MissingInputError
@@ -116,7 +114,7 @@ def test_the_source_locks_say_what_a_candidates_set_must_hold(
         "torch": (candidate.torch, ("rocm[libraries]==7.10.0rc2",)),
         "torchaudio": (candidate.audio, (f"torch=={candidate.torch}",)),
     }
-    staged = promoted_files(facts)
+    staged = promotion.promoted_files(facts)
     fewer = tuple(one for one in staged if one.distribution != "torchaudio")
     with pytest.raises(MissingInputError, match="has no wheel of torchaudio, which its source lock promises"):
         rewritten(desk.bucket, fewer, change, tmp_path / "fewer", wanted)
@@ -126,7 +124,7 @@ def test_the_source_locks_say_what_a_candidates_set_must_hold(
 
 
 def test_a_distribution_that_locks_promise_in_two_versions_is_not_promised() -> None:
-    linux = Cell(family="gfx1151", platform="linux", python="cp312")
+    linux = documents.Cell(family="gfx1151", platform="linux", python="cp312")
     versions = {"torch": "2.10.0+rocm7.10.0rc2", "torchaudio": "2.9.0+rocm7.10.0rc2"}
     other = versions | {"torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
     facts = Facts(set_name="", wheels=(), promised={linux: versions, replace(linux, python="cp311"): other})
@@ -141,7 +139,7 @@ def test_a_release_killed_at_any_write_is_completed_by_the_next(
     request = SetRequest(distribution="torch", version=candidate.torch, families=FAMILIES[:1])
     facts = gather(desk.bucket, request, lambda _address: candidate.store)
     change = final_of("7.10.0rc2")
-    staged = promoted_files(facts)
+    staged = promotion.promoted_files(facts)
     files, origin = rewritten(desk.bucket, staged, change, tmp_path / "scratch")
     # the same files give the same bytes, so that a second run finds nothing else in its place
     assert rewritten(desk.bucket, staged, change, tmp_path / "again")[0] == files

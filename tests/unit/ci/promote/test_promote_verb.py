@@ -7,7 +7,6 @@ import pytest
 
 from ci.promote import documents
 from core.run import key_name, records
-from core.run.records import Cell
 from tests.unit.ci.promote.conftest import Desk, counted
 
 GFX94, GFX1151, NO_RUNNER = "gfx94X-dcgpu", "gfx1151", "gfx900-dgpu"
@@ -209,7 +208,7 @@ def test_a_test_that_no_release_can_rest_on_is_none(desk: Desk, facts: dict[str,
 
 def test_tests_of_other_bytes_and_a_report_that_was_replaced_count_for_nothing(desk: Desk) -> None:
     desk.staged(GFX94)
-    cell = Cell(python="cp312", torch_ref=desk.runs.ref)
+    cell = records.Cell(python="cp312", torch_ref=desk.runs.ref)
     report = f"{desk.runs.outputs.reports_prefix(GFX94)}/{records.record_name('test_smoke', cell)}.xml"
     desk.runs.store.put_bytes(report, b"<testsuites/>")
     assert f"its report {report.rpartition('/')[2]} was replaced" in desk.refused()

@@ -7,7 +7,6 @@ import pytest
 from ci.promote import documents, promotion
 from ci.promote.documents import Decision
 from ci.promote.facts import SetRequest, gather
-from ci.promote.promotion import promoted_files
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
 from core.stores import Store
@@ -38,7 +37,7 @@ def promote(bucket: Store, runs: Runs, by: str = "one", at: str = NOW) -> tuple[
     """Gather, decide and carry out, as the verb does."""
     request = SetRequest(distribution="torch", version=runs.torch)
     facts = gather(bucket, request, lambda _address: runs.store)
-    decision = decided(facts, promoted_files(facts), by=by, decided=at)
+    decision = decided(facts, promotion.promoted_files(facts), by=by, decided=at)
     return promotion.carry_out(bucket, decision, promotion.staged_in(bucket), now=lambda: NOW, jobs=2)
 
 

@@ -11,10 +11,10 @@ from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, Stagi
 from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import is_sample, merged, python_of, read_group
-from core.cli import main
 from core.errors import StoreError
 from core.stores import Store
-from tests.unit.ci.promote.conftest import VERBS, Desk, Runs
+from tests.front_door import run_ci
+from tests.unit.ci.promote.conftest import Desk, Runs
 
 DIGESTS = st.sampled_from(["a" * 64, "b" * 64])
 NAMES = st.sampled_from([f"torch-2.{number}-cp312-cp312-linux_x86_64.whl" for number in range(5)])
@@ -234,7 +234,7 @@ def test_a_dry_run_says_what_would_be_copied(desk: Desk) -> None:
 
 
 def test_a_release_type_without_a_bucket_needs_a_store(desk: Desk) -> None:
-    assert main("ci", "", VERBS, ["stage", "--run-id", "17"]) == 2
+    assert run_ci("stage", "--run-id", "17") == 2
     assert "Give --release-type" in desk.said()
 
 

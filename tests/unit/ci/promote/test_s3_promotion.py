@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.promote import promotion
-from core.cli import main
 from core.cli.options import ROOT
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from tests.unit.ci.promote.conftest import VERBS, decision_in
+from tests.front_door import run_ci
+from tests.unit.ci.promote.conftest import decision_in
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 
 @pytest.fixture
-def buckets(s3: S3Client, runs: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def buckets(s3: S3Client, runs: Any) -> Any:
     """Leave a tested run of CI in its bucket, for another one to hand out."""
-    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
-        monkeypatch.delenv(name, raising=False)
     for name in ("therock-nightly-artifacts", "therock-nightly-python"):
         s3.create_bucket(Bucket=name)
     runs.run_id, runs.store = "17123441166", open_store("s3://therock-nightly-artifacts", root=ROOT)
@@ -37,8 +35,8 @@ def test_staging_and_promotion_copy_on_the_server(
 
     monkeypatch.setattr(S3Store, "fetch", no_download)
     nightly = ["--release-type", "nightly"]
-    assert main("ci", "", VERBS, ["stage", "--run-id", buckets.run_id, *nightly]) == 0
-    assert main("ci", "", VERBS, ["promote", *nightly, "--by", "one"]) == 0
+    assert run_ci("stage", "--run-id", buckets.run_id, *nightly) == 0
+    assert run_ci("promote", *nightly, "--by", "one") == 0
     bucket = open_store("s3://therock-nightly-python", root=ROOT)
     decision = decision_in(bucket)
     assert len(decision.files) == 4
@@ -51,7 +49,7 @@ def test_staging_and_promotion_copy_on_the_server(
         assert head["ContentType"] in {"application/zip", "application/gzip"}
     assert promotion.unfinished(bucket) == []
     before = [(one.key, one.etag, one.modified) for one in bucket.list("")]
-    assert main("ci", "", VERBS, ["promote", *nightly, "--by", "two"]) == 0
+    assert run_ci("promote", *nightly, "--by", "two") == 0
     assert [(one.key, one.etag, one.modified) for one in bucket.list("")] == before
 
 
@@ -59,5 +57,5 @@ def test_a_missing_bucket_is_one_clear_error(buckets: Any, capsys: pytest.Captur
     assert buckets.made
     where = ["--distribution-store", "s3://nowhere-to-be-found", "--release-type", "nightly"]
     for words in (["stage", "--run-id", buckets.run_id], ["promote"]):
-        assert main("ci", "", VERBS, [*words, *where]) == 11
+        assert run_ci(*words, *where) == 11
         assert "nowhere-to-be-found" in capsys.readouterr().err

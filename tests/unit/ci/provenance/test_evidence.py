@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.promote.runs import Recorded
-from ci.provenance.evidence import (
-    RunPlace,
-    ServedRun,
-    Statement,
-    check_file,
-    check_statement,
-    locate,
-)
+from ci.provenance import evidence
 from ci.provenance.facts import made_files
 from ci.provenance.statements import statement
 from core import data
@@ -46,8 +39,8 @@ def written() -> dict[str, Any]:
     return statement(RUN, MADE)
 
 
-def read(value: object) -> Statement:
-    return data.parse_json(json.dumps(value), Statement, where="x.intoto.json")
+def read(value: object) -> evidence.Statement:
+    return data.parse_json(json.dumps(value), evidence.Statement, where="x.intoto.json")
 
 
 def by() -> Recorded:
@@ -70,7 +63,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
 @given(place=st.sampled_from(places(written())), new=JSON)
 def test_whatever_stands_in_its_place_is_said_or_does_not_matter(place: tuple[Any, ...], new: object) -> None:
     with suppress(DataError, ProvenanceError):
-        check_statement(read(replaced(written(), place, new)), "x.intoto.json", samples.TORCH, by())
+        evidence.check_statement(read(replaced(written(), place, new)), "x.intoto.json", samples.TORCH, by())
 
 
 @pytest.mark.parametrize(
@@ -87,17 +80,19 @@ def test_whatever_stands_in_its_place_is_said_or_does_not_matter(place: tuple[An
 )
 def test_what_ties_it_to_file_record_and_source_may_not_change(place: tuple[Any, ...]) -> None:
     with pytest.raises(ProvenanceError):
-        check_statement(read(replaced(written(), place, "f" * 64)), "x.intoto.json", samples.TORCH, by())
+        evidence.check_statement(
+            read(replaced(written(), place, "f" * 64)), "x.intoto.json", samples.TORCH, by()
+        )
 
 
 def test_a_file_is_of_the_record_that_has_its_bytes() -> None:
     other = samples.TORCH.model_copy(update={"sha256": "f" * 64})
-    assert check_file(samples.TORCH, [(by(), other), (by(), samples.TORCH)])[1] == samples.TORCH
+    assert evidence.check_file(samples.TORCH, [(by(), other), (by(), samples.TORCH)])[1] == samples.TORCH
     # what earlier records left out is not missed
     old = samples.TORCH.model_copy(update={"metadata_sha256": "", "requires_python": ""})
-    assert check_file(samples.TORCH, [(by(), old)])[1] == old
+    assert evidence.check_file(samples.TORCH, [(by(), old)])[1] == old
     with pytest.raises(ProvenanceError, match="another size"):
-        check_file(samples.TORCH.model_copy(update={"size": 3}), [(by(), samples.TORCH)])
+        evidence.check_file(samples.TORCH.model_copy(update={"size": 3}), [(by(), samples.TORCH)])
 
 
 NAME = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
@@ -119,23 +114,23 @@ def common_fixture(tmp_path: Path) -> Common:
 
 def test_an_address_in_a_run_is_of_that_run(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     with served(store.root) as address:
-        found = locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
+        found = evidence.locate(f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", named=False)
         assert found.path.read_bytes() == b"wheel"
         assert found.path.name == NAME
-        run: RunPlace = found.run
-        assert run.url == ServedRun(url=f"{address}/down-stream/123-linux").url
+        run: evidence.RunPlace = found.run
+        assert run.url == evidence.ServedRun(url=f"{address}/down-stream/123-linux").url
         assert run.paths("manifests") is None
         assert (found.run.read("manifests/gfx94X-dcgpu/x.json"), found.run.read("gone")) == (b"{}", None)
         with pytest.raises(MissingInputError, match="There is no http"):
-            locate(f"{address}/gone.whl", common, tmp_path, named=False)
+            evidence.locate(f"{address}/gone.whl", common, tmp_path, named=False)
         with pytest.raises(UsageError, match="is not the address of a file"):
-            locate(f"{address}/", common, tmp_path, named=False)
+            evidence.locate(f"{address}/", common, tmp_path, named=False)
 
 
 @pytest.mark.parametrize(("uri", "error"), [("s3://bucket", UsageError), ("/no/such.whl", MissingInputError)])
 def test_what_is_no_file(uri: str, error: type[Exception], common: Common, tmp_path: Path) -> None:
     with pytest.raises(error):
-        locate(uri, common, tmp_path, named=False)
+        evidence.locate(uri, common, tmp_path, named=False)
 
 
 def handler(answer: Callable[[BaseHTTPRequestHandler], None]) -> type[BaseHTTPRequestHandler]:
@@ -164,5 +159,5 @@ def test_a_server_that_fails_leaves_nothing(
     answer: Callable[[BaseHTTPRequestHandler], None], said: str, common: Common, tmp_path: Path
 ) -> None:
     with answering(handler(answer)) as address, pytest.raises(ServiceError, match=said):
-        locate(f"{address}/{NAME}", common, tmp_path / "here", named=False)
+        evidence.locate(f"{address}/{NAME}", common, tmp_path / "here", named=False)
     assert threading.active_count() < 20

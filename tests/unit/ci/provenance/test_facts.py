@@ -4,16 +4,7 @@ import pytest
 from packageurl import PackageURL
 
 from ci.__main__ import VERBS
-from ci.provenance.facts import (
-    MadeFile,
-    Material,
-    RunRecords,
-    commit_uri,
-    made_files,
-    names,
-    package_url,
-    times,
-)
+from ci.provenance import facts
 from core.cli.options import ROOT
 from core.errors import DataError
 from docs.command_tables import all_sessions
@@ -21,23 +12,23 @@ from tests import provenance_samples as samples
 from tests.page_samples import digest
 
 
-def of(run: Any, name: str) -> MadeFile:
-    return next(one for one in made_files(run) if one.file.name == name)
+def of(run: Any, name: str) -> facts.MadeFile:
+    return next(one for one in facts.made_files(run) if one.file.name == name)
 
 
-def material(made: MadeFile, name: str) -> Material:
+def material(made: facts.MadeFile, name: str) -> facts.Material:
     return next(one for one in made.materials if one.name == name)
 
 
 def test_every_file_is_listed_once_by_name() -> None:
-    found = made_files(samples.run())
+    found = facts.made_files(samples.run())
     expected = sorted(one.name for one in (samples.ROCM, samples.CORE, samples.TRITON, samples.TORCH))
     assert [one.file.name for one in found] == expected
     assert {one.by.record.stage for one in found} == {"build_rocm", "build_triton", "build_torch"}
-    assert made_files(samples.run(), "cpu") == ()
+    assert facts.made_files(samples.run(), "cpu") == ()
     apex = samples.file("apex-1.whl", "apex", "1")
     failed = samples.record("build_apex", apex, status="failed", exit_code=130)
-    assert [one.file.name for one in made_files(samples.run(failed))] == expected
+    assert [one.file.name for one in facts.made_files(samples.run(failed))] == expected
 
 
 def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_for_them() -> None:
@@ -47,7 +38,7 @@ def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_fo
     fetched, built = samples.rocm_records()
     elsewhere = built.model_copy(update={"details": {**built.details, "artifact_dir": "/elsewhere"}})
     group = {samples.GROUP: (samples.recorded(fetched), samples.recorded(elsewhere))}
-    other = of(RunRecords(prefix=samples.OUTPUTS.prefix, groups=group), samples.CORE.name)
+    other = of(facts.RunRecords(prefix=samples.OUTPUTS.prefix, groups=group), samples.CORE.name)
     assert "blas_lib_gfx94X.tar.zst" not in {one.name for one in other.materials}
 
 
@@ -64,7 +55,7 @@ def test_what_an_index_gave_has_a_version_and_no_digest() -> None:
     assert material(made, "rocm").annotations == {"from": "the release index"}
     assert material(made, "triton==3.5.1").uri == "pkg:pypi/triton@3.5.1"
     # a wheel that no record of the run names any more
-    assert made.materials[-1] == Material(name="torch", digest={"sha256": digest("gone")})
+    assert made.materials[-1] == facts.Material(name="torch", digest={"sha256": digest("gone")})
 
 
 def test_of_two_records_a_build_counts_more_than_an_upload_and_later_bytes_more_than_earlier() -> None:
@@ -86,21 +77,21 @@ def test_of_two_records_a_build_counts_more_than_an_upload_and_later_bytes_more_
 )
 def test_inputs_of_another_form_are_named(inputs: dict[str, Any], where: str) -> None:
     with pytest.raises(DataError, match=rf"build_torch-release-2\.10-cp312\.json, inputs: {where}"):
-        made_files(samples.run(torch=samples.torch_record(**inputs)))
+        facts.made_files(samples.run(torch=samples.torch_record(**inputs)))
 
 
 def test_times_are_utc_to_the_second() -> None:
     record = samples.record("build_torch", started="2026-11-20T23:30:00+02:00", seconds=0.2)
-    assert times(samples.recorded(record)) == ("2026-11-20T21:30:00Z", "2026-11-20T21:30:01Z")
+    assert facts.times(samples.recorded(record)) == ("2026-11-20T21:30:00Z", "2026-11-20T21:30:01Z")
     with pytest.raises(DataError, match="'yesterday' is not a time"):
-        times(samples.recorded(record.model_copy(update={"started": "yesterday"})))
+        facts.times(samples.recorded(record.model_copy(update={"started": "yesterday"})))
 
 
 COMMIT = "1" * 40
 
 
 def test_every_stage_that_makes_wheels_has_a_build_type_that_the_docs_explain() -> None:
-    assert names().build_types.keys() <= {one.name for one in all_sessions()}
+    assert facts.names().build_types.keys() <= {one.name for one in all_sessions()}
     assert any(verb.name == "provenance" for verb in VERBS)
     page = (ROOT / "docs" / "provenance.md").read_text(encoding="utf-8")
     # GitHub's anchors: lower case, no punctuation, hyphens for spaces
@@ -109,18 +100,20 @@ def test_every_stage_that_makes_wheels_has_a_build_type_that_the_docs_explain() 
         for line in page.splitlines()
         if line.startswith("#")
     }
-    for uri in (*names().build_types.values(), names().builders["local"]):
+    for uri in (*facts.names().build_types.values(), facts.names().builders["local"]):
         address, _, anchor = uri.partition("#")
         assert address.endswith("/docs/provenance.md")
         assert anchor in headings
 
 
 def test_a_package_url_is_one_that_others_read() -> None:
-    written = package_url("rocm-sdk-core", "7.10.0a1+x.1", "rocm_sdk_core-7.10.0a1+x.1-py3-none-any.whl")
+    written = facts.package_url(
+        "rocm-sdk-core", "7.10.0a1+x.1", "rocm_sdk_core-7.10.0a1+x.1-py3-none-any.whl"
+    )
     read = PackageURL.from_string(written)
     assert (read.type, read.name, read.version) == ("pypi", "rocm-sdk-core", "7.10.0a1+x.1")
     assert read.qualifiers == {"file_name": "rocm_sdk_core-7.10.0a1+x.1-py3-none-any.whl"}
-    assert package_url("torch", "") == "pkg:pypi/torch"
+    assert facts.package_url("torch", "") == "pkg:pypi/torch"
 
 
 @pytest.mark.parametrize(
@@ -134,4 +127,4 @@ def test_a_package_url_is_one_that_others_read() -> None:
     ],
 )
 def test_a_commit_has_a_uri_without_secrets(origin: str, uri: str) -> None:
-    assert commit_uri(origin, COMMIT) == uri
+    assert facts.commit_uri(origin, COMMIT) == uri

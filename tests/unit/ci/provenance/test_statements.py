@@ -8,22 +8,20 @@ from typing import Any
 import pytest
 
 from ci.provenance import facts
-from ci.provenance.facts import SBOM, made_files, statement_path
 from ci.provenance.statements import sbom, serialized, statement, write_provenance
 from ci.verbs.provenance import report
-from core.cli import Verb, main
 from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
-from core.run.records import Record, parse, serialize
 from core.stores import Outcome, Store
 from core.stores.directory import DirectoryStore
 from tests import provenance_samples as samples
+from tests.front_door import run_ci
 from tests.page_samples import digest
 from tests.provenance_schemas import problems_of_bill, validate_statement
 
 
 def of(run: Any, name: str) -> dict[str, Any]:
-    made = next(one for one in made_files(run) if one.file.name == name)
+    made = next(one for one in facts.made_files(run) if one.file.name == name)
     return statement(run, made)
 
 
@@ -90,7 +88,7 @@ def test_what_a_later_version_records_is_kept() -> None:
 def test_the_same_records_give_the_same_bytes() -> None:
     first = serialized(of(samples.run(), samples.TORCH.name))
     # a record that was read back has its keys in another order
-    again = parse(serialize(samples.torch_record(code=digest("code"))), where="here")
+    again = records.parse(records.serialize(samples.torch_record(code=digest("code"))), where="here")
     shuffled = again.model_copy(update={"inputs": dict(reversed(again.inputs.items()))})
     assert serialized(of(samples.run(torch=again), samples.TORCH.name)) == first
     assert samples.recorded(shuffled).document.sha256 != samples.recorded(again).document.sha256
@@ -100,7 +98,7 @@ PLACE = f"python/{samples.GROUP}"
 
 
 def bill_of(run: Any) -> dict[str, Any]:
-    return sbom(run, made_files(run))
+    return sbom(run, facts.made_files(run))
 
 
 def component(bill: dict[str, Any], ref: str) -> dict[str, Any]:
@@ -163,7 +161,7 @@ def test_what_was_uploaded_is_listed_with_nothing_below_it() -> None:
 
 
 OUTPUTS, GROUP = samples.OUTPUTS, samples.GROUP
-BILL = f"{OUTPUTS.prefix}/{SBOM}"
+BILL = f"{OUTPUTS.prefix}/{facts.SBOM}"
 
 
 @pytest.fixture
@@ -178,7 +176,7 @@ def store(empty: DirectoryStore) -> DirectoryStore:
     return empty
 
 
-def fill(store: Store, outputs: RunOutputs = OUTPUTS, *more: Record) -> None:
+def fill(store: Store, outputs: RunOutputs = OUTPUTS, *more: records.Record) -> None:
     for one in (*samples.rocm_records(), samples.triton_record(), samples.torch_record(), *more):
         records.write(store, outputs, GROUP, one)
     store.put_bytes(outputs.source_lock_key(samples.REF), samples.lock().model_dump_json().encode())
@@ -189,7 +187,7 @@ def content(store: Store) -> dict[str, bytes]:
 
 
 def statement_key(name: str, outputs: RunOutputs = OUTPUTS) -> str:
-    return f"{outputs.prefix}/{statement_path(GROUP, name)}"
+    return f"{outputs.prefix}/{facts.statement_path(GROUP, name)}"
 
 
 def test_every_built_file_has_a_statement_and_the_run_a_bill(store: DirectoryStore) -> None:
@@ -327,19 +325,16 @@ def test_constant_conflicts_end_in_an_error(store: DirectoryStore, monkeypatch: 
         write_provenance(store, OUTPUTS)
 
 
-VERBS = (Verb("provenance", "ci.verbs.provenance", ""),)
-
-
 def test_the_verb_says_what_it_wrote(empty: DirectoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = RunOutputs(run_id="123", platform="linux")
     upload = samples.record("upload-1", samples.file("own-1.whl", "own", "1"), python="", ref="")
     fill(empty, outputs, upload)
     words = ["provenance", "--run-id=123", f"--store={empty.url}", f"--gpu-family={GROUP}"]
-    assert main("ci", "", VERBS, [*words, "--dry-run"]) == 0
+    assert run_ci(*words, "--dry-run") == 0
     assert not empty.list(f"{outputs.prefix}/provenance")
     capsys.readouterr()
-    assert main("ci", "", VERBS, words) == 0
+    assert run_ci(*words) == 0
     said = capsys.readouterr().err
     assert "own-1.whl: no statement, as no build's record names it (upload-1)" in said
-    assert f"sbom     {empty.url_of(f'{outputs.prefix}/{SBOM}')} (written)" in said
+    assert f"sbom     {empty.url_of(f'{outputs.prefix}/{facts.SBOM}')} (written)" in said
     assert "provenance: 4 of 4 statements written" in said

@@ -32,11 +32,6 @@ def test_the_role_follows_repository_fork_and_release_type(
     assert (found.role, found.region) == (role, "us-east-2")
 
 
-def test_nobody_writes_releases_by_role() -> None:
-    with pytest.raises(UsageError, match=r"release type 'release'.*'prerelease'"):
-        access(buckets(), Origin(repository=OWN), "release")
-
-
 def test_pages_are_the_clients_unless_the_data_says_otherwise() -> None:
     assert not server_writes_pages(buckets(), "s3://therock-ci-artifacts")
     data = buckets().model_dump()

@@ -5,25 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.report import page_of
+from ci.report import model, page_of
 from ci.report.compare import SOUND, Run, compare, history_of, thresholds
 from ci.report.facts import read_run
 from ci.report.html import render_history
-from ci.report.model import (
-    STATES,
-    Build,
-    CaseLine,
-    Cell,
-    CellName,
-    Change,
-    Page,
-    RunTests,
-    StageRun,
-    StageState,
-    StageTests,
-    State,
-    TimeLine,
-)
 from ci.report.text import history_tables
 from core.cli.options import Common
 from core.junit import Case, Document, Outcome
@@ -33,39 +18,42 @@ from pytorch_build.test.results import Origin, Report
 from tests import page_samples as samples
 
 GROUP, REF, PYTHON = "gfx900", "nightly", "cp312"
-NAME = CellName(group=GROUP, torch_ref=REF, python=PYTHON)
+NAME = model.CellName(group=GROUP, torch_ref=REF, python=PYTHON)
 TURNS = {"broken": "mended", "failing": "passing", "lost": "gained", "slower": "faster", "larger": "smaller"}
 OTHER_WAY = TURNS | {there: here for here, there in TURNS.items()}
 
 
 def page(
-    state: State = "passed",
+    state: model.State = "passed",
     *,
     seconds: float = 3600,
     passed: int = 90,
     failing: tuple[str, ...] = (),
     failed: int | None = None,
     tested: bool = True,
-) -> Page:
+) -> model.Page:
     """Make a page of one cell with a build and tests."""
     place = f"test_smoke {NAME}"
     counts = (("passed", passed), ("skipped", 7), ("failed", len(failing) if failed is None else failed))
     lines = (
-        CaseLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0) for one in failing
+        model.CaseLine(test=one, outcome="failed", line="", text="", cells=(place,), seconds=0)
+        for one in failing
     )
-    run = StageTests(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
-    ended: StageState = "ok" if state in SOUND else "failed" if state == "failed" else "missing"
-    stages = (StageRun(stage="build_torch", state=ended, cause="a.cpp:7: no such type"),)
-    return Page(
+    run = model.StageTests(cell=NAME, stage="test_smoke", passed=not failing, totals=counts, seconds=1)
+    ended: model.StageState = "ok" if state in SOUND else "failed" if state == "failed" else "missing"
+    stages = (model.StageRun(stage="build_torch", state=ended, cause="a.cpp:7: no such type"),)
+    return model.Page(
         run_id="1",
         platform="linux",
-        cells=(Cell(name=NAME, state=state, reason=f"it is {state}", stages=stages, line=TimeLine()),),
-        builds=(Build(cell=NAME, stage="build_torch", seconds=seconds),),
-        tests=RunTests(runs=(run,) if tested else (), failures=tuple(lines)),
+        cells=(
+            model.Cell(name=NAME, state=state, reason=f"it is {state}", stages=stages, line=model.TimeLine()),
+        ),
+        builds=(model.Build(cell=NAME, stage="build_torch", seconds=seconds),),
+        tests=model.RunTests(runs=(run,) if tested else (), failures=tuple(lines)),
     )
 
 
-def told(before: Page, now: Page, kind: str = "") -> list[Change]:
+def told(before: model.Page, now: model.Page, kind: str = "") -> list[model.Change]:
     return [one for one in compare(before, now) if kind in {"", one.kind}]
 
 
@@ -74,7 +62,7 @@ def test_builds_and_wheels_are_told_where_they_differ_by_what_the_data_says() ->
     assert told(page(), page(seconds=3600 * (1 + least.relative) - 1)) == []
     assert told(page(seconds=1), page(seconds=least.absolute)) == []
     (slower,) = told(page(), page(seconds=5000))
-    assert slower == Change(kind="slower", cell=NAME, what="build_torch", before=3600, now=5000)
+    assert slower == model.Change(kind="slower", cell=NAME, what="build_torch", before=3600, now=5000)
     # the time of a build that failed is no measure
     broken = replace(page().builds[0], seconds=99_999, failed=True)
     assert told(page(), replace(page(), builds=(broken,))) == []
@@ -84,8 +72,8 @@ def test_builds_and_wheels_are_told_where_they_differ_by_what_the_data_says() ->
     assert {one.what for one in larger} == {"triton", "torch", "torchaudio", "torchvision", "apex"}
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_cell_that_is_sound_no_more_is_told_with_the_reason(state: State) -> None:
+@pytest.mark.parametrize("state", model.STATES)
+def test_a_cell_that_is_sound_no_more_is_told_with_the_reason(state: model.State) -> None:
     turned = [] if state in SOUND else [f"it is {state}"]
     assert [one.why for one in told(page(), page(state), "broken")] == turned
     assert [one.why for one in told(page(state), page(), "mended")] == turned
@@ -108,7 +96,7 @@ def test_a_test_fails_newly_only_where_it_is_known_that_it_did_not() -> None:
 
 pages = st.builds(
     page,
-    st.sampled_from(STATES),
+    st.sampled_from(model.STATES),
     seconds=st.floats(min_value=0, max_value=1e6),
     passed=st.integers(min_value=0, max_value=100),
     failing=st.sets(st.sampled_from("abc")).map(lambda found: tuple(sorted(found))),
@@ -118,7 +106,9 @@ pages = st.builds(
 
 
 @given(pages, pages)
-def test_the_same_says_nothing_and_the_other_way_round_says_the_contrary(one: Page, other: Page) -> None:
+def test_the_same_says_nothing_and_the_other_way_round_says_the_contrary(
+    one: model.Page, other: model.Page
+) -> None:
     assert told(one, one) == told(other, other) == []
     back = [(OTHER_WAY[found.kind], found.cell, found.what, found.now) for found in told(other, one)]
     assert sorted(map(str, back)) == sorted(
@@ -159,8 +149,8 @@ def test_a_page_says_what_differs_from_the_run_before_by_its_records_alone(tmp_p
 
 
 def test_a_history_says_since_when_a_cell_fails_what_failed_first_and_what_it_took() -> None:
-    states: tuple[State, ...] = ("incomplete", "failed", "passed", "failed", "passed")
-    whole: list[tuple[Run, Page | None]] = [
+    states: tuple[model.State, ...] = ("incomplete", "failed", "passed", "failed", "passed")
+    whole: list[tuple[Run, model.Page | None]] = [
         (Run(run_id=str(9 - at), address="../9"), page(state)) for at, state in enumerate(states)
     ]
     whole[2] = (Run(run_id="7", problems=("7-linux/manifests: <b>no JSON</b>",)), None)

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from core.cli.options import Common
 from core.errors import MissingInputError
 from core.junit import Case, Document
 from core.run import RunOutputs, records
-from core.run.records import Record, write
 from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
@@ -19,15 +17,10 @@ from tests.unit.ci.memory_store import MemoryStore
 GROUP = "gfx900"
 
 
-@pytest.fixture(name="common")
-def common_fixture(tmp_path: Path) -> Common:
-    return Common(root=tmp_path, run_id="123")
-
-
 @pytest.fixture(name="built")
-def built_fixture(common: Common) -> Record:
+def built_fixture(common: Common) -> records.Record:
     record = samples.build("torch", GROUP, "nightly", "cp312")
-    write(common.open_store(), common.outputs, GROUP, record)
+    records.write(common.open_store(), common.outputs, GROUP, record)
     return record
 
 
@@ -46,11 +39,11 @@ def report_of_tests(common: Common, *cases: Case) -> None:
     common.open_store().put_bytes(key, content)
 
 
-def test_records_and_locks_of_every_group_are_read(common: Common, built: Record) -> None:
+def test_records_and_locks_of_every_group_are_read(common: Common, built: records.Record) -> None:
     lock = samples.lock("nightly")
     common.open_store().put_bytes(common.outputs.source_lock_key("nightly"), lock.model_dump_json().encode())
     other = samples.record("build_rocm", "gfx901")
-    write(common.open_store(), common.outputs, "gfx901", other)
+    records.write(common.open_store(), common.outputs, "gfx901", other)
     facts = read_run(common)
     assert [(group.name, [one for _, one in group.records]) for group in facts.groups] == [
         (GROUP, [built]),
@@ -74,7 +67,7 @@ def test_records_and_locks_of_every_group_are_read(common: Common, built: Record
     ],
 )
 def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
-    common: Common, built: Record, content: bytes, said: str
+    common: Common, built: records.Record, content: bytes, said: str
 ) -> None:
     key = put(common, "build_apex-nightly-cp312.json", content)
     (group,) = read_run(common).groups
@@ -89,11 +82,11 @@ def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
     assert page.problems[0].where == key
 
 
-def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: Record) -> None:
+def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: records.Record) -> None:
     other = samples.build("torch", GROUP, "release/2.10", "cp312")
     rocm = samples.record("build_rocm", GROUP)
     for record in (other, rocm):
-        write(common.open_store(), common.outputs, GROUP, record)
+        records.write(common.open_store(), common.outputs, GROUP, record)
     (group,) = read_run(replace(common, torch_ref="nightly")).groups
     assert {one.stage: one.cell.torch_ref for _, one in group.records} == {
         "build_rocm": "",
@@ -101,14 +94,14 @@ def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: Record) -> 
     }
 
 
-def test_results_come_from_reports_alone(common: Common, built: Record) -> None:
+def test_results_come_from_reports_alone(common: Common, built: records.Record) -> None:
     assert built.files
     failing = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
     report_of_tests(common, failing)
     (tests,) = read_run(common).groups[0].tests
     assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
     filed = summary.ReportData(
-        run_id="123",
+        run_id="17",
         passed=True,
         tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),),
     )
@@ -119,10 +112,10 @@ def test_results_come_from_reports_alone(common: Common, built: Record) -> None:
 
 
 def test_what_cannot_be_read_or_is_not_there_is_told(common: Common) -> None:
-    with pytest.raises(MissingInputError, match="Run 123 has no records"):
+    with pytest.raises(MissingInputError, match="Run 17 has no records"):
         read_run(common)
     store = common.open_store()
-    write(store, common.outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))
+    records.write(store, common.outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))
     with pytest.raises(MissingInputError, match="has no group 'gfx90'") as caught:
         read_run(replace(common, gpu_family="gfx90"))
     assert GROUP in caught.value.hint

@@ -14,7 +14,6 @@ from ci.report import page_of, text
 from ci.report.facts import RunFacts
 from ci.report.html import area, matrix, render
 from ci.report.model import Page, Problem
-from ci.report.text import duration, natural, signed, spelt
 from tests import page_samples as samples
 
 VOID = {"meta", "input", "line", "rect", "polygon", "br"}
@@ -127,7 +126,7 @@ def test_no_name_becomes_markup(words: dict[str, str]) -> None:
     assert all(re.match(r"(#|\.\./python/|https://github\.com/)", link) for link in links)
     assert not any(re.search(r"[\x00-\x08\x1b\u202e]", part) for part in read.text)
     shown = "".join(read.text)
-    assert spelt(words["error"]).strip() in shown or "\r" in words["error"]
+    assert text.spelt(words["error"]).strip() in shown or "\r" in words["error"]
 
 
 @given(hostile)
@@ -218,13 +217,13 @@ def test_an_area_lies_within_its_box(values: list[float]) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [duration(seconds) for seconds in (0.42, 59, 61, 7205, 100_000)] == [
+    assert [text.duration(seconds) for seconds in (0.42, 59, 61, 7205, 100_000)] == [
         "0.4 s",
         "59 s",
         "1 min 01 s",
         "2 h 00 min",
         "1 d 03 h",
     ]
-    assert [signed(count) for count in (0, 2048, -12)] == ["0", "+2.0 KiB", "-12 B"]
-    assert sorted(["2.10", "2.9", "nightly", "a"], key=natural) == ["2.9", "2.10", "a", "nightly"]
-    assert spelt("a\u202eb\ud800") == "a\\u202eb\\ud800"
+    assert [text.signed(count) for count in (0, 2048, -12)] == ["0", "+2.0 KiB", "-12 B"]
+    assert sorted(["2.10", "2.9", "nightly", "a"], key=text.natural) == ["2.9", "2.10", "a", "nightly"]
+    assert text.spelt("a\u202eb\ud800") == "a\\u202eb\\ud800"

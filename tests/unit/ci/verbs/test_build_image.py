@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from ci.verbs import build_image
-from ci.verbs.build_image import image, images, repository, tags
 from core import process
 from core.cli import Verb, main, verb_parser
 from core.cli.options import common_from
 from core.env import engines
-from core.env.engines import Build, Engine
 from core.errors import MissingInputError, ProcessError, UsageError
 from rocm_packaging.origin import release_index_url
 
@@ -21,11 +19,11 @@ DAY = "20251121"
 
 
 def test_one_image_is_the_default() -> None:
-    assert image().name == image("ubuntu-rocm").name == "pytorch-therock-rocm-ci"
-    assert image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
-    assert len(images()) == 2
+    assert build_image.image().name == build_image.image("ubuntu-rocm").name == "pytorch-therock-rocm-ci"
+    assert build_image.image("no-rocm").values({})["BASE_IMAGE"] == "docker.io/library/ubuntu:24.04"
+    assert len(build_image.images()) == 2
     with pytest.raises(UsageError, match="Unknown image 'no-rcm'") as caught:
-        image("no-rcm")
+        build_image.image("no-rcm")
     assert caught.value.hint == "Did you mean 'no-rocm'?"
 
 
@@ -50,23 +48,23 @@ def test_one_image_is_the_default() -> None:
 )
 def test_values_that_cannot_be_are_refused(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"^{name}=") as caught:
-        image().values({name: value})
-    assert repr(image().arguments[name].default) in caught.value.hint
+        build_image.image().values({name: value})
+    assert repr(build_image.image().arguments[name].default) in caught.value.hint
 
 
 def test_credentials_and_arguments_of_another_image_are_refused() -> None:
     url = "https://me:secret@x.invalid/simple/"
     with pytest.raises(UsageError, match="THEROCK_NIGHTLY_INDEX_URL holds a user name") as caught:
-        image().values({"THEROCK_NIGHTLY_INDEX_URL": url})
+        build_image.image().values({"THEROCK_NIGHTLY_INDEX_URL": url})
     assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="has no build argument ROCM_VERSION"):
-        image("no-rocm").values({"ROCM_VERSION": "6.4"})
+        build_image.image("no-rocm").values({"ROCM_VERSION": "6.4"})
 
 
 @pytest.mark.parametrize(("date", "named"), [("2025-11-21", ()), ("", ()), ("20251121", ("a b",))])
 def test_days_and_tags_that_are_none_are_refused(date: str, named: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"Invalid (day|image tag)"):
-        tags(date, named)
+        build_image.tags(date, named)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +81,13 @@ def test_days_and_tags_that_are_none_are_refused(date: str, named: tuple[str, ..
 )
 def test_where_an_image_is_pushed_to_is_a_repository(named: str, found: str) -> None:
     if found:
-        assert repository(named) == found
+        assert build_image.repository(named) == found
         return
     with pytest.raises(UsageError, match="is not a REGISTRY/REPO"):
-        repository(named)
+        build_image.repository(named)
 
 
-def planned(*words: str) -> Build:
+def planned(*words: str) -> engines.Build:
     arguments = verb_parser("ci", VERB)[1].parse_args(words)
     return build_image.plan(common_from(arguments), arguments, today=DAY)
 
@@ -149,9 +147,7 @@ def engine_fixture(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 
 @pytest.fixture(name="door")
-def door_fixture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
+def door_fixture() -> Callable[..., int]:
     return lambda *words: main("ci", "x", (VERB,), ["build-image", *words])
 
 
@@ -191,7 +187,7 @@ def test_a_failed_save_leaves_the_archive_that_was_there(
 
 @pytest.mark.parametrize("named", ["docker", "podman", "buildah"])
 def test_a_dry_run_prints_the_exact_commands(
-    named: Engine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    named: engines.Engine, door: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (f"--engine={named}", "--push=r.invalid/o/ci", f"--output={tmp_path / 'i.tar'}", f"--date={DAY}")
     assert door("--dry-run", *words) == 0

@@ -9,15 +9,13 @@ from ci.jobs import MATRIX_SESSIONS
 from ci.plan.data import Matrix
 from ci.verbs.cells import Cell, expand, load_matrix
 from core import console
-from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import DataError, UsageError
 from core.run import Platform
 from core.run.plan import MAX_JOBS
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
+from tests.front_door import run_ci
 from tests.unit.ci.plan.planning import known, planned, pull_request
-
-VERBS = (Verb("cells", "ci.verbs.cells", "print cells"),)
 
 
 def refs(platform: Platform = "linux") -> Mapping[str, TorchRef]:
@@ -158,7 +156,7 @@ def test_a_matrix_is_named_or_a_file(tmp_path: Path) -> None:
 
 
 def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("ci", "", VERBS, ["cells", "ci", "--platform", "windows"]) == 0
+    assert run_ci("cells", "ci", "--platform", "windows") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["tests"] == ["3.11", "3.12", "3.13"]
     assert printed["build_torch"] == [["3.12", "nightly", "gfx110X-all"]]
@@ -167,7 +165,7 @@ def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_verb_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("ci", "", VERBS, ["cells", "release", "--platform", "linux"]) == 0
+    assert run_ci("cells", "release", "--platform", "linux") == 0
     assert "left out: 3.12 release/2.13 gfx90c: not supported yet" in capsys.readouterr().err
 
 
@@ -175,12 +173,12 @@ def test_a_plan_gives_the_cells_of_its_sessions(tmp_path: Path, capsys: pytest.C
     made = planned("pull_request", pull_request("build:pytorch", "gfx1151"))
     made.write(tmp_path / "plan.json")
     words = ["cells", str(tmp_path / "plan.json")]
-    assert main("ci", "", VERBS, [*words, "--platform=linux"]) == 0
+    assert run_ci(*words, "--platform=linux") == 0
     rows = json.loads(capsys.readouterr().out)
     cells = [["3.12", "nightly", "gfx94X-dcgpu"], ["3.12", "nightly", "gfx1151"]]
     assert rows["build_torch"] == rows["build_triton"] == rows["test_smoke"] == cells
     assert rows["tests"] == ["3.11", "3.12", "3.13"]
-    assert main("ci", "", VERBS, [*words, "--platform=windows"]) == 0
+    assert run_ci(*words, "--platform=windows") == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows["build_triton"] == []
     assert rows["build_torch"][0] == ["3.12", "nightly", "gfx110X-all"]
@@ -188,7 +186,7 @@ def test_a_plan_gives_the_cells_of_its_sessions(tmp_path: Path, capsys: pytest.C
 
 def test_a_plan_without_cells_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned("pull_request", pull_request()).write(tmp_path / "plan.json")
-    assert main("ci", "", VERBS, ["cells", str(tmp_path / "plan.json")]) == 4
+    assert run_ci("cells", tmp_path / "plan.json") == 4
     assert "The plan has no cell on linux: no label build:pytorch." in capsys.readouterr().err
     (tmp_path / "other.json").write_text("{}")
-    assert main("ci", "", VERBS, ["cells", str(tmp_path / "other.json")]) == 3
+    assert run_ci("cells", tmp_path / "other.json") == 3

@@ -9,14 +9,13 @@ import pytest
 from filelock import FileLock
 
 from ci.verbs import clean
-from core.cli import Verb, main
 from core.cli.options import common_from
 from core.errors import UsageError
 from core.run import RunOutputs, records
 from core.stores.directory import DirectoryStore
 from pytorch_build.sources.checkout import UPSTREAM_REF
+from tests.front_door import run_ci
 
-VERBS = (Verb("clean", "ci.verbs.clean", "free"),)
 RECORD = records.Record(
     stage="build_torch", run_id="17", platform="linux", started="2026-11-20T00:00:00+00:00", seconds=90
 )
@@ -39,7 +38,7 @@ def call(
 
     def run(*words: str) -> list[str]:
         capsys.readouterr()
-        assert main("ci", "", VERBS, ["clean", *words]) == 0
+        assert run_ci("clean", *words) == 0
         return [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
 
     return run
@@ -102,7 +101,7 @@ def test_what_cannot_be_meant_frees_nothing(
     call: Any, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     assert call
-    assert main("ci", "", VERBS, ["clean", "--yes", *words]) == UsageError.exit_code
+    assert run_ci("clean", "--yes", *words) == UsageError.exit_code
     assert said in capsys.readouterr().err
 
 

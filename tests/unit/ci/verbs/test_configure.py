@@ -11,14 +11,12 @@ import pytest
 
 from ci.verbs import configure
 from core import process
-from core.cli import Verb, main
-from core.cli.options import common_from, environment
+from core.cli.options import common_from
 from core.errors import ProcessError
 from core.run.plan import Plan
+from tests.front_door import run_ci
 from tests.unit.ci.plan.planning import pull_request, push
 
-VERBS = (Verb("configure", "ci.verbs.configure", "plan"),)
-OWN = ("GITHUB_", "CI_", "RELEASE_TYPE", "RUNNER_", "GH_TOKEN")
 Call = "Callable[..., tuple[int, str, str]]"
 
 
@@ -36,13 +34,10 @@ def call(
 
     monkeypatch.setattr(configure, "common_from", below)
     monkeypatch.setattr(process, "capture", no_git)
-    for name in list(environment()):
-        if name.startswith(OWN):
-            monkeypatch.delenv(name)
 
     def run(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = main("ci", "", VERBS, ["configure", *words])
+        code = run_ci("configure", *words)
         said = capsys.readouterr()
         return code, said.out, said.err
 

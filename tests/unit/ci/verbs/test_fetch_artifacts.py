@@ -6,7 +6,6 @@ import pytest
 
 from ci import github
 from ci.plan import artifacts
-from ci.plan.artifacts import find_place
 from ci.verbs import fetch_artifacts
 from core.cli import Verb, options, verb_parser
 from core.cli.options import Common, common_from
@@ -207,12 +206,12 @@ def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
     bucket = tmp_path / "buckets-therock-ci-artifacts-external" / f"ROCm-other/17-{this_platform()}"
     put(bucket, "base_lib_generic", "blas_lib_gfx110X-all")
     common = Common(root=tmp_path, run_id="17")
-    found = find_place(common, "", "ROCm/other", fork=False)
+    found = artifacts.find_place(common, "", "ROCm/other", fork=False)
     assert (len(found.listed), found.prefix) == (2, f"ROCm-other/17-{this_platform()}")
     assert opened == ["out", "s3://therock-ci-artifacts-external"]
     opened.clear()
     with pytest.raises(MissingInputError, match=r"nor in .*buckets-therock-nightly-artifacts"):
-        find_place(replace(common, release_type="nightly"), "", "ROCm/other", fork=False)
+        artifacts.find_place(replace(common, release_type="nightly"), "", "ROCm/other", fork=False)
 
 
 # --- finding the run -----------------------------------------------------------------------

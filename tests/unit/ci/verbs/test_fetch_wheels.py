@@ -8,19 +8,16 @@ import pytest
 from ci.install import Devices
 from ci.verbs import fetch_wheels
 from ci.verbs.fetch_wheels import closure, command, dependencies, fetch
-from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.packages import Offer, RunGroup, offered
 from core.run import RunOutputs, records
-from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel import distributions
-
-VERBS = (Verb("fetch-wheels", "ci.verbs.fetch_wheels", "x"),)
+from tests.front_door import run_ci
 
 
 @pytest.fixture(name="group")
-def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> RunGroup:
+def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., records.FileRecord]) -> RunGroup:
     """A run with torch for two Pythons, what it requires, and something else."""
     fields = [
         ("Requires-Dist", "triton==3.6"),
@@ -190,12 +187,12 @@ def test_device_packages_of_the_targets_come_with_what_is_named(group: RunGroup)
 @pytest.mark.usefixtures("group")
 def test_the_verb_fetches_what_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     where = ("--run-id", "17", "--store", str(tmp_path / "out"), "--output-dir", str(tmp_path / "w"))
-    assert main("ci", "x", VERBS, ["fetch-wheels", *where, "--packages", "torch==2.10", "--dry-run"]) == 0
+    assert run_ci("fetch-wheels", *where, "--packages", "torch==2.10", "--dry-run") == 0
     assert not (tmp_path / "w").exists()
-    assert main("ci", "x", VERBS, ["fetch-wheels", *where, "--packages", "torch==2.10"]) == 0
+    assert run_ci("fetch-wheels", *where, "--packages", "torch==2.10") == 0
     assert {path.name.partition("-")[0] for path in (tmp_path / "w").glob("*.whl")} == {"torch", "triton"}
     assert "pip install 'numpy>=2' && pip install --no-index --find-links" in capfd.readouterr().err
-    assert main("ci", "x", VERBS, ["fetch-wheels", *where]) == 0
+    assert run_ci("fetch-wheels", *where) == 0
     assert len(list((tmp_path / "w").glob("*.whl"))) == 4
     assert "4 files in" in capfd.readouterr().err
 
@@ -205,5 +202,5 @@ def test_only_what_is_for_a_python_is_fetched(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(fetch_wheels, "base_python", Path)
     monkeypatch.setattr(fetch_wheels, "interpreter", lambda _: type("Target", (), {"tag": "cp312"})())
     where = ("--run-id", "17", "--store", str(tmp_path / "out"), "--output-dir", str(tmp_path / "w"))
-    assert main("ci", "x", VERBS, ["fetch-wheels", *where, "--python", "3.12"]) == 0
+    assert run_ci("fetch-wheels", *where, "--python", "3.12") == 0
     assert sorted(path.name.split("-")[1] for path in (tmp_path / "w").glob("torch*.whl")) == ["2.10"]

@@ -5,15 +5,14 @@ from typing import Any, get_args
 
 import pytest
 
-from core.cli import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.run import Platform, RunOutputs, records
 from core.stores import Store
 from tests import page_samples as samples
+from tests.front_door import run_ci
 from tests.unit.ci.memory_store import MemoryStore
 
-VERBS = (Verb("history", "ci.verbs.history", "print"),)
 GROUP, CELL = "gfx900", ("nightly", "cp312")
 
 
@@ -32,7 +31,7 @@ def leave(
 
 
 def history(store: str, *words: str) -> int:
-    return main("ci", "", VERBS, ["history", "--store", store, *words])
+    return run_ci("history", "--store", store, *words)
 
 
 def test_of_a_thousand_runs_the_last_are_read_and_no_other(

@@ -4,10 +4,9 @@ import pytest
 
 from ci.verbs import in_image
 from core import errors
-from core.cli import Verb, main
 from core.env import engines
+from tests.front_door import run_ci
 
-VERBS = [Verb("in-image", "ci.verbs.in_image", "inside")]
 WORDS = ["in-image", "--image=ci:latest", "--sessions=build_torch check_wheels", "--session-python=3.11"]
 
 
@@ -30,7 +29,7 @@ def test_tests_get_the_machines_gpus(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_prints_what_would_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("ci", "", VERBS, [*WORDS, "--dry-run", "--gpu-family=gfx1151", "--max-jobs=4"]) == 0
+    assert run_ci(*WORDS, "--dry-run", "--gpu-family=gfx1151", "--max-jobs=4") == 0
     said = capsys.readouterr().out
     assert "nox -s build_torch check_wheels -P 3.11 -- --gpu-family=gfx1151" in said
     assert "--max-jobs=4" in said
@@ -40,11 +39,11 @@ def test_an_archive_that_is_not_there_names_who_makes_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engines, "find_engine", lambda *_: "docker")
-    code = main("ci", "", VERBS, [*WORDS, f"--archive={tmp_path / 'image.tar'}"])
+    code = run_ci(*WORDS, f"--archive={tmp_path / 'image.tar'}")
     assert code == errors.MissingInputError.exit_code
     assert "nox -s build_image" in capsys.readouterr().err
 
 
 def test_no_session_is_refused() -> None:
-    code = main("ci", "", VERBS, ["in-image", "--image=i", "--sessions="])
+    code = run_ci("in-image", "--image=i", "--sessions=")
     assert code == errors.UsageError.exit_code

@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 
 from ci.verbs import index
-from core.cli import Verb, main
 from core.errors import MissingInputError, StoreError
 from core.run import RunOutputs, records
 from core.run.records import FileRecord
 from core.stores import Store
 from core.stores.location import DryRunStore
 from core.wheel import distributions
+from tests.front_door import run_ci
 from tests.unit.ci.conftest import Lab
-
-VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 
 def page(store: Store, outputs: RunOutputs, path: str = "index.html") -> str:
@@ -75,9 +73,9 @@ def test_the_verb_indexes_every_group_or_the_chosen_one(lab: Lab, capsys: pytest
     lab.publish()
     lab.publish(group="gfx942-gfx1100")
     words = ["index", "--run-id", lab.common.run_id, "--store", lab.store.url]
-    assert main("ci", "", VERBS, [*words, "--gpu-family", "gfx942;gfx1100"]) == 0
+    assert run_ci(*words, "--gpu-family", "gfx942;gfx1100") == 0
     assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is None
-    assert main("ci", "", VERBS, words) == 0
+    assert run_ci(*words) == 0
     said = capsys.readouterr().err
     assert "index: 1 files, 5 pages written" in said
     assert "index: unchanged, 1 files listed" in said

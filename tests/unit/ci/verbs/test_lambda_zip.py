@@ -7,23 +7,21 @@ from pathlib import Path
 import pytest
 
 from ci.verbs import lambda_zip
-from core.cli import Verb, main
 from core.cli.options import ROOT
 from core.errors import BuildError
-
-VERBS = (Verb("lambda-zip", "ci.verbs.lambda_zip", "pack"),)
+from tests.front_door import run_ci
 
 
 @pytest.fixture(name="written")
 def written_fixture(tmp_path: Path) -> Path:
     output = tmp_path / "pages.zip"
-    assert main("ci", "", VERBS, ["lambda-zip", "--output", str(output)]) == 0
+    assert run_ci("lambda-zip", "--output", output) == 0
     return output
 
 
 def test_the_same_sources_give_the_same_bytes(written: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.zip"
-    assert main("ci", "", VERBS, ["lambda-zip", "--output", str(again)]) == 0
+    assert run_ci("lambda-zip", "--output", again) == 0
     assert again.read_bytes() == written.read_bytes()
 
 
@@ -57,7 +55,7 @@ def test_a_dry_run_lists_the_files_and_writes_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "pages.zip"
-    assert main("ci", "", VERBS, ["lambda-zip", "--dry-run", "--output", str(output)]) == 0
+    assert run_ci("lambda-zip", "--dry-run", "--output", output) == 0
     assert "ci/publish/server/__init__.py" in capsys.readouterr().err
     assert not output.exists()
 

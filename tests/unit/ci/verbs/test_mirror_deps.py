@@ -9,14 +9,12 @@ from ci.install import dependencies
 from ci.install.dependencies import Mirror, Source
 from ci.verbs import mirror_deps
 from core import files
-from core.cli import Verb, main
 from core.errors import StoreError
 from core.packages.resolution import Resolved, ResolvedFile
 from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
+from tests.front_door import run_ci
 from tests.unit.ci.mirror_samples import DATA
-
-VERBS = (Verb("mirror-deps", "ci.verbs.mirror_deps", "x"),)
 
 
 @pytest.fixture(name="index")
@@ -49,12 +47,11 @@ def index_fixture(
     monkeypatch.setattr(dependencies, "resolve", resolve)
     monkeypatch.setattr(dependencies, "download", download)
     monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
-    monkeypatch.delenv("RELEASE_TYPE", raising=False)
     return fetched
 
 
 def front(store: Path, *words: str) -> int:
-    return main("ci", "x", VERBS, ["mirror-deps", "--store", str(store), *words])
+    return run_ci("mirror-deps", "--store", store, *words)
 
 
 def test_files_sidecars_a_record_and_pages_are_written_once(tmp_path: Path, index: list[Source]) -> None:

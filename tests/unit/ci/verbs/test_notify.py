@@ -9,20 +9,18 @@ from hypothesis import strategies as st
 
 from ci.github import Failure, first_line
 from ci.verbs import notify
-from ci.verbs.notify import Places, Policy, RunResult
 from core import errors
-from core.cli import Verb, main
 from core.http import answering
 from core.run import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
 from tests.folders import Quiet
+from tests.front_door import run_ci
 
-FAILED = RunResult(title="CI", failures=(Failure(name="build_torch"),))
-VERBS = [Verb("notify", "ci.verbs.notify", "tell")]
+FAILED = notify.RunResult(title="CI", failures=(Failure(name="build_torch"),))
 
 
-LISTED = RunResult(
+LISTED = notify.RunResult(
     title="CI of ROCm/TheRock",
     url="https://github.com/ROCm/TheRock/actions/runs/7",
     failures=(
@@ -70,7 +68,7 @@ def test_slack_gets_links_and_no_markup_of_others() -> None:
 
 
 def test_a_message_stays_readable_with_hundreds_of_failures() -> None:
-    many = RunResult(title="CI", failures=tuple(Failure(name=f"cell {n}") for n in range(300)))
+    many = notify.RunResult(title="CI", failures=tuple(Failure(name=f"cell {n}") for n in range(300)))
     assert len(notify.slack(many)["blocks"]) <= 50  # Slack takes no more
     assert "and 280 more" in notify.plain(many)
 
@@ -78,7 +76,7 @@ def test_a_message_stays_readable_with_hundreds_of_failures() -> None:
 @given(st.text(), st.text())
 def test_no_error_adds_a_header_to_an_email_or_a_mention_to_slack(title: str, error: str) -> None:
     clean = title.encode(errors="replace").decode()
-    result = RunResult(title=clean, failures=(Failure(name="one", error=first_line(error)),))
+    result = notify.RunResult(title=clean, failures=(Failure(name="one", error=first_line(error)),))
     message = notify.email(result, sender="a@example.com", to=["b@example.com"])
     assert set(message.keys()) >= {"Subject", "From", "To"}
     assert "Bcc" not in message
@@ -89,7 +87,7 @@ def test_the_summary_names_every_failure() -> None:
     written = notify.markdown(LISTED)
     assert "(<https://page/1>)" in written
     assert "test\\_smoke" in written
-    assert notify.markdown(RunResult(title="CI")).strip() == "### CI: succeeded"
+    assert notify.markdown(notify.RunResult(title="CI")).strip() == "### CI: succeeded"
 
 
 class Slack(Quiet, BaseHTTPRequestHandler):
@@ -108,13 +106,13 @@ def test_slack_is_told_and_a_refused_message_is_a_warning(
 ) -> None:
     Slack.got, Slack.status = [], status
     with answering(Slack) as address:
-        notify.send(FAILED, Places(slack=f"{address}/hook"))
+        notify.send(FAILED, notify.Places(slack=f"{address}/hook"))
     assert [one["text"] for one in Slack.got] == ["CI: 1 failed"]
     assert ("status 404" in capsys.readouterr().err) is (status == 404)
 
 
 def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
-    notify.send(FAILED, Places())
+    notify.send(FAILED, notify.Places())
     assert "nothing is sent" in capsys.readouterr().err
 
 
@@ -122,24 +120,22 @@ def test_nobody_is_told_where_nothing_is_configured(capsys: pytest.CaptureFixtur
     ("event", "result", "told"),
     [
         ("schedule", FAILED, True),
-        ("schedule", RunResult(title="CI"), False),
-        ("schedule", RunResult(title="CI", idle=True), True),
+        ("schedule", notify.RunResult(title="CI"), False),
+        ("schedule", notify.RunResult(title="CI", idle=True), True),
         ("pull_request", FAILED, False),
     ],
 )
-def test_failing_nightlies_are_told(event: str, result: RunResult, told: bool) -> None:  # noqa: FBT001 - a row
-    assert notify.is_sent(Policy(events=("schedule",)), {"GITHUB_EVENT_NAME": event}, result) is told
+def test_failing_nightlies_are_told(event: str, result: notify.RunResult, told: bool) -> None:  # noqa: FBT001 - a row
+    assert notify.is_sent(notify.Policy(events=("schedule",)), {"GITHUB_EVENT_NAME": event}, result) is told
 
 
 def test_a_mail_server_that_is_none_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    notify.send(FAILED, Places(smtp="https://mail", email=("a@example.com",)))
+    notify.send(FAILED, notify.Places(smtp="https://mail", email=("a@example.com",)))
     assert "NOTIFY_SMTP_URL is not a mail server" in capsys.readouterr().err
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    for name in ("GITHUB_TOKEN", "GITHUB_EVENT_NAME", "GITHUB_RUN_ID", "GITHUB_REPOSITORY", "RUN_STORE"):
-        monkeypatch.delenv(name, raising=False)
+def run(tmp_path: Path) -> list[str]:
     failed = Record.model_validate(
         {
             "stage": "build_torch",
@@ -161,8 +157,8 @@ def test_the_runs_records_say_what_failed(
     run: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEEDS", '{"windows": {"result": "failure"}}')
-    assert main("ci", "", VERBS, run) == 0
-    assert main("ci", "", VERBS, [*run, "--require-success"]) == errors.CheckError.exit_code
+    assert run_ci(*run) == 0
+    assert run_ci(*run, "--require-success") == errors.CheckError.exit_code
     said = capsys.readouterr().err
     assert "build_torch gfx1151 nightly cp312  no compiler\n" in said
 
@@ -173,9 +169,8 @@ def test_a_run_has_succeeded_where_a_job_has(
 ) -> None:
     needs = {"linux": {"result": linux}, "windows": {"result": "skipped"}}
     monkeypatch.setenv("NEEDS", json.dumps(needs))
-    assert main("ci", "", VERBS, [*run, "--require-success"]) == code
+    assert run_ci(*run, "--require-success") == code
 
 
-def test_without_results_there_is_nothing_to_tell(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NEEDS", raising=False)
-    assert main("ci", "", VERBS, run) == errors.UsageError.exit_code
+def test_without_results_there_is_nothing_to_tell(run: list[str]) -> None:
+    assert run_ci(*run) == errors.UsageError.exit_code

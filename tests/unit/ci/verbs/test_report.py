@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ci.verbs import report
-from core.cli import Verb, main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError
 from core.run import Platform, RunOutputs, records, this_platform
 from core.run.records import Cell, FileRecord, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
+from tests.front_door import run_ci
 from tests.unit.ci.conftest import Lab
-
-VERBS = (Verb("report", "ci.verbs.report", "print"),)
 
 
 @pytest.fixture(name="words")
@@ -44,7 +42,7 @@ def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(lab.common.root / "summary.md"))
-    assert main("ci", "", VERBS, words) == 0
+    assert run_ci(*words) == 0
     said = capsys.readouterr().err
     assert built.sha256[:12] in said
     assert "build_apex g nightly cp312: Two wheels." in said
@@ -56,7 +54,7 @@ def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
     assert built.sha256 in page
     assert "Two wheels." in page
     capsys.readouterr()
-    assert main("ci", "", VERBS, [*words, "--brief"]) == 0
+    assert run_ci(*words, "--brief") == 0
     assert built.sha256[:12] not in capsys.readouterr().err
     assert lab.store.read(report.page_key(lab.outputs)).decode() == page
 
@@ -64,7 +62,7 @@ def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
 @pytest.mark.parametrize("option", ["--text", "--json", "--dry-run"])
 def test_who_only_asks_leaves_nothing(lab: Lab, option: str, built: FileRecord, words: list[str]) -> None:
     assert built.size > 0
-    assert main("ci", "", VERBS, [*words, option]) == 0
+    assert run_ci(*words, option) == 0
     assert lab.store.find(report.page_key(lab.outputs)) is None
 
 
@@ -75,7 +73,7 @@ def test_a_store_that_takes_no_page_still_leaves_the_summary(
         raise StoreError("Access denied.")
 
     monkeypatch.setattr(DirectoryStore, "put_bytes", refuse)
-    assert main("ci", "", VERBS, words) == StoreError.exit_code
+    assert run_ci(*words) == StoreError.exit_code
     said = capsys.readouterr().err
     assert built.name in said
     assert "Access denied." in said
@@ -91,14 +89,14 @@ def test_a_run_of_ci_is_held_against_the_last_one_before_with_its_cells(
     lab: Lab, built: FileRecord, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def against(*more: str) -> str:
-        assert main("ci", "", VERBS, [*words, "--json", *more]) == 0
+        assert run_ci(*words, "--json", *more) == 0
         return str(json.loads(capsys.readouterr().out)["against"])
 
     assert built.size > 0
     assert against() == ""
-    assert main("ci", "", VERBS, [*words, "--against", "previous"]) == MissingInputError.exit_code
+    assert run_ci(*words, "--against", "previous") == MissingInputError.exit_code
     assert "None of the last 25 runs" in capsys.readouterr().err
-    assert main("ci", "", VERBS, [*words, "--against", "16"]) == MissingInputError.exit_code
+    assert run_ci(*words, "--against", "16") == MissingInputError.exit_code
     assert "Run 16 has no records" in capsys.readouterr().err
     for run_id in ("9", "10"):
         leave_run(lab.store, run_id, lab.record_of())
@@ -123,9 +121,9 @@ def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
 
     assert built.size > 0
     monkeypatch.setattr(DirectoryStore, "folders", refuse)
-    assert main("ci", "", VERBS, [*words, "--text"]) == 0
+    assert run_ci(*words, "--text") == 0
     assert "No previous run was looked for: Access denied." in capsys.readouterr().err
-    assert main("ci", "", VERBS, [*words, "--text", "--against", "previous"]) == StoreError.exit_code
+    assert run_ci(*words, "--text", "--against", "previous") == StoreError.exit_code
 
 
 def test_the_local_run_is_held_against_none_unless_asked(
@@ -136,7 +134,7 @@ def test_the_local_run_is_held_against_none_unless_asked(
     words = ["report", "--store", lab.store.url, "--json"]
     assert lab.common.run_id != "local"
     for more, run_id in (([], ""), (["--against", "previous"], "9")):
-        assert main("ci", "", VERBS, [*words, *more]) == 0
+        assert run_ci(*words, *more) == 0
         assert json.loads(capsys.readouterr().out)["against"] == run_id
 
 
@@ -147,8 +145,8 @@ def test_another_platforms_part_of_a_run_is_told_by_this_machine(
     there = replace(lab.outputs, platform=other)
     failed = lab.record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")
     records.write(lab.store, there, "g", failed)
-    assert main("ci", "", VERBS, words) == MissingInputError.exit_code
-    assert main("ci", "", VERBS, [*words, "--platform", other]) == 0
+    assert run_ci(*words) == MissingInputError.exit_code
+    assert run_ci(*words, "--platform", other) == 0
     assert "No compiler." in capsys.readouterr().err
     assert lab.store.find(report.page_key(there)) is not None
     assert lab.store.find(report.page_key(lab.outputs)) is None

@@ -7,14 +7,13 @@ import pytest
 
 from ci import install
 from ci.install import Chosen
-from core.cli import Verb, main
 from core.env.installer import Sources
 from core.errors import MissingInputError
-from core.packages import Offer, sources
+from core.packages import Offer
 from tests.folders import served
+from tests.front_door import run_ci
 from tests.unit.ci.conftest import Lab
 
-VERBS = (Verb("setup-venv", "ci.verbs.setup_venv", "x"),)
 A = "a" * 64
 
 
@@ -47,15 +46,11 @@ def calls_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(install, "install_chosen", install_chosen)
     monkeypatch.setattr(install, "choose", choose)
     monkeypatch.setattr(install, "detect", lambda: ())
-    for module in (sources, install):
-        monkeypatch.setattr(module, "configured", Sources)
-    for name in ("GITHUB_PATH", "GITHUB_ENV", "GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
-        monkeypatch.delenv(name, raising=False)
     return calls
 
 
 def front(*words: str) -> int:
-    return main("ci", "x", VERBS, ["setup-venv", ".venv", *words])
+    return run_ci("setup-venv", ".venv", *words)
 
 
 def test_a_runs_packages_are_pinned_and_installed(lab: Lab, calls: list[Any]) -> None:

@@ -12,16 +12,14 @@ import pytest
 
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
-from core.cli import Verb, main
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, WheelError
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from tests import provenance_samples as samples
 from tests.folders import served
+from tests.front_door import run_ci
 
-VERBS = (Verb("verify", "ci.verbs.verify", ""),)
 GROUP, VERSION = "gfx94X-dcgpu", "2.10.0+rocm7.10.0"
 TAG = "cp312-cp312-linux_x86_64"
 
@@ -32,8 +30,8 @@ class Run:
 
     store: DirectoryStore
     outputs: RunOutputs
-    file: FileRecord
-    record: Record
+    file: records.FileRecord
+    record: records.Record
 
     @property
     def wheel(self) -> Path:
@@ -67,7 +65,7 @@ def run_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Run:
 
 
 def verify(*words: object) -> int:
-    return main("ci", "", VERBS, ["verify", *map(str, words)])
+    return run_ci("verify", *words)
 
 
 def test_a_wheel_in_a_run_is_verified_with_its_origin(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +147,7 @@ def backdoor(run: Run) -> None:
 
 
 def only_uploaded(run: Run) -> None:
-    rerecorded(run, gone=True, stage="upload-1", cell=Cell(), inputs={})
+    rerecorded(run, gone=True, stage="upload-1", cell=records.Cell(), inputs={})
     run.store.delete(run.statement_key)
 
 
@@ -232,7 +230,7 @@ def test_a_wheel_whose_record_holds_what_its_own_record_does_not(
 
 
 def test_a_build_counts_where_an_upload_names_the_same_bytes(run: Run) -> None:
-    rerecorded(run, stage="a-upload", cell=Cell(), inputs={})
+    rerecorded(run, stage="a-upload", cell=records.Cell(), inputs={})
     assert verify(run.wheel) == 0
 
 

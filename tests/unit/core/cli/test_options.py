@@ -18,12 +18,6 @@ def parsed(*words: str) -> Common:
     return common_from(parser.parse_args(words))
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere_than_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_without_options_the_local_run_in_out_is_meant() -> None:
     assert parsed() == Common()
     assert (parsed().run_id, parsed().store, parsed().release_type) == ("local", "out", "ci")
@@ -146,8 +140,6 @@ def test_reading_goes_through_to_the_store_behind(tmp_path: Path) -> None:
 def test_whom_the_store_behind_talks_to_is_known_before_it_is_opened(
     env: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     store = Common(run_id="17", read_store="s3://b").open_for_reading()

@@ -58,7 +58,6 @@ def called_fixture(monkeypatch: pytest.MonkeyPatch) -> Called:
     monkeypatch.setattr(process, "run", called)
     monkeypatch.setattr(installer, "configured", lambda: OWN)
     monkeypatch.setattr(installer, "installed", lambda _: (one_installed("rocm", "7.1"),))
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     return called
 
 

@@ -11,27 +11,10 @@ from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.http import answering
 from core.packages import resolution, sources
-from core.packages.resolution import (
-    Question,
-    Resolved,
-    ResolvedFile,
-    choose,
-    parse_pylock,
-    pinned_call,
-    resolve,
-    resolve_others,
-)
-from core.packages.sources import PackageSource
 from tests.folders import Quiet
 from tests.unit.target_samples import target_in
 
 MakeWheel = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sources, resolution):
-        monkeypatch.setattr(module, "configured", Sources)
 
 
 @pytest.fixture
@@ -42,8 +25,8 @@ def chosen(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., Any]:
         for name, version, lines in offered:
             fields = [("Requires-Dist", line) for line in lines]
             make_wheel(tmp_path / "dist", name, version, fields=fields, tag=more.get("tag", "py3-none-any"))
-        source = PackageSource(find_links=(str(tmp_path / "dist"),))
-        return choose(
+        source = sources.PackageSource(find_links=(str(tmp_path / "dist"),))
+        return resolution.choose(
             source,
             asked,
             python=target_in(tmp_path / "env", version="3.12.4"),
@@ -128,33 +111,37 @@ def test_an_sdist_requires_what_the_caller_knows(chosen: Any, tmp_path: Path) ->
     assert ("rocm", {"libraries"}) in told
 
 
-def resolved(name: str) -> Resolved:
-    return Resolved(
-        name=name, version="1", files=(ResolvedFile(filename=name, url="https://x/y", sha256="a" * 64),)
+def resolved(name: str) -> resolution.Resolved:
+    return resolution.Resolved(
+        name=name,
+        version="1",
+        files=(resolution.ResolvedFile(filename=name, url="https://x/y", sha256="a" * 64),),
     )
 
 
 def test_others_are_never_asked_for_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[Question] = []
+    asked: list[resolution.Question] = []
     answers = (resolved("numpy"),)
 
-    def resolve(one: Any) -> Any:
+    def answer(one: Any) -> Any:
         asked.append(one)
         return answers
 
-    monkeypatch.setattr(resolution, "resolve", resolve)
-    question = Question(requirements=(), sources=Sources(), python=tmp_path)
-    assert resolve_others((), ["torch"], question) == ()
-    assert resolve_others(["numpy"], ["torch"], question) == (answers[0],)
+    monkeypatch.setattr(resolution, "resolve", answer)
+    question = resolution.Question(requirements=(), sources=Sources(), python=tmp_path)
+    assert resolution.resolve_others((), ["torch"], question) == ()
+    assert resolution.resolve_others(["numpy"], ["torch"], question) == (answers[0],)
     assert (asked[0].requirements, asked[0].excludes) == (("numpy",), ("torch",))
     assert [one.allowed for one in asked] == [False]
-    resolve_others(["torch==2.13"], [], question, allowed=True)
+    resolution.resolve_others(["torch==2.13"], [], question, allowed=True)
     assert asked[1].allowed
 
 
 def test_both_sides_are_pinned_by_digest(chosen: Any, tmp_path: Path) -> None:
     found = chosen([TRITON], "triton")
-    call = pinned_call(tmp_path / "locks", [*found.files, resolved("numpy")], None, family="gfx942")
+    call = resolution.pinned_call(
+        tmp_path / "locks", [*found.files, resolved("numpy")], None, family="gfx942"
+    )
     first, second = call.files[0].read_text().splitlines()
     assert first == f"numpy==1 --hash=sha256:{'a' * 64}"
     assert second == f"triton==3.6.0 --hash=sha256:{found.files[0].sha256}"
@@ -177,10 +164,10 @@ sdist = {{ path = "../wheels/rocm-7.1.tar.gz", hashes = {{ sha256 = "{B}" }} }}
 
 
 def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted() -> None:
-    rocm, torch = parse_pylock(LOCK)
+    rocm, torch = resolution.parse_pylock(LOCK)
     assert torch.name == "torch"
     assert torch.files == (
-        ResolvedFile(
+        resolution.ResolvedFile(
             filename="torch-2.10.0+rocm7.1-py3-none-any.whl",
             url="http://one/torch-2.10.0%2Brocm7.1-py3-none-any.whl",
             sha256=A,
@@ -188,16 +175,16 @@ def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted()
     )
     assert rocm.files[0].filename == "rocm-7.1.tar.gz"
     assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
-    both = Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
+    both = resolution.Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
     assert both.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"
 
 
 def test_an_answer_without_digests_or_that_is_not_a_lock_is_an_error() -> None:
     for package in ('wheels = [{ url = "http://one/x-1-py3-none-any.whl" }]', 'directory = { path = "x" }'):
         with pytest.raises(EnvironmentSetupError, match="x was resolved to no file whose digest is known"):
-            parse_pylock(f'[[packages]]\nname = "x"\nversion = "1"\n{package}\n')
+            resolution.parse_pylock(f'[[packages]]\nname = "x"\nversion = "1"\n{package}\n')
     with pytest.raises(DataError, match="uv's answer"):
-        parse_pylock("error: [")
+        resolution.parse_pylock("error: [")
 
 
 @pytest.fixture(name="asked")
@@ -222,8 +209,7 @@ def test_the_question_is_asked_of_its_sources_alone(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_INDEX", "http://other")
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    question = Question(
+    question = resolution.Question(
         requirements=("torch==2.10.0+rocm7.1", "numpy"),
         constraints=("rocm==7.1",),
         sources=Sources(index_url="http://deps/", extra_index_urls=("http://run/",), cert="/ca.pem"),
@@ -231,13 +217,13 @@ def test_the_question_is_asked_of_its_sources_alone(
         excludes=("rocm",),
     )
     with pytest.raises(EnvironmentSetupError, match=r"rocm 7\.1 would .*one of our names") as caught:
-        resolve(question)
+        resolution.resolve(question)
     assert "require it, too" in caught.value.hint
     refused = {"torch<0.dev0", "rocm-sdk-device-gfx942<0.dev0", "rocm-sdk-libraries-gfx94x-dcgpu<0.dev0"}
     assert refused < set(asked["constraints"])
     assert {"rocm<0.dev0", *refused} < set(asked["builds"])
     assert "rocm<0.dev0" not in asked["constraints"], "what is excluded nobody asks for"
-    assert [one.name for one in resolve(replace(question, allowed=True))] == ["rocm", "torch"]
+    assert [one.name for one in resolution.resolve(replace(question, allowed=True))] == ["rocm", "torch"]
     assert asked["required"] == "torch==2.10.0+rocm7.1\nnumpy\n"
     assert asked["constraints"] == ["rocm==7.1"]
     words = " ".join(asked["argv"])
@@ -251,7 +237,7 @@ def test_the_question_is_asked_of_its_sources_alone(
 
 
 def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: dict[str, Any]) -> None:
-    question = Question(
+    question = resolution.Question(
         requirements=("numpy",),
         sources=Sources(),
         python_version="3.13",
@@ -260,7 +246,7 @@ def test_another_python_and_platform_are_resolved_for_with_wheels_alone(asked: d
         pre=True,
         allowed=True,
     )
-    resolve(question)
+    resolution.resolve(question)
     words = " ".join(asked["argv"])
     assert "--python-version 3.13 --python-platform x86_64-pc-windows-msvc --prerelease allow" in words
     assert "--only-binary :all:" in words
@@ -273,10 +259,12 @@ def test_a_refusal_ends_with_the_resolvers_own_words(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(process, "capture", refuse)
     with pytest.raises(EnvironmentSetupError, match="torch cannot be resolved: no version of torch"):
-        resolve(Question(requirements=("torch",), sources=Sources()))
+        resolution.resolve(resolution.Question(requirements=("torch",), sources=Sources()))
     refusing = type("Refusing", (Quiet,), {"do_GET": lambda one: one.send_error(403)})
     with answering(refusing) as url, pytest.raises(EnvironmentSetupError) as caught:
-        resolve(Question(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/")))
+        resolution.resolve(
+            resolution.Question(requirements=("numpy",), sources=Sources(index_url=f"{url}/simple/"))
+        )
     assert f"numpy cannot be resolved from {url}/simple/: no version of torch" in caught.value.message
     assert f"{url}/simple/: it answers 403 Forbidden." in caught.value.message
     assert "--deps-index-url" in caught.value.hint

@@ -12,8 +12,6 @@ import pytest
 from core import files, http
 from core.env.installer import Sources
 from core.errors import MissingInputError, ServiceError
-from core.http import answering
-from core.packages import sources
 from core.packages.sources import (
     PackageSource,
     SourceOptions,
@@ -82,11 +80,6 @@ def test_folders_are_named_from_where_the_command_runs(
 
 
 PASSWORD = "s3cret"  # noqa: S105 - of a server of the test's own
-
-
-@pytest.fixture(autouse=True)
-def _configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "configured", Sources)
 
 
 class Guarded(SimpleHTTPRequestHandler):
@@ -179,7 +172,7 @@ def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) 
 
 
 def test_an_address_that_refuses_is_named_with_its_setting(tmp_path: Path) -> None:
-    with answering(partial(Guarded, directory=str(tmp_path))) as url:
+    with http.answering(partial(Guarded, directory=str(tmp_path))) as url:
         for source in (
             PackageSource(index_urls=(f"{url}/simple/",)),
             PackageSource(find_links=(f"{url}/index.html",)),
@@ -196,7 +189,7 @@ def test_a_password_stays_with_this_process(
     index_of(tmp_path, torch, rocm)
     asked: list[str] = []
     monkeypatch.setattr(http._Handler, "log_request", lambda one, *_: asked.append(one.path))
-    with answering(partial(Guarded, directory=str(tmp_path))) as url:
+    with http.answering(partial(Guarded, directory=str(tmp_path))) as url:
         secret = url.replace("//", f"//me:{PASSWORD}@")
         source = PackageSource(index_urls=(f"{secret}/simple/",))
         assert PASSWORD not in source.words

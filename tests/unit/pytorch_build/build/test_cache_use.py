@@ -11,7 +11,7 @@ from botocore.exceptions import SSLError
 from botocore.httpsession import URLLib3Session
 from botocore.stub import Stubber
 
-from core.cli.options import Common, environment
+from core.cli.options import Common
 from core.http import answering
 from core.stores import s3_client
 from pytorch_build.build import cache_use
@@ -100,8 +100,6 @@ def test_a_run_places_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Leave no settings of this machine's."""
-    for name in [name for name in environment() if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

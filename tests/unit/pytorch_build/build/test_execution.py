@@ -9,18 +9,8 @@ import pytest
 
 from core import process
 from core.env import Interpreter, installer, interpreter
-from core.env.installer import Install
 from core.errors import BuildError, ProcessError, WheelError
-from core.process import Completed
 from pytorch_build.build import execution
-from pytorch_build.build.execution import (
-    CONFIGURATION_MARKER,
-    check_bare_import,
-    check_import,
-    execute,
-    install_requirements,
-    the_wheel,
-)
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
 from pytorch_build.platforms import LINUX
@@ -67,7 +57,7 @@ class Cache:
 
 
 def go(plan: BuildPlan, tree: Path, cache: Any = None, **env: str) -> Path:
-    return execute(
+    return execution.execute(
         plan,
         tree,
         LINUX,
@@ -148,7 +138,7 @@ def test_a_build_folder_serves_its_own_configuration_alone(tree: Path) -> None:
     assert objects(tree) == "x"
     go(one, tree)
     assert objects(tree) == "xx"
-    assert (tree / "build" / CONFIGURATION_MARKER).read_text() == "a" * 64
+    assert (tree / "build" / execution.CONFIGURATION_MARKER).read_text() == "a" * 64
     # what upstream's build puts beside its sources belongs to the configuration, too
     (tree / "libtorch.so").touch()
     go(other, tree)
@@ -192,16 +182,16 @@ def test_a_build_folder_may_lie_below_the_tree(tree: Path) -> None:
 def test_exactly_one_wheel_is_a_build(tmp_path: Path) -> None:
     planned = plan(tmp_path, MAKE_WHEEL)
     with pytest.raises(BuildError, match=r"must leave one torch-\*\.whl .* left: none"):
-        the_wheel(planned)
+        execution.the_wheel(planned)
     (tmp_path / "dist").mkdir()
     for name in (WHEEL, "torchaudio-1.0-py3-none-any.whl"):
         (tmp_path / "dist" / name).touch()
-    assert the_wheel(planned).name == WHEEL
+    assert execution.the_wheel(planned).name == WHEEL
     (tmp_path / "dist" / WHEEL.replace("cp312", "cp311")).touch()
     with pytest.raises(
         BuildError, match=f"{WHEEL.replace('cp312', 'cp311')}, {WHEEL}".replace("+", ".")
     ) as caught:
-        the_wheel(planned)
+        execution.the_wheel(planned)
     assert "--clean" in caught.value.hint
 
 
@@ -220,7 +210,7 @@ def test_a_wheel_of_another_version_or_name_is_refused(
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / name).touch()
     with pytest.raises(error, match=message):
-        the_wheel(plan(tmp_path, MAKE_WHEEL))
+        execution.the_wheel(plan(tmp_path, MAKE_WHEEL))
 
 
 @pytest.fixture
@@ -230,15 +220,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(installer, "uv_program", lambda: "uv")
     monkeypatch.setattr(installer, "install", lambda _target, call, **options: made.append((call, options)))
 
-    def capture(argv: list[str | Path], **_options: object) -> Completed:
+    def capture(argv: list[str | Path], **_options: object) -> process.Completed:
         made.append([str(word) for word in argv])
-        return Completed(returncode=0, stdout="", stderr="")
+        return process.Completed(returncode=0, stdout="", stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
     return made
 
 
-LOCKED = Install(requirements=("ninja==1",), hashed=True)
+LOCKED = installer.Install(requirements=("ninja==1",), hashed=True)
 
 
 def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, calls: list[Any]) -> None:
@@ -248,7 +238,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
         requirements_files=("requirements.txt",),
         requirements=("numpy",),
     )
-    install_requirements(
+    execution.install_requirements(
         run.target(), planned, run.root, LOCKED, {"backend": "pip", "cache_dir": run.root / "cache"}
     )
     before, (call, options), (after, _) = calls
@@ -261,7 +251,7 @@ def test_a_projects_own_requirements_come_before_what_must_be_locked(run: Any, c
     assert options == {"backend": "pip", "cache_dir": run.root / "cache"}
     assert after == LOCKED, "whatever the project's own requirements brought"
     calls.clear()
-    install_requirements(run.target(), plan(run.root), run.root, None, {})
+    execution.install_requirements(run.target(), plan(run.root), run.root, None, {})
     assert [one[-1] for one in calls] == ["torch"], "without requirements nothing is installed"
 
 
@@ -269,17 +259,17 @@ def test_a_wheel_is_imported_where_it_was_built(
     run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = run.root / "dist" / WHEEL
-    failed = Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
+    failed = process.Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
     held: list[Any] = []
     monkeypatch.setattr(installer, "require_planned", lambda _, planned, **__: held.append(dict(planned)))
     with monkeypatch.context() as patch:
         patch.setattr(process, "capture", lambda *_, **__: failed)
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
-            check_import(run.target(), plan(run.root), wheel, {})
+            execution.check_import(run.target(), plan(run.root), wheel, {})
     assert "import torch" in caught.value.hint
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
-    check_import(run.target(), plan(run.root), wheel, {})
+    execution.check_import(run.target(), plan(run.root), wheel, {})
     assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
@@ -337,7 +327,7 @@ def link(target: Interpreter, rpath: str) -> None:
 
 
 def check(target: Interpreter, *, preloads: bool = False) -> None:
-    check_bare_import(target, plan(target.prefix), target.prefix / WHEEL, preloads=preloads)
+    execution.check_bare_import(target, plan(target.prefix), target.prefix / WHEEL, preloads=preloads)
 
 
 @pytest.mark.processes

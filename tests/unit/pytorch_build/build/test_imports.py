@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.process import Completed
 from pytorch_build.build.execution import import_command, read_report
 from pytorch_build.check import import_check
 
@@ -32,7 +31,7 @@ def environment(folder: Path, code: str, version: str = "1.0+cpu") -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n")
 
 
-def imported(folder: Path, *options: str) -> Completed:
+def imported(folder: Path, *options: str) -> process.Completed:
     """Run the script with `folder` in place of site-packages."""
     words = [word for word in import_command(Path(sys.executable), "demo", "1.0+cpu") if word != "-I"]
     return process.capture(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytorch_build.build import metrics
-from pytorch_build.build.metrics import MOST_SAMPLES, Edge, Memory, Metrics, memory_use, watched
+from pytorch_build.build.metrics import MOST_SAMPLES, Edge, Metrics, memory_use, watched
 
 HEADER = "# ninja log v{}"
 LINES = (
@@ -140,10 +140,7 @@ SAID = "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB\n"
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=3 * MOST_SAMPLES))
 def test_samples_are_bounded_and_keep_the_peak(used: list[int]) -> None:
-    samples = Memory()
-    for one in used:
-        samples.add(one, 1 << 40)
-    details = samples.details
+    details = metrics.memory_details([(one, 1 << 40) for one in used])
     assert details is not None
     assert details["peak"] == max(used) == max(details["used"])
     assert 0 < len(details["used"]) <= MOST_SAMPLES
@@ -192,4 +189,4 @@ def test_what_cannot_be_seen_is_not_said(tmp_path: Path) -> None:
     assert memory_use("MemTotal: 5 kB\n") is memory_use("") is None
     with watched(tmp_path / "absent") as samples:
         pass
-    assert samples.details is None
+    assert metrics.memory_details(samples) is None

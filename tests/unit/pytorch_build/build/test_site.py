@@ -4,7 +4,6 @@ import pytest
 
 from core.errors import DataError, MissingInputError
 from pytorch_build.build import site
-from pytorch_build.build.site import TreeFacts
 from tests.conftest import Commit, Git, Write
 
 
@@ -12,7 +11,7 @@ def test_a_tree_like_torchs(tmp_path: Path, write_files: Write) -> None:
     build_system = '[build-system]\nrequires = ["numpy", "cmake>=3.27"]\nbuild-backend = "a.b"\n'
     setup = 'version = os.getenv("PYTORCH_BUILD_VERSION")'
     write_files(tmp_path, {"pyproject.toml": build_system, "requirements.txt": "", "setup.py": setup})
-    assert site.tree_facts(tmp_path) == TreeFacts(
+    assert site.tree_facts(tmp_path) == site.TreeFacts(
         files=frozenset({"pyproject.toml", "requirements.txt", "setup.py"}),
         build_backend="a.b",
         build_requires=("numpy", "cmake>=3.27"),

@@ -13,14 +13,10 @@ from core.env import installer
 from core.env.installer import Install, Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError
 from core.packages import sources
-from core.packages.sources import PackageSource
-from core.process import Completed
 from core.run import records
-from core.run.records import Cell, Record
 from core.run.stage import Made
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
-from pytorch_build.build.build import Build, inputs, perform, stage_of
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.site import Site
 from pytorch_build.build.stage import make
@@ -28,23 +24,23 @@ from pytorch_build.check import Finding
 from pytorch_build.sdk import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
 
-ELSEWHERE = PackageSource(find_links=("/elsewhere",))
+ELSEWHERE = sources.PackageSource(find_links=("/elsewhere",))
 
 
-def digest(build: Build) -> str:
-    return files.digest_of(inputs(build))
+def digest(build: module.Build) -> str:
+    return files.digest_of(module.inputs(build))
 
 
-def with_tree(**changes: Any) -> Callable[[Build], Build]:
+def with_tree(**changes: Any) -> Callable[[module.Build], module.Build]:
     return lambda build: replace(build, tree=FakeTree(path=Path(), **changes))
 
 
-def with_choice(**changes: Any) -> Callable[[Build], Build]:
+def with_choice(**changes: Any) -> Callable[[module.Build], module.Build]:
     return lambda build: replace(build, choices=replace(build.choices, **changes))
 
 
-def with_source(**changes: Any) -> Callable[[Build], Build]:
-    def change(build: Build) -> Build:
+def with_source(**changes: Any) -> Callable[[module.Build], module.Build]:
+    def change(build: module.Build) -> module.Build:
         ref = build.context.ref
         projects = {**ref.projects, "torch": replace(ref.projects["torch"], **changes)}
         return replace(build, context=replace(build.context, ref=replace(ref, projects=projects)))
@@ -52,27 +48,27 @@ def with_source(**changes: Any) -> Callable[[Build], Build]:
     return change
 
 
-def with_env(**changes: str) -> Callable[[Build], Build]:
+def with_env(**changes: str) -> Callable[[module.Build], module.Build]:
     return lambda build: replace(build, base_env={**build.base_env, **changes})
 
 
-def with_rocm(**changes: Any) -> Callable[[Build], Build]:
+def with_rocm(**changes: Any) -> Callable[[module.Build], module.Build]:
     return lambda build: replace(build, rocm=replace(build.rocm or ROCM, **changes))
 
 
-def with_target(**changes: Any) -> Callable[[Build], Build]:
+def with_target(**changes: Any) -> Callable[[module.Build], module.Build]:
     return lambda build: replace(build, target=replace(build.target, **changes))
 
 
-def with_lock(text: str) -> Callable[[Build], Build]:
-    def change(build: Build) -> Build:
+def with_lock(text: str) -> Callable[[module.Build], module.Build]:
+    def change(build: module.Build) -> module.Build:
         (build.context.common.root / "requirements" / "target-linux-3.12.txt").write_text(text)
         return build
 
     return change
 
 
-CHANGES: Mapping[str, Callable[[Build], Build]] = {
+CHANGES: Mapping[str, Callable[[module.Build], module.Build]] = {
     "commit": with_tree(inputs={"commit": "2" * 40, "hipify": True}),
     "hipify": with_tree(inputs={"commit": "1" * 40, "hipify": False}),
     "version": with_tree(version="2.10.0a1"),
@@ -98,7 +94,7 @@ CHANGES: Mapping[str, Callable[[Build], Build]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_input_counts(name: str, build: Build) -> None:
+def test_every_input_counts(name: str, build: module.Build) -> None:
     before = digest(build)
     assert digest(build) == before
     assert digest(CHANGES[name](build)) != before
@@ -119,16 +115,16 @@ def test_every_input_counts(name: str, build: Build) -> None:
     ],
 )
 def test_what_leaves_the_wheel_as_it_is_does_not_count(
-    change: Callable[[Build], Build], build: Build
+    change: Callable[[module.Build], module.Build], build: module.Build
 ) -> None:
     assert digest(change(build)) == digest(build)
 
 
-def test_inputs_of_other_builds(build: Build, run: Any) -> None:
+def test_inputs_of_other_builds(build: module.Build, run: Any) -> None:
     cpu = replace(build, context=run.context("cpu"), rocm=None)
-    extras = inputs(with_choice(rocm=RocmOptions(extras=("profiler",)))(cpu))
+    extras = module.inputs(with_choice(rocm=RocmOptions(extras=("profiler",)))(cpu))
     assert (extras["rocm"], extras["gpu_targets"], extras["rocm_extras"]) == (None, [], [])
-    flags = inputs(with_env(CMAKE_ARGS="-DURL=https://me:hunter22@host/")(build))["flags"]
+    flags = module.inputs(with_env(CMAKE_ARGS="-DURL=https://me:hunter22@host/")(build))["flags"]
     assert "hunter22" not in str(flags)
     assert "host" in flags["CMAKE_ARGS"]
     # a Python without a lock counts its unlocked requirements
@@ -142,7 +138,7 @@ def test_inputs_of_other_builds(build: Build, run: Any) -> None:
     assert digest(first) != digest(other)
 
 
-def test_a_changed_rule_is_a_changed_input(build: Build, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_changed_rule_is_a_changed_input(build: module.Build, tmp_path: Path, monkeypatch: Any) -> None:
     package = tmp_path / "pytorch_build"
     ignored = shutil.ignore_patterns("__pycache__", "sample", "smoke")
     shutil.copytree(Path(module.__file__).parents[1], package, ignore=ignored)
@@ -163,7 +159,7 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Let a build make the promised wheel at once, and count how often it does."""
     calls: list[Path] = []
 
-    def make(build: Build, log: Path, _metrics: Metrics) -> Made:
+    def make(build: module.Build, log: Path, _metrics: Metrics) -> Made:
         calls.append(log)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
@@ -172,34 +168,34 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_build_is_recorded_and_not_repeated(
-    build: Build, run: Any, made: list[Path], capsys: pytest.CaptureFixture[str]
+    build: module.Build, run: Any, made: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = perform(build)
-    assert isinstance(record, Record)
-    assert record.cell == Cell(python="cp312", torch_ref="sample", gpu_family="gfx94X-dcgpu")
+    record = module.perform(build)
+    assert isinstance(record, records.Record)
+    assert record.cell == records.Cell(python="cp312", torch_ref="sample", gpu_family="gfx94X-dcgpu")
     assert record.files[0].version == VERSION
     assert run.store.digest(record.files[0].key) == record.files[0].sha256
     capsys.readouterr()
-    assert perform(build) == record
+    assert module.perform(build) == record
     assert [path.stem for path in made] == ["build_torch-sample-cp312"]
     assert "build_torch: unchanged" in capsys.readouterr().err
-    perform(with_choice(output_dir=run.root / "mine")(CHANGES["commit"](build)))
+    module.perform(with_choice(output_dir=run.root / "mine")(CHANGES["commit"](build)))
     assert len(made) == 2
     assert [path.name for path in (run.root / "mine").iterdir()] == [record.files[0].name]
 
 
 def test_a_failure_is_recorded_with_what_is_known_of_the_build(
-    build: Build, run: Any, monkeypatch: pytest.MonkeyPatch
+    build: module.Build, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached = {"done": 7, "total": 9, "failed": ["a.o"]}
 
-    def fails(_build: Build, _name: str, metrics: Metrics) -> Made:
+    def fails(_build: module.Build, _name: str, metrics: Metrics) -> Made:
         metrics.details["reached"] = reached
         raise BuildError("no wheel")
 
     monkeypatch.setattr("pytorch_build.build.stage.make", fails)
     with pytest.raises(BuildError):
-        perform(build)
+        module.perform(build)
     name = "build_torch-sample-cp312.failed"
     failed = records.read(run.store, run.common().outputs, "gfx94X-dcgpu", name)
     assert failed is not None
@@ -219,8 +215,8 @@ class Workshop:
     findings: tuple[Finding, ...] = ()
     problem: Exception | None = None
 
-    def make(self, build: Build) -> Made:
-        return make(build, stage_of(build).log, Metrics())
+    def make(self, build: module.Build) -> Made:
+        return make(build, module.stage_of(build).log, Metrics())
 
 
 @pytest.fixture
@@ -234,7 +230,7 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         yield
         shop.done.append("left")
 
-    def plan(_build: Build, site: Site) -> Any:
+    def plan(_build: module.Build, site: Site) -> Any:
         shop.site = site
         return SimpleNamespace(as_locked=())
 
@@ -274,13 +270,13 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(sources, "configured", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(machine, "problems", lambda *_, **__: ())
-    answer = Completed(returncode=0, stdout="1700000000\n", stderr="")
+    answer = process.Completed(returncode=0, stdout="1700000000\n", stderr="")
     monkeypatch.setattr(process, "capture", lambda *_, **__: answer)
     return shop
 
 
 def test_a_build_is_prepared_built_split_imported_and_checked(
-    build: Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    build: module.Build, run: Any, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = shop.make(build)
     assert [path.name for path in made.files] == [
@@ -294,7 +290,7 @@ def test_a_build_is_prepared_built_split_imported_and_checked(
     checked = ["checked torch", "checked amd-torch-device-gfx942"]
     assert shop.done == ["requirements", "built", *after, *checked, "left"]
     assert shop.calls[1].files[0].read_text() == "rocm==7.1.0 --hash=sha256:aa\n"
-    assert stage_of(build).log.read_text() == "compiling\n"
+    assert module.stage_of(build).log.read_text() == "compiling\n"
     # family cpu has no ROCm that could be left out
     monkeypatch.setattr(stage, "ask", lambda *_, **__: pytest.fail("there is none"))
     shop.done.clear()
@@ -312,7 +308,7 @@ def test_a_build_is_prepared_built_split_imported_and_checked(
     ],
 )
 def test_an_environment_is_known_by_all_that_it_is_made_from(
-    build: Build, shop: Workshop, change: Any
+    build: module.Build, shop: Workshop, change: Any
 ) -> None:
     shop.make(build)
     first = shop.digest
@@ -322,7 +318,7 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest != first
 
 
-def test_findings_and_problems_end_a_build(build: Build, shop: Workshop, monkeypatch: Any) -> None:
+def test_findings_and_problems_end_a_build(build: module.Build, shop: Workshop, monkeypatch: Any) -> None:
     shop.findings = (
         Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so"),
     )
@@ -338,7 +334,7 @@ def test_findings_and_problems_end_a_build(build: Build, shop: Workshop, monkeyp
     assert shop.calls == ()
 
 
-def test_what_the_user_chose_is_kept(build: Build, shop: Workshop) -> None:
+def test_what_the_user_chose_is_kept(build: module.Build, shop: Workshop) -> None:
     for change in (with_choice(max_jobs="3"), with_env(MAX_JOBS="3")):
         shop.make(change(build))
         assert shop.site is not None

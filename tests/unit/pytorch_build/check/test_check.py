@@ -5,24 +5,18 @@ import pytest
 
 from core.data import load_toml
 from core.errors import CheckError, DataError
-from pytorch_build.check import (
-    Finding,
-    Policy,
-    collapsed,
-    findings_json,
-    findings_table,
-    ordered,
-    require_no_errors,
-)
+from pytorch_build import check
 
 
-def finding(severity: str = "error", wheel: str = "a.whl", where: str = "", message: str = "m") -> Finding:
-    return Finding(severity=severity, check="c", wheel=wheel, where=where, message=message)  # type: ignore[arg-type]
+def finding(
+    severity: str = "error", wheel: str = "a.whl", where: str = "", message: str = "m"
+) -> check.Finding:
+    return check.Finding(severity=severity, check="c", wheel=wheel, where=where, message=message)  # type: ignore[arg-type]
 
 
 def test_the_worst_first_within_a_wheel() -> None:
     given = [finding("note"), finding("error", "b.whl"), finding("warning"), finding(), finding()]
-    assert [(one.wheel, one.severity) for one in ordered(given)] == [
+    assert [(one.wheel, one.severity) for one in check.ordered(given)] == [
         ("a.whl", "error"),
         ("a.whl", "warning"),
         ("a.whl", "note"),
@@ -33,24 +27,24 @@ def test_the_worst_first_within_a_wheel() -> None:
 def test_the_same_of_many_files_is_said_once() -> None:
     few = [finding(where=str(index)) for index in range(3)]
     many = [finding("warning", where=str(index)) for index in range(9)]
-    found = collapsed(few + many)
+    found = check.collapsed(few + many)
     assert [one.where for one in found] == ["0", "1", "2", "0"]
     assert found[-1].message == "m (The same for 8 more files.)"
 
 
 def test_shown_and_recorded() -> None:
-    columns, rows = findings_table([finding("note"), finding(where="x")])
+    columns, rows = check.findings_table([finding("note"), finding(where="x")])
     assert columns == ("severity", "check", "wheel", "where", "message")
     assert rows == (("error", "c", "a.whl", "x", "m"), ("note", "c", "a.whl", "", "m"))
-    assert json.loads(json.dumps(findings_json([finding()]))) == [
+    assert json.loads(json.dumps(check.findings_json([finding()]))) == [
         {"severity": "error", "check": "c", "wheel": "a.whl", "where": "", "message": "m"}
     ]
 
 
 def test_only_errors_fail_the_stage() -> None:
-    require_no_errors([finding("note"), finding("warning")])
+    check.require_no_errors([finding("note"), finding("warning")])
     with pytest.raises(CheckError, match=r"found 7 errors:\n  a\.whl: m0") as caught:
-        require_no_errors(finding(message=f"m{index}") for index in range(7))
+        check.require_no_errors(finding(message=f"m{index}") for index in range(7))
     assert "… and 2 more" in caught.value.message
 
 
@@ -67,5 +61,5 @@ def test_mistakes_are_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
-        load_toml(path, Policy)
+        load_toml(path, check.Policy)
     assert str(path) in caught.value.message

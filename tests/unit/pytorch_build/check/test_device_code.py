@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pytorch_build.check import DeviceFacts, Expectation, Policy, WheelView, device_code, load_policy
 from pytorch_build.check.bundles import BundleError
-from pytorch_build.check.device_code import PORTABLE, file_facts, is_asked_for, is_covered
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, make_view, plain_bundle
 
 POLICY = Policy(device_code=("torch",))
@@ -28,17 +27,17 @@ def test_a_library_of_bundles(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
     file.write_bytes(elf_file(sections={".hip_fatbin": section, ".hipFatBinSegment": bytes(48)}))
 
-    found = file_facts(file)
+    found = device_code.file_facts(file)
 
     assert found is not None
     assert len(found.bundles) == 2
     assert found.registered == 2
     assert found.targets == {"gfx942", "gfx1100"}
     file.write_bytes(elf_file(sections={".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"}))
-    assert file_facts(file) == DeviceFacts(split=True)
+    assert device_code.file_facts(file) == DeviceFacts(split=True)
     file.write_bytes(elf_file(sections={".hip_fatbin": plain_bundle("gfx900")[:300]}))
     with pytest.raises(BundleError, match="cut off"):
-        file_facts(file)
+        device_code.file_facts(file)
 
 
 def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
     }
     for name, (data, targets) in cases.items():
         (tmp_path / name).write_bytes(data)
-        found = file_facts(tmp_path / name)
+        found = device_code.file_facts(tmp_path / name)
         assert (found.targets if found else set()) == targets, name
 
 
@@ -78,7 +77,7 @@ def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
     ],
 )
 def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa: FBT001 - a parameter
-    assert is_covered(target, found) is covered
+    assert device_code.is_covered(target, found) is covered
 
 
 @pytest.mark.parametrize(
@@ -90,11 +89,11 @@ def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa:
         ("gfx1100", ["gfx942"], False),
         ("gfx9-4-generic", ["gfx950"], True),
         ("gfx11-generic", ["gfx950"], False),
-        (PORTABLE, [], True),
+        (device_code.PORTABLE, [], True),
     ],
 )
 def test_what_was_asked_for(found: str, wanted: list[str], asked: bool) -> None:  # noqa: FBT001 - a parameter
-    assert is_asked_for(found, wanted) is asked
+    assert device_code.is_asked_for(found, wanted) is asked
 
 
 @given(
@@ -107,7 +106,7 @@ def test_what_was_asked_for(found: str, wanted: list[str], asked: bool) -> None:
 def test_coverage_is_that_of_every_mode(found: set[str]) -> None:
     modes = [{f"sramecc{a}", f"xnack{b}"} for a in "+-" for b in "+-"]
     runs = [any(set(one.split(":")[1:]) <= mode for one in found) for mode in modes]
-    assert is_covered("gfx90a", found) is all(runs)
+    assert device_code.is_covered("gfx90a", found) is all(runs)
 
 
 def test_generic_processors_do_not_overlap() -> None:

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from core.binaries import elf
-from core.binaries.elf import ElfFacts
 from pytorch_build.check import Policy, Provider, WheelView, libraries, load_policy
 from tests.unit.pytorch_build.check.conftest import elf_file, make_view
 
@@ -27,15 +26,15 @@ def library(
     stack: str = "RW",
     kind: str = "ET_DYN",
     machine: str = "EM_X86_64",
-) -> ElfFacts:
-    return ElfFacts(machine=machine, kind=kind, needed=needed, rpath=rpath, stack=stack, dynamic=True)
+) -> elf.ElfFacts:
+    return elf.ElfFacts(machine=machine, kind=kind, needed=needed, rpath=rpath, stack=stack, dynamic=True)
 
 
 def found(view: WheelView, policy: Policy = POLICY) -> list[tuple[str, str, str]]:
     return [(one.severity, one.where, one.message) for one in libraries.check(view, policy)]
 
 
-def read(data: bytes) -> ElfFacts:
+def read(data: bytes) -> elf.ElfFacts:
     facts = elf.read_all(io.BytesIO(data), "demo.so")
     assert facts is not None
     return facts
@@ -53,7 +52,7 @@ def test_headers_are_read() -> None:
             sections={".debug_info": b"x" * 10, ".zdebug_str": b"y" * 5, ".text": b"z" * 100},
         )
     )
-    assert facts == ElfFacts(
+    assert facts == elf.ElfFacts(
         machine="EM_X86_64",
         kind="ET_DYN",
         soname="libdemo.so.1",
@@ -69,8 +68,8 @@ def test_headers_are_read() -> None:
     assert facts.sections[".text"][1] == 100
 
 
-def elf_of(**facts: Any) -> ElfFacts:
-    return ElfFacts(**{"machine": "EM_X86_64", "kind": "ET_DYN", "stack": "RW", **facts})
+def elf_of(**facts: Any) -> elf.ElfFacts:
+    return elf.ElfFacts(**{"machine": "EM_X86_64", "kind": "ET_DYN", "stack": "RW", **facts})
 
 
 TORCH_WHEEL = "torch-2.10.0a0+cpu-cp312-cp312-linux_x86_64.whl"
@@ -92,7 +91,7 @@ DATA = {
 }
 
 
-def judged(name: str, files: dict[str, ElfFacts], *requires: str) -> list[tuple[str, str]]:
+def judged(name: str, files: dict[str, elf.ElfFacts], *requires: str) -> list[tuple[str, str]]:
     seen = found(make_view(name, files=files, requires=requires))
     assert {where for _, where, _ in seen} <= {next(iter(files))}
     return [(severity, said) for severity, _, said in seen]
@@ -145,7 +144,7 @@ def test_wheels_require_what_gives_their_libraries() -> None:
         ),
     ],
 )
-def test_what_a_loader_would_stumble_over(files: dict[str, ElfFacts], severity: str, words: str) -> None:
+def test_what_a_loader_would_stumble_over(files: dict[str, elf.ElfFacts], severity: str, words: str) -> None:
     seen = judged(TORCH_WHEEL, files)
     assert [one for one, _ in seen] == ([severity] if severity else [])
     assert all(said.startswith(words) for _, said in seen)
@@ -189,7 +188,7 @@ def test_each_library_of_rocm_must_be_found_in_its_folder(libraries: str) -> Non
     ],
 )
 def test_glibc_promises(tag: str, glibc: tuple[int, int], fine: bool) -> None:  # noqa: FBT001 - a parameter
-    facts = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", glibc=glibc)
+    facts = elf.ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW", glibc=glibc)
     messages = [one[2] for one in found(make_view(f"torch-2-cp312-cp312-{tag}.whl", files={"a.so": facts}))]
     assert (messages == []) is fine
     assert fine or f"needs glibc {glibc[0]}.{glibc[1]}" in messages[0]

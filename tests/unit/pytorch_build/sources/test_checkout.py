@@ -10,7 +10,6 @@ from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import git as git_module
 from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout
-from pytorch_build.sources.git import Origins
 from tests.conftest import Commit, Git, Write
 
 pytestmark = pytest.mark.processes
@@ -316,7 +315,7 @@ def test_what_cannot_be_checked_out_is_named(
 def test_an_origin_is_found_through_a_mirror(world: World) -> None:
     world.locked = world.locked.model_copy(update={"origin": "https://example.invalid/torch"})
     mirrors = {"https://example.invalid/": f"{world.root}/"}
-    assert world.checkout(origins=Origins(mirrors=mirrors)).changed
+    assert world.checkout(origins=git_module.Origins(mirrors=mirrors)).changed
     assert world.is_finished()
 
 

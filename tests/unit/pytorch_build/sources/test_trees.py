@@ -16,7 +16,6 @@ from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits, trees
 from pytorch_build.sources.git import Origins
-from pytorch_build.sources.trees import base_version_of, developers_tree, edits_of, managed_tree, mirror
 from tests.conftest import Commit, Git, Write
 
 pytestmark = pytest.mark.processes
@@ -40,7 +39,7 @@ def test_a_managed_tree_is_checked_out_then_built_in(run: Any, monkeypatch: pyte
 
     monkeypatch.setattr(sources, "checkout", lambda locked, *_: done.append(f"check out {locked.project}"))
     monkeypatch.setattr(sources, "building", building)
-    tree = managed_tree(run.context(), CHOICES, run.lock(), "torch")
+    tree = trees.managed_tree(run.context(), CHOICES, run.lock(), "torch")
     with tree.checked_out() as path:
         done.append(str(path == tree.path))
         assert (path.parent / ".torch.build.lock").exists()
@@ -54,7 +53,7 @@ def own(tmp_path: Path, commit_files: Commit) -> tuple[Path, str]:
 
 
 def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **options: Any) -> Any:
-    return developers_tree(
+    return trees.developers_tree(
         run.context(gpu_family, **options),
         tree,
         "torch",
@@ -119,18 +118,18 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
 
 
 def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
-    assert base_version_of(tmp_path, "torch") == ""
+    assert trees.base_version_of(tmp_path, "torch") == ""
     (tmp_path / "version.txt").write_text("2.10.0a0\n")
-    assert base_version_of(tmp_path, "torch") == "2.10.0a0"
+    assert trees.base_version_of(tmp_path, "torch") == "2.10.0a0"
     (tmp_path / "version.txt").write_text("two\n")
     with pytest.raises(SourceError):
-        base_version_of(tmp_path, "torch")
+        trees.base_version_of(tmp_path, "torch")
     (tmp_path / "version.txt").unlink()
     (tmp_path / "python" / "triton").mkdir(parents=True)
     (tmp_path / "python" / "triton" / "__init__.py").write_text("__version__ = '3.6.0'\n")
-    assert base_version_of(tmp_path, "triton") == "3.6.0"
+    assert trees.base_version_of(tmp_path, "triton") == "3.6.0"
     with pytest.raises(SourceError, match="nowhere does not exist"):
-        base_version_of(tmp_path / "nowhere", "torch")
+        trees.base_version_of(tmp_path / "nowhere", "torch")
 
 
 @pytest.fixture
@@ -164,7 +163,7 @@ def texts(work: Path) -> dict[str, str]:
 
 def test_a_copy_holds_what_the_tree_holds(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
     write_files(tree, {"pkg/new.py": "new\n", "build/object.o": "ignored\n"})
-    made = mirror(tree, tmp_path / "work")
+    made = trees.mirror(tree, tmp_path / "work")
     held = texts(made.path)
     assert held["pkg/new.py"] == "new\n"
     assert held["third_party/sub/code.cpp"] == "one\n"
@@ -180,24 +179,24 @@ def test_the_tree_itself_is_never_changed(tree: Path, tmp_path: Path, write_file
     # an index that git would want to refresh
     os.utime(tree / "pkg/b.py", (1, 1))
     before = snapshot(tree, git)
-    mirror(tree, tmp_path / "work")
-    mirror(tree, tmp_path / "work")
+    trees.mirror(tree, tmp_path / "work")
+    trees.mirror(tree, tmp_path / "work")
     assert snapshot(tree, git) == before
 
 
 def test_only_changes_are_copied(tree: Path, tmp_path: Path, write_files: Write) -> None:
     work = tmp_path / "work"
-    first = mirror(tree, work)
+    first = trees.mirror(tree, work)
     assert first.changed == len(texts(work))  # the link is a file of the tree, as .gitmodules is
     write_files(work, {"build/object.o": "built\n", "pkg/generated.py": "built\n"})
     built_from = (work / "pkg/a.py").stat().st_mtime_ns
     os.utime(tree / "pkg/a.py")
-    mirror(tree, work)
+    trees.mirror(tree, work)
     assert (work / "pkg/a.py").stat().st_mtime_ns == built_from, "the same text keeps its time"
-    assert mirror(tree, work).changed == 0
+    assert trees.mirror(tree, work).changed == 0
     write_files(tree, {"pkg/a.py": "a = 2\n", "third_party/sub/code.cpp": "two\n"})
     (tree / "pkg/b.py").unlink()
-    assert mirror(tree, work).changed == 3
+    assert trees.mirror(tree, work).changed == 3
     held = texts(work)
     assert (held["pkg/a.py"], held["third_party/sub/code.cpp"]) == ("a = 2\n", "two\n")
     assert "pkg/b.py" not in held
@@ -209,21 +208,21 @@ def test_a_copy_that_was_damaged_is_repaired(
     tree: Path, tmp_path: Path, write_files: Write, commit_files: Commit, git: Git
 ) -> None:
     work = tmp_path / "work"
-    mirror(tree, work)
+    trees.mirror(tree, work)
     (work / "pkg/a.py").unlink()
-    assert mirror(tree, work).changed == 1
+    assert trees.mirror(tree, work).changed == 1
     (work / ".git/pytorch-build-mirror.json").write_text("{")
-    assert mirror(tree, work).changed == len(texts(work))
+    assert trees.mirror(tree, work).changed == len(texts(work))
     assert texts(work)["pkg/a.py"] == "a = 1\n"
     # files and folders may change places
     shutil.rmtree(tree / "pkg")
     write_files(tree, {"pkg": "now a file\n", "setup.cfg/x": "now a folder\n"})
-    mirror(tree, work)
+    trees.mirror(tree, work)
     assert texts(work)["pkg"] == "now a file\n"
     (tree / "pkg").unlink()
     # and the copy follows the tree's commit
     commit = commit_files(tree, {"pkg/c.py": "c\n"})
-    assert mirror(tree, work).commit == commit == git(work, "rev-parse", "HEAD")
+    assert trees.mirror(tree, work).commit == commit == git(work, "rev-parse", "HEAD")
     assert texts(work)["pkg/c.py"] == "c\n"
     assert git(work, "status", "--porcelain", "--ignore-submodules=all") == ""
 
@@ -231,9 +230,9 @@ def test_a_copy_that_was_damaged_is_repaired(
 def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_files: Commit) -> None:
     write_files(tree, {"build/object.o": "ignored\n"})
     os.utime(tree / "pkg/a.py", (1, 1))
-    assert edits_of(tree) == ("", 0)
+    assert trees.edits_of(tree) == ("", 0)
     commit_files(tree / "third_party/sub", {"code.cpp": "committed\n"})
-    seen, before = {edits_of(tree)[0]}, edits_of(tree)[1]
+    seen, before = {trees.edits_of(tree)[0]}, trees.edits_of(tree)[1]
     for edit, differ in (
         ({"pkg/a.py": "mine\n"}, 1),
         ({"pkg/a.py": "mine\n", "new.txt": ""}, 2),
@@ -242,9 +241,9 @@ def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_
         ({"third_party/sub/new.cpp": ""}, 4),
     ):
         write_files(tree, edit)
-        digest, edited = edits_of(tree)
+        digest, edited = trees.edits_of(tree)
         assert edited == before + differ
-        assert digest == edits_of(tree)[0]
+        assert digest == trees.edits_of(tree)[0]
         assert len(digest) == 64
         seen.add(digest)
     assert len(seen) == 6
@@ -253,16 +252,16 @@ def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_
 def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path, git: Git, write_files: Write) -> None:
     work = tmp_path / "work"
     with pytest.raises(SourceError, match="does not exist"):
-        mirror(tmp_path / "absent", work)
+        trees.mirror(tmp_path / "absent", work)
     write_files(tmp_path / "plain", {"setup.py": ""})
     with pytest.raises(SourceError, match="is not a git repository"):
-        mirror(tmp_path / "plain", work)
+        trees.mirror(tmp_path / "plain", work)
     git(tmp_path / "plain", "init", "--quiet")
     with pytest.raises(SourceError, match="its commit cannot be read"):
-        mirror(tmp_path / "plain", work)
+        trees.mirror(tmp_path / "plain", work)
     (tree / "setup.py").unlink()
     with pytest.raises(SourceError, match=r"neither setup\.py nor pyproject\.toml"):
-        mirror(tree, work)
+        trees.mirror(tree, work)
     assert not work.exists()
 
 
@@ -270,7 +269,7 @@ def test_a_name_that_is_not_utf8_is_refused(tree: Path, tmp_path: Path) -> None:
     with open(os.fsencode(tree) + b"/\xff", "wb"):  # noqa: PTH123 - a name that a Path would not show
         pass
     with pytest.raises(SourceError, match="not UTF-8"):
-        mirror(tree, tmp_path / "work")
+        trees.mirror(tree, tmp_path / "work")
 
 
 def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, commit_files: Commit) -> None:
@@ -284,4 +283,4 @@ def test_an_edit_in_the_moment_of_the_index_is_seen(tmp_path: Path, git: Git, co
     (tree / "setup.py").write_text("two\n")
     os.utime(tree / "setup.py", ns=(moment, moment))
     os.utime(tree / ".git" / "index", ns=(moment, moment))
-    assert edits_of(tree)[0]
+    assert trees.edits_of(tree)[0]

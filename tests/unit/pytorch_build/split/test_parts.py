@@ -5,14 +5,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.wheel import WheelMetadata
-from pytorch_build.split.parts import (
-    Wheels,
-    device_metadata,
-    gpu_of,
-    host_metadata,
-    licence_members,
-    required_rocm,
-)
+from pytorch_build.split import parts
 
 RAW = b"""\
 Metadata-Version: 2.4
@@ -29,7 +22,7 @@ Body: no header
 
 Extra: none
 """
-WHEELS = Wheels(
+WHEELS = parts.Wheels(
     distribution="torch",
     version="2.10.0+rocm7.1",
     targets=("gfx1100", "gfx1151", "gfx942"),
@@ -48,7 +41,7 @@ HOST = WheelMetadata(
 
 
 def test_extras_of_the_host_lead_to_a_target_and_its_groups() -> None:
-    message = BytesParser().parsebytes(host_metadata(RAW, WHEELS))
+    message = BytesParser().parsebytes(parts.host_metadata(RAW, WHEELS))
     assert message.get_all("Provides-Extra") == [
         *("opt", "device-gfx1100", "device-gfx1151", "device-gfx942", "device-all"),
     ]
@@ -68,7 +61,7 @@ def test_extras_of_the_host_lead_to_a_target_and_its_groups() -> None:
     assert message.get_payload() == "Body: no header\n\nExtra: none\n"
     assert "rocm-bootstrap" not in message.as_string()
     bare = BytesParser().parsebytes(
-        host_metadata(b"Metadata-Version: 2.1\nName: torch\nVersion: 1\n", WHEELS)
+        parts.host_metadata(b"Metadata-Version: 2.1\nName: torch\nVersion: 1\n", WHEELS)
     )
     assert (bare["Name"], len(bare.get_all("Provides-Extra", ()))) == ("torch", 4)
 
@@ -88,7 +81,7 @@ def test_extras_of_the_host_lead_to_a_target_and_its_groups() -> None:
     ],
 )
 def test_requirements_of_a_wheel_of_device_code_can_be_installed(gpu: str, requires: list[str]) -> None:
-    message = Parser().parsestr(device_metadata(HOST, WHEELS, gpu))
+    message = Parser().parsestr(parts.device_metadata(HOST, WHEELS, gpu))
     assert message["Name"] == f"amd-torch-device-{gpu}"
     assert message.get_all("Requires-Dist") == requires
     assert (message["Requires-Python"], message["License-Expression"]) == (">=3.10", "BSD-3-Clause")
@@ -102,16 +95,16 @@ def test_licence_files_go_along() -> None:
         "torch-1.dist-info/NOTICE",
         "torch-1.dist-info/WHEEL",
     ]
-    assert licence_members(names, "torch-1.dist-info", "new") == {
+    assert parts.licence_members(names, "torch-1.dist-info", "new") == {
         "torch-1.dist-info/licenses/LICENSE": "new/licenses/LICENSE",
         "torch-1.dist-info/NOTICE": "new/NOTICE",
     }
 
 
 def test_the_rocm_version_is_what_the_wheel_requires() -> None:
-    assert required_rocm(["filelock", "rocm[libraries]==7.1.0a1"]) == "7.1.0a1"
-    assert required_rocm(["rocm[libraries]>=7.1"]) == ""
-    assert required_rocm(["filelock"]) == ""
+    assert parts.required_rocm(["filelock", "rocm[libraries]==7.1.0a1"]) == "7.1.0a1"
+    assert parts.required_rocm(["rocm[libraries]>=7.1"]) == ""
+    assert parts.required_rocm(["filelock"]) == ""
 
 
 ALL = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx1201")
@@ -141,5 +134,5 @@ ALL = ("gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1151", "gfx1200",
     ],
 )
 def test_files_by_the_gpu_that_they_serve(path: str, gpu: str | None) -> None:
-    assert gpu_of(path, ALL) == gpu
-    assert gpu is None or gpu_of(path, ("gfx801",)) is None, "a group without a target has no wheel"
+    assert parts.gpu_of(path, ALL) == gpu
+    assert gpu is None or parts.gpu_of(path, ("gfx801",)) is None, "a group without a target has no wheel"

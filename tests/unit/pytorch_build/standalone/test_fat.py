@@ -11,7 +11,6 @@ from core.errors import FatalError, MissingInputError, RocmError, UsageError, Wh
 from core.files import made
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
-from pytorch_build.standalone import fat
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.libraries import RocmFile
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
@@ -27,6 +26,7 @@ from tests.unit.pytorch_build.standalone.fat_inputs import (
     windows_tree,
 )
 from tests.unit.rocm_packaging.pe_files import pe_file
+from tests.wheel_files import contents
 
 ROCM = "torch/lib/rocm"
 
@@ -40,11 +40,6 @@ def inside(wheel: Path) -> list[str]:
         return sorted(name.removeprefix(f"{ROCM}/") for name in archive.namelist() if name.startswith(ROCM))
 
 
-def text_of(wheel: Path, member: str) -> str:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(member).decode()
-
-
 @pytest.fixture(name="unpatched")
 def unpatched_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
     """Note search paths instead of setting them, as files of tests have no room for patchelf."""
@@ -54,7 +49,7 @@ def unpatched_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[
         noted.append((file.path, search))
         return file.source
 
-    monkeypatch.setattr(fat, "with_search_path", note)
+    monkeypatch.setattr("pytorch_build.standalone.libraries.with_search_path", note)
     return noted
 
 
@@ -77,8 +72,8 @@ def test_a_wheel_takes_what_it_needs_from_rocms_wheels_as_it_is_compressed_there
     metadata = read_metadata(made)
     assert str(metadata.version) == "2.10.0+rocm7.1.standalone"
     assert metadata.requires_dist == ("triton==3.6",)
-    assert text_of(made, "torch/version.py") == "__version__ = '2.10.0+rocm7.1.standalone'\n"
-    loader = text_of(made, "torch/_rocm_init.py")
+    assert contents(made)["torch/version.py"].decode() == "__version__ = '2.10.0+rocm7.1.standalone'\n"
+    loader = contents(made)["torch/_rocm_init.py"].decode()
     assert "rocm_sdk" not in loader.replace(CORE, "").replace(MATH, "")
     first = [line.strip(' ",') for line in loader.splitlines() if line.startswith('    "')]
     assert first == [
@@ -114,8 +109,8 @@ def test_the_licences_of_rocm_come_with_it(tmp_path: Path) -> None:
     assert read_metadata(made).license == "Apache-2.0 WITH LLVM-exception AND BSD-3-Clause AND MIT"
     info = "torch-2.10.0+rocm7.1.standalone.dist-info"
     place = "rocm-sdk-core/share/doc/hip/LICENSE.md"
-    assert f"License-File: {place}" in text_of(made, f"{info}/METADATA").splitlines()
-    assert text_of(made, f"{info}/licenses/{place}") == "MIT, in full"
+    assert f"License-File: {place}" in contents(made)[f"{info}/METADATA"].decode().splitlines()
+    assert contents(made)[f"{info}/licenses/{place}"].decode() == "MIT, in full"
 
 
 def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
@@ -126,7 +121,7 @@ def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
     assert verify_record(made) == ()
     assert read_metadata(made).requires_dist == ("triton==3.6",)
     info = "torch-2.10.0+rocm7.1.standalone.dist-info"
-    assert re.findall("Provides-Extra: (.*)", text_of(made, f"{info}/METADATA")) == ["optree"]
+    assert re.findall("Provides-Extra: (.*)", contents(made)[f"{info}/METADATA"].decode()) == ["optree"]
     with zipfile.ZipFile(made) as archive:
         assert [one for one in archive.namelist() if "kpack" in one] == ["torch/.kpack/torch_gfx942.kpack"]
         with zipfile.ZipFile(devices[0]) as device:
@@ -184,7 +179,7 @@ def test_a_tree_gives_libraries_under_their_sonames(
         "lib/rocblas/library/all.dat",
     ]
     assert unpatched == []
-    assert text_of(result.file.path, "torch/lib/rocm/lib/rocblas/library/all.dat") == "for all"
+    assert contents(result.file.path)["torch/lib/rocm/lib/rocblas/library/all.dat"].decode() == "for all"
     # a library without a search path gets one
     needing = elf_file(needed=("libamdhip64.so.7", "librocblas.so.5"), soname="libhipblas.so.3")
     (tmp_path / "rocm" / "lib" / "libhipblas.so.3").write_bytes(needing)
@@ -205,10 +200,11 @@ def test_on_windows_dlls_go_into_one_folder_and_both_loaders_look_there(tmp_path
         "bin/rocblas/library/K_gfx942.co",
         "bin/roctx64.dll",
     ]
-    assert 'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))' in text_of(
-        made, "torch/__init__.py"
+    assert (
+        'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
+        in contents(made)["torch/__init__.py"].decode()
     )
-    assert '"bin/hipblas.dll",' in text_of(made, "torch/_rocm_init.py")
+    assert '"bin/hipblas.dll",' in contents(made)["torch/_rocm_init.py"].decode()
     assert read_metadata(made).requires_dist == ("triton==3.6",)
 
 

@@ -5,19 +5,11 @@ import pytest
 
 from core.errors import RocmError
 from pytorch_build.check import matches
+from pytorch_build.standalone import needs
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
-from pytorch_build.standalone.needs import (
-    Follower,
-    Machine,
-    Row,
-    System,
-    Table,
-    load_table,
-    wanted_for,
-)
 
-LINUX = Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
-WINDOWS = Machine(promised=("kernel32.dll",), searches=False)
+LINUX = needs.Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
+WINDOWS = needs.Machine(promised=("kernel32.dll",), searches=False)
 
 
 def lib(*needed: str, search: Sequence[str] = ("$ORIGIN",), name: str = "") -> Binary:
@@ -27,17 +19,17 @@ def lib(*needed: str, search: Sequence[str] = ("$ORIGIN",), name: str = "") -> B
 def follower(
     files: Mapping[str, Binary | None],
     *,
-    rows: Sequence[Row] = (),
-    machine: Machine = LINUX,
+    rows: Sequence[needs.Row] = (),
+    machine: needs.Machine = LINUX,
     targets: Sequence[str] = (),
     roots: Sequence[str] = ("core/", "math/"),
-) -> Follower:
+) -> needs.Follower:
     found = {}
     for path in files:
         root = next((one for one in roots if path.startswith(one)), "")
         found[path] = RocmFile(path=path, root=root, source=Path("rocm", path))
-    table = Table(label="standalone", system=System(linux=()), library=tuple(rows))
-    return Follower(
+    table = needs.Table(label="standalone", system=needs.System(linux=()), library=tuple(rows))
+    return needs.Follower(
         rocm=Rocm(files=found, version="7.1", origin="the ROCm"),
         table=table,
         machine=machine,
@@ -46,7 +38,7 @@ def follower(
     )
 
 
-def follow(made: Follower, *names: str) -> tuple[list[str], list[str], Mapping[str, tuple[str, ...]]]:
+def follow(made: needs.Follower, *names: str) -> tuple[list[str], list[str], Mapping[str, tuple[str, ...]]]:
     roots = [made.find(name) for name in names]
     bundle = made.follow([one for one in roots if one is not None])
     return list(bundle.libraries), list(bundle.data), bundle.search
@@ -92,7 +84,7 @@ def test_what_is_opened_by_name_comes_under_its_soname_with_what_it_needs() -> N
         "lib/libcomgr.so.3.1": lib("libllvm.so.20", name="libcomgr.so.3"),
         "lib/libllvm.so.20": lib("libhip.so.7"),  # a circle ends
     }
-    rows = [Row(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
+    rows = [needs.Row(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
     libraries, _, search = follow(follower(files, rows=rows, roots=()), "libhip.so.7")
     assert libraries == ["lib/libcomgr.so.3", "lib/libhip.so.7", "lib/libllvm.so.20"]
     assert search == {"lib/libhip.so.7": ("$ORIGIN",)}
@@ -108,8 +100,8 @@ def test_data_comes_from_the_librarys_own_package_for_the_chosen_targets() -> No
         "math/lib/fft/x.db": None,
     }
     rows = [
-        Row(names=("libblas.so*",), data=("lib/blas/**",)),
-        Row(names=("libfft.so*",), data=("lib/fft/*",)),
+        needs.Row(names=("libblas.so*",), data=("lib/blas/**",)),
+        needs.Row(names=("libfft.so*",), data=("lib/fft/*",)),
     ]
     libraries, data, _ = follow(follower(files, rows=rows, targets=("gfx942",)), "libblas.so.3")
     assert libraries == ["math/lib/libblas.so.3"]
@@ -118,7 +110,7 @@ def test_data_comes_from_the_librarys_own_package_for_the_chosen_targets() -> No
 
 def test_a_helper_program_brings_its_own_needs() -> None:
     files = {"lib/libfft.so.1": lib(), "bin/fft_helper": lib("librtc.so.7"), "lib/librtc.so.7": lib()}
-    rows = [Row(names=("libfft.so*",), data=("bin/fft_helper",))]
+    rows = [needs.Row(names=("libfft.so*",), data=("bin/fft_helper",))]
     libraries, data, search = follow(follower(files, rows=rows, roots=()), "libfft.so.1")
     assert libraries == ["bin/fft_helper", "lib/libfft.so.1", "lib/librtc.so.7"]
     assert data == []
@@ -185,12 +177,12 @@ def test_dlls_are_found_in_any_letter_case_and_have_no_search_path() -> None:
     ],
 )
 def test_data_goes_in_for_chosen_targets_alone(path: str, targets: tuple[str, ...], *, wanted: bool) -> None:
-    assert wanted_for(path, targets) is wanted
+    assert needs.wanted_for(path, targets) is wanted
 
 
 def test_rows_hold_for_libraries_by_any_letter_case() -> None:
-    def rows_of(name: str) -> list[Row]:
-        return [row for row in load_table().library if matches(name, row.names)]
+    def rows_of(name: str) -> list[needs.Row]:
+        return [row for row in needs.load_table().library if matches(name, row.names)]
 
     opened = [glob for row in rows_of("AMDHIP64_7.dll") for glob in row.opens]
     assert "bin/amd_comgr*.dll" in opened

@@ -10,15 +10,8 @@ from core.errors import CheckError, WheelError
 from core.wheel import read_wheel_info
 from core.wheel.record import verify_record
 from pytorch_build.check import load_policy
+from pytorch_build.standalone import portable
 from pytorch_build.standalone.libraries import Binary
-from pytorch_build.standalone.portable import (
-    Patch,
-    Portability,
-    analyse,
-    excluded,
-    plan,
-    repair,
-)
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
 
 NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
@@ -32,9 +25,11 @@ def found(
     satisfied: tuple[str, ...],
     reachable: tuple[str, ...] = NEWEST,
     external: Mapping[str, Path | None] | None = None,
-) -> Portability:
+) -> portable.Portability:
     needs = {"demo/a.so": Binary(name="", needed=tuple(external or ()))}
-    return Portability(satisfied=satisfied, reachable=reachable, external=external or {}, needs=needs)
+    return portable.Portability(
+        satisfied=satisfied, reachable=reachable, external=external or {}, needs=needs
+    )
 
 
 def wheel(folder: Path, name: str = NAME) -> Path:
@@ -42,7 +37,7 @@ def wheel(folder: Path, name: str = NAME) -> Path:
 
 
 def test_a_wheel_is_tagged_with_what_it_satisfies_and_not_with_more(tmp_path: Path) -> None:
-    made = repair(wheel(tmp_path), found(OLD, OLD), tmp_path / "new", graft=False)
+    made = portable.repair(wheel(tmp_path), found(OLD, OLD), tmp_path / "new", graft=False)
     assert made.file is not None
     platform = "manylinux2014_x86_64.manylinux_2_17_x86_64"
     assert made.file.path.name == f"demo-1.0-cp312-cp312-{platform}.whl"
@@ -50,7 +45,7 @@ def test_a_wheel_is_tagged_with_what_it_satisfies_and_not_with_more(tmp_path: Pa
     assert read_wheel_info(made.file.path).tags == {f"cp312-cp312-{one}" for one in platform.split(".")}
     # with its tag already it is left alone
     path = wheel(tmp_path, f"demo-1.0-cp312-cp312-{NEWEST[0]}.whl")
-    assert repair(path, found(NEWEST), tmp_path / "other", graft=True).file is None
+    assert portable.repair(path, found(NEWEST), tmp_path / "other", graft=True).file is None
     assert not (tmp_path / "other").exists()
 
 
@@ -67,20 +62,20 @@ def test_a_wheel_is_tagged_with_what_it_satisfies_and_not_with_more(tmp_path: Pa
     ],
 )
 def test_what_cannot_be_portable_is_refused_by_name(
-    state: Portability,
+    state: portable.Portability,
     said: str,
     tmp_path: Path,
     *,
     graft: bool,
 ) -> None:
     with pytest.raises(CheckError, match=said):
-        repair(wheel(tmp_path), state, tmp_path / "new", graft=graft)
+        portable.repair(wheel(tmp_path), state, tmp_path / "new", graft=graft)
     assert not (tmp_path / "new").exists()
 
 
 def test_rocm_torch_and_the_wheels_own_libraries_do_not_count() -> None:
     needs = {"torch/lib/libown.so.1": Binary(name="libown.so", needed=())}
-    patterns = excluded(needs, load_policy())
+    patterns = portable.excluded(needs, load_policy())
     assert {"libown.so.1", "libown.so", "libamdhip64.so.*", "libtorch_hip.so"} <= patterns
     assert not {"libnuma.so.*", "libc.so.6"} & patterns
 
@@ -88,7 +83,7 @@ def test_rocm_torch_and_the_wheels_own_libraries_do_not_count() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="auditwheel is for Linux")
 def test_a_wheel_without_compiled_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WheelError, match="auditwheel cannot judge demo"):
-        analyse(write_wheel(tmp_path, NAME, {"demo/a.py": b""}))
+        portable.analyse(write_wheel(tmp_path, NAME, {"demo/a.py": b""}))
 
 
 @pytest.mark.processes
@@ -107,14 +102,14 @@ def test_a_library_of_the_machine_goes_in_and_the_wheel_runs_without_it(tmp_path
     words: list[str | Path] = [f"-Wl,-rpath,{machine}", "user.c", machine / "libextra.so.1", "-o", library]
     process.capture(["cc", *flags, *words], cwd=tmp_path)
     old = write_wheel(tmp_path, NAME, {"demo/user.so": library.read_bytes()})
-    state = analyse(old)
+    state = portable.analyse(old)
     assert state.external == {"libextra.so.1": (machine / "libextra.so.1").resolve()}
     with pytest.raises(CheckError, match=r"libextra\.so\.1 \(for demo/user\.so\)"):
-        repair(old, state, tmp_path / "new", graft=False)
-    made = repair(old, state, tmp_path / "new", graft=True)
+        portable.repair(old, state, tmp_path / "new", graft=False)
+    made = portable.repair(old, state, tmp_path / "new", graft=True)
     assert made.file is not None
     assert verify_record(made.file.path) == ()
-    assert analyse(made.file.path).satisfied[0] in made.platform.split(".")
+    assert portable.analyse(made.file.path).satisfied[0] in made.platform.split(".")
     with zipfile.ZipFile(made.file.path) as archive:
         archive.extractall(tmp_path / "installed")
     (machine / "libextra.so.1").unlink()
@@ -128,7 +123,7 @@ def binary(*needed: str, search: tuple[str, ...] = ()) -> Binary:
 
 
 def test_libraries_get_names_of_their_own_and_their_users_follow() -> None:
-    patches = plan(
+    patches = portable.plan(
         "torch",
         {"libfoo.so.1": FOO, "libbar.so.3": BAR},
         {"libfoo.so.1": "a" * 64, "libbar.so.3": "0123456789abcdef" * 4},
@@ -141,20 +136,20 @@ def test_libraries_get_names_of_their_own_and_their_users_follow() -> None:
     )
     foo, bar = "libfoo-aaaaaaaa.so.1", "libbar-01234567.so.3"
     assert list(patches) == [
-        Patch(member=f"torch.libs/{bar}", source=BAR, soname=bar, renamed={}, search=()),
-        Patch(
+        portable.Patch(member=f"torch.libs/{bar}", source=BAR, soname=bar, renamed={}, search=()),
+        portable.Patch(
             member=f"torch.libs/{foo}",
             source=FOO,
             soname=foo,
             renamed={"libbar.so.3": bar},
             search=("$ORIGIN",),
         ),
-        Patch(
+        portable.Patch(
             member="_C.so",
             renamed={"libbar.so.3": bar},
             search=("$ORIGIN/torch.libs",),
         ),
-        Patch(
+        portable.Patch(
             member="torch/lib/libtorch.so",
             renamed={"libfoo.so.1": foo},
             search=("$ORIGIN", "$ORIGIN/../../torch.libs"),

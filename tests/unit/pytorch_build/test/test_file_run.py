@@ -11,15 +11,13 @@ import pytest
 
 from core import process
 from core.junit import Case
-from core.process import Ended
 from pytorch_build.test import file_run, plugin
 from pytorch_build.test.file_run import FileRun, Setting, Stall, log_name, of_file, of_script, run_file
-from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.shards import Part
 from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
 FILE = "test/test_it.py"
-BEGAN = Line(kind="session")
+BEGAN = plugin.Line(kind="session")
 PASSES = "def test_one():\n    assert True\n"
 
 
@@ -373,8 +371,8 @@ def test_results_name_the_architecture_where_there_are_several() -> None:
     assert log_name("test/dynamo/test_misc.py") == "dynamo.test_misc"
 
 
-def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> Line:
-    return Line(
+def result(name: str, outcome: Any = "passed", message: str = "", attempt: int = 1) -> plugin.Line:
+    return plugin.Line(
         kind="test",
         test=f"{FILE}::{name}",
         outcome=outcome,
@@ -385,31 +383,31 @@ def result(name: str, outcome: Any = "passed", message: str = "", attempt: int =
     )
 
 
-def session(*results: Line, exit_status: int | None = 0, **facts: Any) -> Session:
-    end = None if exit_status is None else Line(kind="end", exit=exit_status)
+def session(*results: plugin.Line, exit_status: int | None = 0, **facts: Any) -> plugin.Session:
+    end = None if exit_status is None else plugin.Line(kind="end", exit=exit_status)
     started = facts.pop("started", tuple(dict.fromkeys(one.test for one in results)))
-    return Session(began=BEGAN, results=results, started=started, end=end, **facts)
+    return plugin.Session(began=BEGAN, results=results, started=started, end=end, **facts)
 
 
 def named(found: Sequence[Case]) -> dict[str, str]:
     return {one.test.rpartition("::")[2]: one.outcome for one in found}
 
 
-def put(returncode: int, sessions: Sequence[Session], **facts: Any) -> tuple[Case, ...]:
-    return of_file(FILE, Ended(returncode=returncode, seconds=9.0, **facts), sessions, "the end")
+def put(returncode: int, sessions: Sequence[plugin.Session], **facts: Any) -> tuple[Case, ...]:
+    return of_file(FILE, process.Ended(returncode=returncode, seconds=9.0, **facts), sessions, "the end")
 
 
 @pytest.mark.parametrize(
     ("ended", "output", "outcome", "line"),
     [
-        (Ended(returncode=0), "All checks passed\n", "passed", ""),
-        (Ended(returncode=1), "Traceback\nVerifyError: no ROCm\n", "failed", "VerifyError: no ROCm"),
-        (Ended(returncode=3), "", "failed", "it ended with status 3"),
-        (Ended(returncode=-11), "", "crashed", "the interpreter died of signal SIGSEGV"),
-        (Ended(returncode=-9, late=True, seconds=5), "", "timeout", "killed after 5 s"),
+        (process.Ended(returncode=0), "All checks passed\n", "passed", ""),
+        (process.Ended(returncode=1), "Traceback\nVerifyError: no ROCm\n", "failed", "VerifyError: no ROCm"),
+        (process.Ended(returncode=3), "", "failed", "it ended with status 3"),
+        (process.Ended(returncode=-11), "", "crashed", "the interpreter died of signal SIGSEGV"),
+        (process.Ended(returncode=-9, late=True, seconds=5), "", "timeout", "killed after 5 s"),
     ],
 )
-def test_a_programs_status_is_its_result(ended: Ended, output: str, outcome: str, line: str) -> None:
+def test_a_programs_status_is_its_result(ended: process.Ended, output: str, outcome: str, line: str) -> None:
     case = of_script("tools/x.py", ended, output)
     assert (case.test, case.file, case.outcome, case.line) == ("tools/x.py", "tools/x.py", outcome, line)
 
@@ -452,7 +450,7 @@ def test_a_test_that_takes_the_interpreter_with_it_is_named(
     ],
 )
 def test_a_file_that_failed_as_a_whole(
-    returncode: int, sessions: Sequence[Session], outcome: str, words: str
+    returncode: int, sessions: Sequence[plugin.Session], outcome: str, words: str
 ) -> None:
     found = put(returncode, sessions)
     whole = found[-1]
@@ -461,5 +459,5 @@ def test_a_file_that_failed_as_a_whole(
 
 
 def test_a_file_that_skips_itself_is_skipped_as_a_whole() -> None:
-    skipped = Line(kind="collect", file=FILE, outcome="skipped", message="no GPU")
+    skipped = plugin.Line(kind="collect", file=FILE, outcome="skipped", message="no GPU")
     assert named(put(5, [session(exit_status=5, uncollected=(skipped,))])) == {FILE: "skipped"}

@@ -9,21 +9,7 @@ from hypothesis import strategies as st
 from core import process
 from core.errors import CheckError, UsageError
 from core.families import gpu_targets
-from core.process import Completed
 from pytorch_build.test import gpus
-from pytorch_build.test.gpus import (
-    Assignment,
-    Gpu,
-    Machine,
-    assignments,
-    enumerated_gpus,
-    nvidia_gpus,
-    rocminfo_gpus,
-    select,
-    this_machine,
-    visible,
-    without_gpu,
-)
 
 CPU_NODE = "cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0\nunique_id 0\ndrm_render_minor 0\n"
 MI300X = (
@@ -73,12 +59,12 @@ H200_ID = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
 @pytest.mark.parametrize(
     ("read", "printed", "found"),
     [
-        (rocminfo_gpus, ROCMINFO, [("gfx942", MI300_ID, "AMD Instinct MI300X"), ("gfx1100", "", "")]),
-        (rocminfo_gpus, "ROCk module is NOT loaded, possibly no GPU devices\n", []),
-        (enumerated_gpus, "gfx942\ngfx942:sramecc+\n", [("gfx942", "", "")] * 2),
-        (enumerated_gpus, "error: no permission\n", []),
+        (gpus.rocminfo_gpus, ROCMINFO, [("gfx942", MI300_ID, "AMD Instinct MI300X"), ("gfx1100", "", "")]),
+        (gpus.rocminfo_gpus, "ROCk module is NOT loaded, possibly no GPU devices\n", []),
+        (gpus.enumerated_gpus, "gfx942\ngfx942:sramecc+\n", [("gfx942", "", "")] * 2),
+        (gpus.enumerated_gpus, "error: no permission\n", []),
         (
-            nvidia_gpus,
+            gpus.nvidia_gpus,
             f"{H200_ID}, 9.0, NVIDIA H200\nNo devices were found\n",
             [("sm_90", H200_ID, "NVIDIA H200")],
         ),
@@ -99,10 +85,10 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
         monkeypatch.setattr(gpus, name, tmp_path / name)
     monkeypatch.setattr(process, "which", lambda name: Path(name) if name in answers else None)
 
-    def capture(argv: Any, *, env: Any, **_: Any) -> Completed:
+    def capture(argv: Any, *, env: Any, **_: Any) -> process.Completed:
         assert not set(gpus.HIDING) & set(env)
         text = answers[str(argv[0])]
-        return Completed(returncode=int(not text), stdout=text, stderr="")
+        return process.Completed(returncode=int(not text), stdout=text, stderr="")
 
     monkeypatch.setattr(process, "capture", capture)
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
@@ -110,13 +96,13 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_program_that_knows_nothing_is_followed_by_the_next(said: dict[str, str]) -> None:
-    assert this_machine() == Machine()
+    assert gpus.this_machine() == gpus.Machine()
     said |= {"rocminfo": "", "offload-arch": "gfx942\n"}
-    assert [one.target for one in this_machine().gpus] == ["gfx942"]
+    assert [one.target for one in gpus.this_machine().gpus] == ["gfx942"]
     gpus.KFD.touch()
-    assert this_machine() == Machine(vendor="amd")
+    assert gpus.this_machine() == gpus.Machine(vendor="amd")
     said["rocminfo"] = ROCMINFO
-    assert [one.target for one in this_machine().gpus] == ["gfx942", "gfx1100"]
+    assert [one.target for one in gpus.this_machine().gpus] == ["gfx942", "gfx1100"]
 
 
 @pytest.mark.usefixtures("said")
@@ -126,37 +112,45 @@ def test_the_kernel_is_asked_first_in_the_order_of_its_nodes() -> None:
         folder = gpus.NODES / number
         folder.mkdir(parents=True)
         (folder / "properties").write_text(text)
-    assert this_machine().gpus == (Gpu(target="gfx1100"), Gpu(target="gfx942", uuid=MI300_ID))
+    assert gpus.this_machine().gpus == (gpus.Gpu(target="gfx1100"), gpus.Gpu(target="gfx942", uuid=MI300_ID))
     gpus.RENDER_NODES.mkdir()
     (gpus.RENDER_NODES / "renderD128").touch()
-    assert [one.target for one in this_machine().gpus] == ["gfx942"]
+    assert [one.target for one in gpus.this_machine().gpus] == ["gfx942"]
 
 
 def test_nvidias_machines_are_asked_with_their_own_program(said: dict[str, str]) -> None:
     said["nvidia-smi"] = ""
-    assert this_machine() == Machine()
+    assert gpus.this_machine() == gpus.Machine()
     said["nvidia-smi"] = "GPU-1, 9.0, NVIDIA H200\n"
-    found = this_machine()
+    found = gpus.this_machine()
     assert (found.vendor, [one.target for one in found.gpus]) == ("nvidia", ["sm_90"])
     said["nvidia-smi"] = ""
     gpus.NVIDIA.touch()
-    assert this_machine() == Machine(vendor="nvidia")
+    assert gpus.this_machine() == gpus.Machine(vendor="nvidia")
 
 
-MI300 = [Gpu(target="gfx942", uuid=f"GPU-942{number:x}", name="AMD Instinct MI300X") for number in range(2)]
-NAVI = Gpu(target="gfx1100", uuid="GPU-1100", name="AMD Radeon RX 7900 XTX")
-MIXED = Machine(gpus=(MI300[0], NAVI, MI300[1]), vendor="amd")
-H200 = Machine(
-    gpus=(Gpu(target="sm_90", uuid="GPU-aa", name="NVIDIA H200"), Gpu(target="sm_90", uuid="GPU-ab")),
+MI300 = [
+    gpus.Gpu(target="gfx942", uuid=f"GPU-942{number:x}", name="AMD Instinct MI300X") for number in range(2)
+]
+NAVI = gpus.Gpu(target="gfx1100", uuid="GPU-1100", name="AMD Radeon RX 7900 XTX")
+MIXED = gpus.Machine(gpus=(MI300[0], NAVI, MI300[1]), vendor="amd")
+H200 = gpus.Machine(
+    gpus=(
+        gpus.Gpu(target="sm_90", uuid="GPU-aa", name="NVIDIA H200"),
+        gpus.Gpu(target="sm_90", uuid="GPU-ab"),
+    ),
     vendor="nvidia",
 )
 
 
 def chosen(
-    machine: Machine = MIXED, env: dict[str, str] | None = None, family: str = "gfx94X-dcgpu", **changes: Any
-) -> list[Assignment]:
+    machine: gpus.Machine = MIXED,
+    env: dict[str, str] | None = None,
+    family: str = "gfx94X-dcgpu",
+    **changes: Any,
+) -> list[gpus.Assignment]:
     targets = gpu_targets(family)
-    return list(select(machine, env or {}, gpu_family=family, targets=targets, **changes))
+    return list(gpus.select(machine, env or {}, gpu_family=family, targets=targets, **changes))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +209,7 @@ def test_what_a_person_hides_stays_hidden(env: dict[str, str], expected: str) ->
     ],
 )
 def test_cudas_variable_names_nvidias_gpus(
-    machine: Machine, env: dict[str, str], policy: Any, expected: dict[str, str | None]
+    machine: gpus.Machine, env: dict[str, str], policy: Any, expected: dict[str, str | None]
 ) -> None:
     (one,) = chosen(machine, env, any_vendor=machine is H200, policy=policy)
     assert (one.target, one.env) == ("sm_90" if machine is H200 else "gfx942", expected)
@@ -224,8 +218,8 @@ def test_cudas_variable_names_nvidias_gpus(
 @pytest.mark.parametrize(
     ("machine", "env", "family", "words"),
     [
-        (Machine(), {}, "gfx94X-dcgpu", "no GPU driver is loaded"),
-        (Machine(vendor="amd"), {}, "gfx94X-dcgpu", "the GPU driver is loaded and shows no GPU"),
+        (gpus.Machine(), {}, "gfx94X-dcgpu", "no GPU driver is loaded"),
+        (gpus.Machine(vendor="amd"), {}, "gfx94X-dcgpu", "the GPU driver is loaded and shows no GPU"),
         (MIXED, {}, "gfx950-dcgpu", "No visible GPU is of gfx950-dcgpu (gfx950): here is 2 x gfx942 (AMD"),
         (MIXED, {"HIP_VISIBLE_DEVICES": "1"}, "gfx94X-dcgpu", "here is gfx1100 (AMD Radeon RX 7900 XTX)"),
         (MIXED, {"HIP_VISIBLE_DEVICES": ""}, "gfx94X-dcgpu", "HIP_VISIBLE_DEVICES= hides every GPU"),
@@ -233,7 +227,9 @@ def test_cudas_variable_names_nvidias_gpus(
         (H200, {}, "gfx94X-dcgpu", "here is sm_90 (NVIDIA H200), sm_90"),
     ],
 )
-def test_no_gpu_to_run_on_is_an_error(machine: Machine, env: dict[str, str], family: str, words: str) -> None:
+def test_no_gpu_to_run_on_is_an_error(
+    machine: gpus.Machine, env: dict[str, str], family: str, words: str
+) -> None:
     with pytest.raises(CheckError, match=re.escape(words)) as caught:
         chosen(machine, env, family)
     assert caught.value.hint
@@ -262,19 +258,20 @@ def test_a_variable_that_names_what_is_not_there_is_an_error(env: dict[str, str]
     policy=st.sampled_from(["unique", "all"]),
 )
 def test_what_is_chosen_is_what_a_process_sees(targets: list[str], order: Any, policy: Any) -> None:
-    machine = Machine(
-        gpus=tuple(Gpu(target=target, uuid=f"GPU-{at}") for at, target in enumerate(targets)), vendor="amd"
+    machine = gpus.Machine(
+        gpus=tuple(gpus.Gpu(target=target, uuid=f"GPU-{at}") for at, target in enumerate(targets)),
+        vendor="amd",
     )
     words = [str(at) for at in range(len(targets))]
     order.shuffle(words)
     env = {"HIP_VISIBLE_DEVICES": ",".join(words)}
     found = (
-        select(machine, env, gpu_family="x", targets=("gfx942", "gfx950"), policy=policy)
+        gpus.select(machine, env, gpu_family="x", targets=("gfx942", "gfx950"), policy=policy)
         if set(targets) - {"gfx1100"}
         else []
     )
     for one in found:
-        seen = visible(machine, {name: value for name, value in one.env.items() if value is not None})
+        seen = gpus.visible(machine, {name: value for name, value in one.env.items() if value is not None})
         assert [device.gpu for device in seen] == [device.gpu for device in one.devices]
         assert {device.gpu.target for device in seen} == {one.target}
     taken = [device.gpu for one in found for device in one.devices]
@@ -288,15 +285,15 @@ def test_what_is_chosen_is_what_a_process_sees(targets: list[str], order: Any, p
 def test_a_family_without_a_gpu_fails_unless_that_is_allowed(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpus, "this_machine", Machine)
+    monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
     chosen = run.context("gfx950-dcgpu", ref="nightly")
     with pytest.raises(CheckError, match="no GPU driver is loaded"):
-        assignments(chosen, {})
-    assert [one.target for one in assignments(chosen, {}, allow_no_gpu=True)] == [""]
-    none = without_gpu()
+        gpus.assignments(chosen, {})
+    assert [one.target for one in gpus.assignments(chosen, {}, allow_no_gpu=True)] == [""]
+    none = gpus.without_gpu()
     assert none.words == "no GPU"
     hidden = {**dict.fromkeys(gpus.HIDING), "HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
     assert none.env == hidden
     # no GPU runs the sample's device code
-    assert [one.target for one in assignments(run.context("gfx950-dcgpu"), {})] == [""]
-    assert [one.target for one in assignments(run.context("cpu", ref="nightly"), {})] == [""]
+    assert [one.target for one in gpus.assignments(run.context("gfx950-dcgpu"), {})] == [""]
+    assert [one.target for one in gpus.assignments(run.context("cpu", ref="nightly"), {})] == [""]

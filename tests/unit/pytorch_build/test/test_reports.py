@@ -10,21 +10,8 @@ from core import junit
 from core.errors import CheckError, MissingInputError
 from core.junit import Case, Document, read
 from core.run import RunOutputs, records
-from core.run.records import Cell, FileRecord, Record
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
-from pytorch_build.test.reports import (
-    MERGED,
-    checked,
-    in_folder,
-    of_shards,
-    out_of_date,
-    put_report,
-    require_expected,
-    require_passed,
-    stage_name,
-    why_not,
-)
 from pytorch_build.test.results import Origin, Report, Tested, merged
 from pytorch_build.test.shards import Shard
 
@@ -51,13 +38,13 @@ def shards(*outcomes: Any) -> Tested:
     return tested
 
 
-def shard_record(at: int, **inputs: Any) -> Record:
+def shard_record(at: int, **inputs: Any) -> records.Record:
     given = {"files": WHEELS, "arguments": [], "installed": True, "gpu": ["gfx942"], "shard": f"{at}/2"}
-    return Record(
-        stage=stage_name(ORIGIN, Shard(index=at, count=2)),
+    return records.Record(
+        stage=reports.stage_name(ORIGIN, Shard(index=at, count=2)),
         run_id="17",
         platform="linux",
-        cell=Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942"),
+        cell=records.Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942"),
         started=f"2026-01-01T00:00:0{at}+00:00",
         seconds=10,
         inputs=given | inputs,
@@ -70,14 +57,14 @@ def store(tmp_path: Any) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def made(store: DirectoryStore, tested: Tested, *found: Record) -> Record:
-    return of_shards(found, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942")
+def made(store: DirectoryStore, tested: Tested, *found: records.Record) -> records.Record:
+    return reports.of_shards(found, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942")
 
 
 def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
     cases = document("passed", "crashed", "xfailed", "flaky", "failed")
     report = Report(origin=ORIGIN, document=cases, shard=Shard(index=2, count=6))
-    details = put_report(store, OUTPUTS, "gfx942", report)
+    details = reports.put_report(store, OUTPUTS, "gfx942", report)
     assert details["tests"] == {"tests": 5, "failures": 1, "errors": 1, "skipped": 1}
     assert details["outcomes"] == {"passed": 1, "xfailed": 1, "flaky": 1, "failed": 1, "crashed": 1}
     key = details["report"]["key"]
@@ -89,13 +76,13 @@ def test_a_report_is_filed_with_its_totals(store: DirectoryStore) -> None:
 def test_the_record_of_all_shards_is_what_a_promotion_reads(store: DirectoryStore) -> None:
     record = made(store, shards("passed", "flaky"), shard_record(2), shard_record(1))
     assert (record.stage, record.status) == ("test_torch", "ok")
-    assert record.cell == Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942")
+    assert record.cell == records.Cell(torch_ref="nightly", python="cp312", gpu_family="gfx942")
     assert (record.inputs["files"], record.inputs["arguments"]) == (WHEELS, [])
     assert record.inputs["gpu"] == [["gfx942"], ["gfx942"]]
     assert record.seconds == 20
     assert record.details["tests"] == {"tests": 2, "failures": 0, "errors": 0, "skipped": 0}
     filed = read(store.read(record.details["report"]["key"]))
-    assert filed.properties[MERGED] == "2"
+    assert filed.properties[reports.MERGED] == "2"
     assert [one.outcome for one in filed.cases] == ["passed", "flaky"]
     # a record is what a store keeps
     assert records.parse(records.serialize(record), where="w") == record
@@ -129,10 +116,10 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
     assert "1 of 2 failed" in record.error
     assert "t.py::2-0 failed" in record.error
     # one shard is judged by itself
-    assert why_not([shards("passed", "flaky")]) == ""
-    require_passed(half(1))
+    assert reports.why_not([shards("passed", "flaky")]) == ""
+    reports.require_passed(half(1))
     with pytest.raises(CheckError, match="1 of 1 failed"):
-        require_passed(half(1, "failed"))
+        reports.require_passed(half(1, "failed"))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +131,7 @@ def test_a_failure_is_recorded_as_one(store: DirectoryStore) -> None:
     ],
 )
 def test_results_that_did_not_pass_say_why(found: Sequence[Report], why: str) -> None:
-    assert re.search(why, why_not(merged(found)))
+    assert re.search(why, reports.why_not(merged(found)))
 
 
 @pytest.mark.parametrize(("run_id", "kept"), [("local", 1), ("17", 4)])
@@ -156,9 +143,11 @@ def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
 
     def put(origin: Origin, at: int, count: int) -> None:
         part = Shard(index=at, count=count) if count > 1 else None
-        put_report(store, outputs, "cpu", Report(origin=origin, document=document("passed"), shard=part))
-        cell = Cell(torch_ref=origin.torch_ref, python=origin.python)
-        made = shard_record(1).model_copy(update={"stage": stage_name(origin, part), "cell": cell})
+        reports.put_report(
+            store, outputs, "cpu", Report(origin=origin, document=document("passed"), shard=part)
+        )
+        cell = records.Cell(torch_ref=origin.torch_ref, python=origin.python)
+        made = shard_record(1).model_copy(update={"stage": reports.stage_name(origin, part), "cell": cell})
         records.write(store, outputs, "cpu", made)
 
     for origin in (*others, ORIGIN):
@@ -176,14 +165,16 @@ def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
         assert records.read(store, outputs, "cpu", "test_torch-1-of-2-nightly-cp312") is None
 
 
+def filed(run: Any, report: Report) -> dict[str, Any]:
+    return dict(reports.put_report(run.store, run.common().outputs, GROUP, report))
+
+
 def put(run: Any, stage: str, *outcomes: Any, shard: Shard | None = None) -> str:
     """Leave a report and its record in the run, as a stage does."""
     origin = replace(SAMPLE, stage=stage)
     named = document(*outcomes, name=str(shard.index) if shard else "x")
-    details = put_report(
-        run.store, run.common().outputs, GROUP, Report(origin=origin, document=named, shard=shard)
-    )
-    write(run, stage_name(origin, shard), details=dict(details))
+    details = filed(run, Report(origin=origin, document=named, shard=shard))
+    write(run, reports.stage_name(origin, shard), details=details)
     return str(details["report"]["key"])
 
 
@@ -198,7 +189,7 @@ def gathered(run: Any) -> Sequence[Tested]:
     outputs = run.common().outputs
     found = records.read_all(run.store, outputs, GROUP)
     mine = reports.reports_of(run.store, outputs, GROUP, found)
-    return checked(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
+    return reports.checked(merged(mine), found, store=run.store, outputs=outputs, artifact_group=GROUP)
 
 
 def test_a_run_that_passed(run: Any) -> None:
@@ -215,10 +206,8 @@ def test_a_run_that_passed(run: Any) -> None:
     assert reports.groups_of(run.common()) == [GROUP]
     # configurations are apart
     origin = replace(SAMPLE, config="inductor")
-    details = put_report(
-        run.store, run.common().outputs, GROUP, Report(origin=origin, document=document("passed"))
-    )
-    write(run, stage_name(origin), details=dict(details), inputs={"config": "inductor"})
+    details = filed(run, Report(origin=origin, document=document("passed")))
+    write(run, reports.stage_name(origin), details=details, inputs={"config": "inductor"})
     found = [(one.origin.config, one.passed) for one in gathered(run)]
     assert sorted(found) == [("", True), ("", True), ("inductor", True)]
 
@@ -255,10 +244,10 @@ def test_failures_that_the_results_show_are_told_once(run: Any) -> None:
 def test_the_merged_report_is_not_counted_again(run: Any) -> None:
     for shard in HALVES:
         put(run, "test_torch", "passed", shard=shard)
-    whole = replace(document("passed"), properties={MERGED: "2"})
-    details = put_report(run.store, run.common().outputs, GROUP, Report(origin=SAMPLE, document=whole))
-    write(run, "test_torch", details={**details, MERGED: 2})
-    write(run, "test_torch", "failed", error="no report of shard 2/2", details={MERGED: 2})
+    whole = replace(document("passed"), properties={reports.MERGED: "2"})
+    details = filed(run, Report(origin=SAMPLE, document=whole))
+    write(run, "test_torch", details={**details, reports.MERGED: 2})
+    write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
     (tested,) = gathered(run)
     assert (tested.passed, len(tested.cases), tested.shards) == (True, 2, 2)
 
@@ -266,12 +255,12 @@ def test_the_merged_report_is_not_counted_again(run: Any) -> None:
 def test_a_folder_of_any_reports(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(MissingInputError, match="no JUnit reports"):
-        in_folder(tmp_path)
+        reports.in_folder(tmp_path)
     for name, outcomes in (("a/1.xml", ("failed",)), ("a/2.xml", ("passed",)), ("b/1.xml", ("passed",))):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(junit.write(document(*outcomes)))
     (tmp_path / "b" / "torn.xml").write_bytes(b"<testsuites><testsuite>")
-    first, second = merged(in_folder(tmp_path))
+    first, second = merged(reports.in_folder(tmp_path))
     # the second report of a folder is another attempt
     assert (first.origin.folder, first.counts["flaky"], first.passed) == ("a", 1, True)
     assert not second.passed
@@ -280,7 +269,7 @@ def test_a_folder_of_any_reports(tmp_path: Path) -> None:
 
 def test_what_was_expected_and_is_missing_is_a_problem() -> None:
     (there,) = merged([Report(origin=SAMPLE, document=document("passed"))])
-    first, second = require_expected([there], ["torch-sample-cp312", "smoke-sample-cp312"])
+    first, second = reports.require_expected([there], ["torch-sample-cp312", "smoke-sample-cp312"])
     assert first == there
     assert (second.problems, second.origin.folder) == (("there is no report",), "smoke-sample-cp312")
 
@@ -299,9 +288,9 @@ def test_what_was_expected_and_is_missing_is_a_problem() -> None:
 def test_results_belong_to_the_bytes_that_they_are_of(
     run: Any, wheels: dict[str, str], rocm: dict[str, str], why: str
 ) -> None:
-    def built(stage: str, files: dict[str, str]) -> Record:
+    def built(stage: str, files: dict[str, str]) -> records.Record:
         named = [
-            FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])
+            records.FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])
             for name, digest in files.items()
         ]
         ref = "" if stage == "build_rocm" else "nightly"
@@ -309,6 +298,6 @@ def test_results_belong_to_the_bytes_that_they_are_of(
 
     tested = {"torch-2.whl": "a" * 64, "rocm_sdk_core-7.whl": "d" * 64}
     record = shard_record(1, files=tested)
-    said = out_of_date(record, [record, built("build_torch", wheels), built("build_rocm", rocm)])
+    said = reports.out_of_date(record, [record, built("build_torch", wheels), built("build_rocm", rocm)])
     assert said == (f"out of date: it ran on other bytes than the run has of {why}" if why else "")
-    assert "held already" in out_of_date(shard_record(1, installed=False), [])
+    assert "held already" in reports.out_of_date(shard_record(1, installed=False), [])

@@ -13,23 +13,11 @@ from core.junit import Case, Document, Suite
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import shards
-from pytorch_build.test.shards import (
-    BALANCE,
-    Durations,
-    FileDuration,
-    Plan,
-    Shard,
-    for_run,
-    of_documents,
-    parse_shard,
-    plan,
-    record,
-)
 
 # recorded with torch 2.13.0 for processors, from the tests of 2.6.0
 REAL = Path(__file__).with_name("recorded") / "durations.json"
 SECONDS = st.floats(0, 1000, allow_nan=False)
-BIG = FileDuration(
+BIG = shards.FileDuration(
     seconds=100,
     parts={
         "test_big.py::TestA": 40,
@@ -41,11 +29,13 @@ BIG = FileDuration(
 )
 
 
-def table(**seconds: float) -> Durations:
-    return Durations(files={f"test_{one}.py": FileDuration(seconds=value) for one, value in seconds.items()})
+def table(**seconds: float) -> shards.Durations:
+    return shards.Durations(
+        files={f"test_{one}.py": shards.FileDuration(seconds=value) for one, value in seconds.items()}
+    )
 
 
-def loads(made: Plan) -> list[float]:
+def loads(made: shards.Plan) -> list[float]:
     return [round(one, 6) for one in made.seconds]
 
 
@@ -61,55 +51,61 @@ def loads(made: Plan) -> list[float]:
 )
 def test_shards_are_parsed_or_refused(text: str, expected: Any) -> None:
     if isinstance(expected, tuple):
-        assert parse_shard(text) == Shard(index=expected[0], count=expected[1])
+        assert shards.parse_shard(text) == shards.Shard(index=expected[0], count=expected[1])
         return
     with pytest.raises(UsageError, match=expected):
-        parse_shard(text)
+        shards.parse_shard(text)
 
 
 def test_files_are_spread_by_what_they_take() -> None:
     durations = table(a=5, b=4, c=3, d=3, e=3)
     # the longest first, where the shard stays shortest
-    assert loads(plan(durations.files, durations, 2)) == [8, 10]
+    assert loads(shards.plan(durations.files, durations, 2)) == [8, 10]
     # without any duration evenly
-    made = plan([f"test_{at}.py" for at in range(12)], Durations(), 4)
+    made = shards.plan([f"test_{at}.py" for at in range(12)], shards.Durations(), 4)
     assert [len(units) for units in made.shards] == [3, 3, 3, 3]
     # starting a file counts
-    durations = Durations(files={f"test_{at}.py": FileDuration(seconds=1, starting=9) for at in range(4)})
-    assert loads(plan(durations.files, durations, 2)) == [20, 20]
+    durations = shards.Durations(
+        files={f"test_{at}.py": shards.FileDuration(seconds=1, starting=9) for at in range(4)}
+    )
+    assert loads(shards.plan(durations.files, durations, 2)) == [20, 20]
     with pytest.raises(MissingInputError, match="no test files"):
-        plan([], Durations(), 2)
+        shards.plan([], shards.Durations(), 2)
 
 
 def test_unknown_files_get_the_median_of_the_known() -> None:
     durations = table(a=1, b=10, c=100)
-    made = plan([*durations.files, "test_new.py"], durations, 1)
+    made = shards.plan([*durations.files, "test_new.py"], durations, 1)
     assert {unit.file: unit.seconds for unit in made.shards[0]}["test_new.py"] == 10
     # to start, too
-    known = {f"test_{at}.py": FileDuration(seconds=1, starting=at) for at in (2, 4, 9)}
-    made = plan(["test_new.py", *known], Durations(files=known), 1)
+    known = {f"test_{at}.py": shards.FileDuration(seconds=1, starting=at) for at in (2, 4, 9)}
+    made = shards.plan(["test_new.py", *known], shards.Durations(files=known), 1)
     assert loads(made) == [4 + 2 + 4 + 9 + 1 * 3 + 1]
     # of these files nothing is known, so those of all others count
-    assert loads(plan(["test_new.py"], Durations(files=known), 1)) == [1 + 4]
+    assert loads(shards.plan(["test_new.py"], shards.Durations(files=known), 1)) == [1 + 4]
 
 
 def test_a_big_file_is_taken_apart_only_as_far_as_balance_asks() -> None:
-    durations = Durations(files={"test_big.py": BIG, "test_small.py": FileDuration(seconds=100)})
-    whole = plan(durations.files, durations, 2)
-    assert all(part.whole for at in (1, 2) for part in whole.parts(Shard(index=at, count=2)))
-    classes = plan(["test_big.py"], durations, 2)
-    assert classes.imbalance <= BALANCE or {unit.part for units in classes.shards for unit in units} > {""}
-    tests = plan(["test_big.py"], durations, 4)
+    durations = shards.Durations(
+        files={"test_big.py": BIG, "test_small.py": shards.FileDuration(seconds=100)}
+    )
+    whole = shards.plan(durations.files, durations, 2)
+    assert all(part.whole for at in (1, 2) for part in whole.parts(shards.Shard(index=at, count=2)))
+    classes = shards.plan(["test_big.py"], durations, 2)
+    assert classes.imbalance <= shards.BALANCE or {
+        unit.part for units in classes.shards for unit in units
+    } > {""}
+    tests = shards.plan(["test_big.py"], durations, 4)
     assert "test_big.py::TestA::test_long" in {unit.part for units in tests.shards for unit in units}
 
 
-def takes(made: Plan, test: str) -> Mapping[int, int]:
+def takes(made: shards.Plan, test: str) -> Mapping[int, int]:
     """Count by shard how often a test is run."""
     count = len(made.shards)
     return {
         at: sum(
             part.takes(test)
-            for part in made.parts(Shard(index=at, count=count))
+            for part in made.parts(shards.Shard(index=at, count=count))
             if test.startswith((f"{part.file}::", f"{part.file}["))
         )
         for at in range(1, count + 1)
@@ -126,13 +122,13 @@ KNOWN = st.dictionaries(
 )
 
 
-def recorded(known: Known) -> Durations:
+def recorded(known: Known) -> shards.Durations:
     made = {}
     for file, (below, starting) in known.items():
         total = sum(seconds for name, seconds in below.items() if "::" not in name)
         parts = {f"{file}::{name}": seconds for name, seconds in below.items()}
-        made[file] = FileDuration(seconds=total, starting=starting, parts=parts)
-    return Durations(files=made)
+        made[file] = shards.FileDuration(seconds=total, starting=starting, parts=parts)
+    return shards.Durations(files=made)
 
 
 @given(known=KNOWN, unknown=st.sets(NAMES, max_size=4), count=st.integers(1, 7), seed=st.integers())
@@ -141,10 +137,10 @@ def test_every_test_is_in_exactly_one_shard_on_every_machine(
 ) -> None:
     durations = recorded(known)
     named = sorted({*known, *unknown, "test_always.py"})
-    made = plan(named, durations, count)
+    made = shards.plan(named, durations, count)
     shuffled = list(named)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, and no secret
-    again = plan(shuffled, Durations(files=dict(reversed(durations.files.items()))), count)
+    again = shards.plan(shuffled, shards.Durations(files=dict(reversed(durations.files.items()))), count)
     assert again == made
     assert again.digest == made.digest
     for file in named:
@@ -158,8 +154,10 @@ def test_every_test_is_in_exactly_one_shard_on_every_machine(
 def test_no_shard_is_longer_than_the_mean_and_the_longest_file(
     seconds: Mapping[str, float], count: int
 ) -> None:
-    durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
-    made = plan(seconds, durations, count)
+    durations = shards.Durations(
+        files={name: shards.FileDuration(seconds=value) for name, value in seconds.items()}
+    )
+    made = shards.plan(seconds, durations, count)
     mean = sum(seconds.values()) / count
     assert sum(made.seconds) == pytest.approx(sum(seconds.values()))
     assert max(made.seconds) <= mean + max(seconds.values()) * (1 - 1 / count) + 1e-6
@@ -167,17 +165,17 @@ def test_no_shard_is_longer_than_the_mean_and_the_longest_file(
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8, 12])
 def test_shards_of_a_real_table_are_balanced(count: int) -> None:
-    durations = Durations.model_validate_json(REAL.read_text())
-    made = plan(durations.files, durations, count)
-    assert made.imbalance <= BALANCE
+    durations = shards.Durations.model_validate_json(REAL.read_text())
+    made = shards.plan(durations.files, durations, count)
+    assert made.imbalance <= shards.BALANCE
     # what it costs: files that are started in more than one shard
     started = sum(len({unit.file for unit in units}) for units in made.shards)
     assert started <= len(durations.files) * 1.5 + count
 
 
 def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    durations = Durations(files={"test_big.py": BIG, "test_s.py": FileDuration(seconds=1)})
-    shards.show(plan(durations.files, durations, 2), Shard(index=1, count=2))
+    durations = shards.Durations(files={"test_big.py": BIG, "test_s.py": shards.FileDuration(seconds=1)})
+    shards.show(shards.plan(durations.files, durations, 2), shards.Shard(index=1, count=2))
     told = capsys.readouterr().err
     assert "1/2 (this one)" in told
     assert "2/2" in told
@@ -200,8 +198,8 @@ def test_reports_become_durations() -> None:
         suites={"t.py": Suite(seconds=615.25)},
     )
     second = Document(cases=(case("t.py::B::z", 1.5),), suites={"t.py": Suite(seconds=9.5)})
-    assert of_documents([first, second]).files == {
-        "t.py": FileDuration(
+    assert shards.of_documents([first, second]).files == {
+        "t.py": shards.FileDuration(
             # a hang is no duration
             seconds=10.75,
             starting=8,
@@ -213,9 +211,9 @@ def test_reports_become_durations() -> None:
 def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
     first, second = case("t.py@gfx942::A::x[1]", 2), case("t.py@gfx90a::A::x[1]", 3)
     suites = {"t.py@gfx942": Suite(seconds=2), "t.py@gfx90a": Suite(seconds=3)}
-    found = of_documents([Document(cases=(first, second), suites=suites)]).files
+    found = shards.of_documents([Document(cases=(first, second), suites=suites)]).files
     parts = {"t.py::A": 5.0, "t.py::A::x": 5.0}
-    assert found == {"t.py": FileDuration(seconds=5, parts=parts)}
+    assert found == {"t.py": shards.FileDuration(seconds=5, parts=parts)}
 
 
 @pytest.fixture
@@ -228,22 +226,22 @@ def run(number: str = "17") -> RunOutputs:
 
 
 def test_all_shards_of_a_run_read_the_same(store: DirectoryStore) -> None:
-    record(store, run("16"), "cpu", "default", table(a=1))
-    assert for_run(store, run(), "cpu", "default") == table(a=1)
+    shards.record(store, run("16"), "cpu", "default", table(a=1))
+    assert shards.for_run(store, run(), "cpu", "default") == table(a=1)
     # what another run records in between changes nothing for this one
-    record(store, run("16"), "cpu", "default", table(a=99))
-    assert for_run(store, run(), "cpu", "default") == table(a=1)
-    assert for_run(store, run("18"), "cpu", "default") == table(a=99)
-    assert for_run(store, run("18"), "cpu", "inductor") == Durations()
-    assert for_run(store, run("18"), "gfx942", "default") == Durations()
+    shards.record(store, run("16"), "cpu", "default", table(a=99))
+    assert shards.for_run(store, run(), "cpu", "default") == table(a=1)
+    assert shards.for_run(store, run("18"), "cpu", "default") == table(a=99)
+    assert shards.for_run(store, run("18"), "cpu", "inductor") == shards.Durations()
+    assert shards.for_run(store, run("18"), "gfx942", "default") == shards.Durations()
     # the local run takes the newest each time
-    assert for_run(store, run("local"), "cpu", "default") == table(a=99)
-    record(store, run("local"), "cpu", "default", table(a=2))
-    assert for_run(store, run("local"), "cpu", "default") == table(a=2)
+    assert shards.for_run(store, run("local"), "cpu", "default") == table(a=99)
+    shards.record(store, run("local"), "cpu", "default", table(a=2))
+    assert shards.for_run(store, run("local"), "cpu", "default") == table(a=2)
 
 
 def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(store, run(), "cpu", "default", table(a=1))
+    shards.record(store, run(), "cpu", "default", table(a=1))
     key = "17-linux/reports/cpu/durations-default.json"
     found = DirectoryStore.find
     looked: list[str] = []
@@ -256,16 +254,16 @@ def test_of_two_shards_the_first_one_chooses(store: DirectoryStore, monkeypatch:
         return answer
 
     monkeypatch.setattr(DirectoryStore, "find", late)
-    assert for_run(store, run(), "cpu", "default") == table(b=2)
+    assert shards.for_run(store, run(), "cpu", "default") == table(b=2)
 
 
 def test_files_that_did_not_run_keep_what_was_known(store: DirectoryStore) -> None:
-    record(store, run(), "cpu", "default", table(a=1, b=2))
-    record(store, run(), "cpu", "default", table(b=3, c=4))
+    shards.record(store, run(), "cpu", "default", table(a=1, b=2))
+    shards.record(store, run(), "cpu", "default", table(b=3, c=4))
     key = shards.latest_key(run(), "cpu", "default")
     assert key == "test-durations/linux/cpu/default.json"
     kept = json.loads(store.read(key))["files"]
     assert [one["seconds"] for one in kept.values()] == [1, 3, 4]
     store.put_bytes(key, b"{")
     with pytest.raises(DataError, match="test-durations"):
-        for_run(store, run(), "cpu", "default")
+        shards.for_run(store, run(), "cpu", "default")

@@ -12,32 +12,17 @@ from core.errors import DataError, EnvironmentSetupError, SourceError, UsageErro
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import SourceTree
 from pytorch_build.test import upstream_tests
-from pytorch_build.test.upstream_tests import (
-    Configuration,
-    ConfigurationsFile,
-    TestFile,
-    Tests,
-    Torch,
-    chosen_files,
-    configuration,
-    mismatch,
-    module,
-    modules_of,
-    own_tree,
-    require_match,
-    scripts_of,
-)
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")
 
 
-def given(commit: str = ONE, version: str = "2.10.0a0") -> Tests:
-    return Tests(tree=TREE, commit=commit, version=version)
+def given(commit: str = ONE, version: str = "2.10.0a0") -> upstream_tests.Tests:
+    return upstream_tests.Tests(tree=TREE, commit=commit, version=version)
 
 
-def torch(commit: str = ONE, version: str = "2.10.0a0+rocm7.1.0") -> Torch:
-    return Torch(version=version, commit=commit)
+def torch(commit: str = ONE, version: str = "2.10.0a0+rocm7.1.0") -> upstream_tests.Torch:
+    return upstream_tests.Torch(version=version, commit=commit)
 
 
 @pytest.mark.parametrize(
@@ -54,17 +39,19 @@ def torch(commit: str = ONE, version: str = "2.10.0a0+rocm7.1.0") -> Torch:
         (torch(), given("", ""), "has no version.txt"),
     ],
 )
-def test_tests_are_held_against_the_torch_that_they_are_to_test(one: Torch, other: Tests, words: str) -> None:
-    assert words in mismatch(one, other)
-    assert bool(mismatch(one, other)) == bool(words)
+def test_tests_are_held_against_the_torch_that_they_are_to_test(
+    one: upstream_tests.Torch, other: upstream_tests.Tests, words: str
+) -> None:
+    assert words in upstream_tests.mismatch(one, other)
+    assert bool(upstream_tests.mismatch(one, other)) == bool(words)
 
 
 def test_other_tests_are_refused_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    require_match(torch(), given(), allowed=False)
+    upstream_tests.require_match(torch(), given(), allowed=False)
     with pytest.raises(SourceError, match="was built from") as caught:
-        require_match(torch(), given(TWO), allowed=False)
+        upstream_tests.require_match(torch(), given(TWO), allowed=False)
     assert "--allow-version-mismatch" in caught.value.hint
-    require_match(torch(), given(TWO), allowed=True)
+    upstream_tests.require_match(torch(), given(TWO), allowed=True)
     assert "warning: torch 2.10.0a0+rocm7.1.0 was built from" in capsys.readouterr().err
 
 
@@ -96,23 +83,25 @@ def test_a_repository_is_known_by_its_commit_and_a_hipified_one_by_upstreams(tmp
         return process.capture(["git", *own, *words], cwd=tmp_path).stdout.strip()
 
     with pytest.raises(SourceError, match="does not exist"):
-        own_tree(tmp_path / "none")
-    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="", commit="")
+        upstream_tests.own_tree(tmp_path / "none")
+    assert upstream_tests.own_tree(tmp_path) == upstream_tests.Tests(tree=tmp_path, version="", commit="")
     (tmp_path / "version.txt").write_text("2.9.1\n")
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "upstream")
     upstream = git("rev-parse", "HEAD")
-    assert own_tree(tmp_path) == Tests(tree=tmp_path, version="2.9.1", commit=upstream, head=upstream)
+    assert upstream_tests.own_tree(tmp_path) == upstream_tests.Tests(
+        tree=tmp_path, version="2.9.1", commit=upstream, head=upstream
+    )
     git("tag", "THEROCK_UPSTREAM_DIFFBASE")
     git("commit", "-q", "--allow-empty", "-m", "DO NOT SUBMIT: HIPIFY")
-    hipified = own_tree(tmp_path)
+    hipified = upstream_tests.own_tree(tmp_path)
     assert hipified.commit == upstream
     for built_from in (
         upstream,
         git("rev-parse", "HEAD"),
     ):  # by checkout's builds, and as a tree of one's own
-        assert not mismatch(torch(built_from), hipified)
-    assert mismatch(torch(TWO), hipified)
+        assert not upstream_tests.mismatch(torch(built_from), hipified)
+    assert upstream_tests.mismatch(torch(TWO), hipified)
 
 
 @pytest.fixture
@@ -134,11 +123,13 @@ def test_torch_says_itself_what_it_is(miniature: tuple[Interpreter, Path]) -> No
     (packages / "torch" / "_C.py").write_text("def _cuda_getArchFlags(): return 'gfx942 gfx1100'\n")
     env = process.inherited(PYTHONPATH=str(packages))
     found = upstream_tests.installed_torch(target, env)
-    assert found == Torch(version="2.10.0", commit=ONE, hip="7.1", targets=("gfx942", "gfx1100"))
+    assert found == upstream_tests.Torch(
+        version="2.10.0", commit=ONE, hip="7.1", targets=("gfx942", "gfx1100")
+    )
     # of a build outside of git
     (packages / "torch" / "version.py").write_text("git_version = 'Unknown'\n")
     (packages / "torch" / "_C.py").write_text("")
-    assert upstream_tests.installed_torch(target, env) == Torch(version="2.10.0")
+    assert upstream_tests.installed_torch(target, env) == upstream_tests.Torch(version="2.10.0")
 
 
 @pytest.mark.processes
@@ -163,7 +154,7 @@ KNOWN = (
 )
 
 
-def names(found: tuple[TestFile, ...]) -> list[str]:
+def names(found: tuple[upstream_tests.TestFile, ...]) -> list[str]:
     return [one.module for one in found]
 
 
@@ -171,29 +162,31 @@ VERIFY = "tools/dynamo/verify_dynamo"
 
 
 def test_inductor_begins_with_upstreams_own_look_at_the_compiler(tmp_path: Path) -> None:
-    chosen = configuration("inductor")
-    assert scripts_of(chosen, tmp_path) == ()
+    chosen = upstream_tests.configuration("inductor")
+    assert upstream_tests.scripts_of(chosen, tmp_path) == ()
     (tmp_path / "tools" / "dynamo").mkdir(parents=True)
     (tmp_path / f"{VERIFY}.py").touch()
-    assert scripts_of(chosen, tmp_path) == (VERIFY,)
+    assert upstream_tests.scripts_of(chosen, tmp_path) == (VERIFY,)
     known = (VERIFY, *KNOWN)
-    first = chosen_files(chosen, known, gpu=False)[0]
+    first = upstream_tests.chosen_files(chosen, known, gpu=False)[0]
     assert (first.file, first.runner) == (f"{VERIFY}.py", "script")
-    assert chosen_files(chosen, known, gpu=False, include=[f"{VERIFY}.py"]) == (first,)
-    assert first not in chosen_files(chosen, known, gpu=False, scripts=False)
-    assert first not in chosen_files(chosen, known, gpu=False, exclude=[VERIFY])
-    assert first not in chosen_files(configuration("default"), known, gpu=False)
+    assert upstream_tests.chosen_files(chosen, known, gpu=False, include=[f"{VERIFY}.py"]) == (first,)
+    assert first not in upstream_tests.chosen_files(chosen, known, gpu=False, scripts=False)
+    assert first not in upstream_tests.chosen_files(chosen, known, gpu=False, exclude=[VERIFY])
+    assert first not in upstream_tests.chosen_files(upstream_tests.configuration("default"), known, gpu=False)
 
 
 def test_what_is_included_takes_the_place_and_what_is_excluded_is_left_out() -> None:
-    chosen = configuration("default")
-    found = chosen_files(
+    chosen = upstream_tests.configuration("default")
+    found = upstream_tests.chosen_files(
         chosen, KNOWN, gpu=False, include=["test/test_ops.py", "test_cuda", "test_nn@gfx942"]
     )
     assert names(found) == ["test_ops", "test_cuda", "test_nn"]
     assert [one.parallel for one in found] == [False, False, True]
-    assert names(chosen_files(chosen, KNOWN, gpu=False, include=["distributed/**/test_*"])) == list(KNOWN[:2])
-    left = chosen_files(chosen, KNOWN, gpu=False, exclude=["test_*_ufuncs", "test_nn"])
+    assert names(
+        upstream_tests.chosen_files(chosen, KNOWN, gpu=False, include=["distributed/**/test_*"])
+    ) == list(KNOWN[:2])
+    left = upstream_tests.chosen_files(chosen, KNOWN, gpu=False, exclude=["test_*_ufuncs", "test_nn"])
     assert names(left) == ["test_autograd", "test_torch"]
 
 
@@ -211,7 +204,9 @@ def test_what_is_included_takes_the_place_and_what_is_excluded_is_left_out() -> 
 )
 def test_names_that_no_file_has_are_errors(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        chosen_files(configuration(changes.pop("name", "default")), KNOWN, gpu=True, **changes)
+        upstream_tests.chosen_files(
+            upstream_tests.configuration(changes.pop("name", "default")), KNOWN, gpu=True, **changes
+        )
 
 
 @pytest.mark.parametrize(
@@ -227,17 +222,17 @@ def test_names_that_no_file_has_are_errors(changes: dict[str, Any], words: str) 
 )
 def test_data_that_contradicts_itself_is_refused(step: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        validated({"gpus": "all", "steps": [step]}, Configuration, where="x.toml")
+        validated({"gpus": "all", "steps": [step]}, upstream_tests.Configuration, where="x.toml")
     limits = {"test_seconds": 0, "file_seconds": 1, "restarts": 1, "log_megabytes": 1}
     with pytest.raises(DataError, match=r"limits\.test_seconds"):
-        validated({"limits": limits, "configurations": {}}, ConfigurationsFile, where="x.toml")
+        validated({"limits": limits, "configurations": {}}, upstream_tests.ConfigurationsFile, where="x.toml")
 
 
 def test_a_trees_test_files_are_listed_as_upstream_names_them(tmp_path: Path) -> None:
     (tmp_path / "test" / "dynamo").mkdir(parents=True)
     for name in ("test_nn.py", "dynamo/test_misc.py", "conftest.py", "run_test.py"):
         (tmp_path / "test" / name).touch()
-    assert modules_of(tmp_path) == ("dynamo/test_misc", "test_nn")
+    assert upstream_tests.modules_of(tmp_path) == ("dynamo/test_misc", "test_nn")
     with pytest.raises(SourceError, match="holds no test files"):
-        modules_of(tmp_path / "test" / "dynamo")
-    assert module(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
+        upstream_tests.modules_of(tmp_path / "test" / "dynamo")
+    assert upstream_tests.module(r"test\dynamo\test_misc.py") == "dynamo/test_misc"

@@ -13,8 +13,6 @@ import pytest
 from core.cli import main
 from core.cli.options import Common, common_from
 from core.env import installer
-from core.env.installer import Sources
-from core.packages import resolution, sources
 from pytorch_build.__main__ import VERBS
 from tests.conftest import Commit
 
@@ -46,8 +44,6 @@ def front(
         module = import_module(verb.module)
         if hasattr(module, "common_from"):
             monkeypatch.setattr(module, "common_from", below)
-    for name in ("SOURCE_LOCK", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
 
     def call(*words: str | Path) -> Answer:
         capsys.readouterr()
@@ -75,8 +71,6 @@ def prepared(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]
 
     monkeypatch.setattr(installer, "prepared", prepared)
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ())
-    for module in (sources, resolution):
-        monkeypatch.setattr(module, "configured", Sources)
     return kept
 
 

@@ -9,7 +9,6 @@ from core.run.plan import Plan
 from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
-from pytorch_build.verbs.resolve import any_context
 from rocm_packaging.origin import release_indexes
 from tests.conftest import Commit
 from tests.plans import plan
@@ -64,10 +63,10 @@ def test_a_machine_without_a_gpu_resolves_all_the_same(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
-    assert any_context(run.common(torch_ref="nightly")).gpu_family == "cpu"
+    assert resolve.any_context(run.common(torch_ref="nightly")).gpu_family == "cpu"
     assert "versions without ROCm are locked" in capsys.readouterr().err
     with pytest.raises(UsageError, match="gfx94x"):
-        any_context(run.common(torch_ref="nightly", gpu_family="gfx94x"))
+        resolve.any_context(run.common(torch_ref="nightly", gpu_family="gfx94x"))
 
 
 @pytest.mark.processes

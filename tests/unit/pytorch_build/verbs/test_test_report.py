@@ -12,7 +12,6 @@ from core.run import records
 from pytorch_build.__main__ import VERBS
 from pytorch_build.test import reports, shards
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
-from pytorch_build.test.shards import Shard
 
 GROUP = "cpu"
 MIX = {
@@ -80,7 +79,7 @@ def test_a_mix_of_reports_against_the_truth(
 def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     """Leave what a shard of test_torch leaves in a run."""
     origin = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17")
-    part = Shard(index=at, count=2)
+    part = shards.Shard(index=at, count=2)
     outputs = run.common(run_id="17").outputs
     suites = {one.file: Suite(properties={EXISTING: "1"}) for one in cases}
     document = Document(cases=cases, suites=suites, properties={MAY_SKIP: "50"})

@@ -8,17 +8,14 @@ import pytest
 
 from core import process
 from core.env import installer
-from core.env.installer import Install
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
 from core.packages import resolution
 from core.packages.resolution import Resolved, ResolvedFile
 from core.packages.sources import SourceOptions
-from core.process import Ended
 from core.run import records
 from pytorch_build.context import context
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import gpus, installation
-from pytorch_build.test.gpus import Gpu, Machine
 from pytorch_build.test.installation import planned, wheels_of
 from pytorch_build.test.plugin import Line, Session
 from pytorch_build.test.reports import incomplete
@@ -39,7 +36,7 @@ SKIPS = "import pytest\ndef test_three():\n    pytest.skip('torch sees no GPU in
 @pytest.fixture(autouse=True)
 def _machine(prepared: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared == []
-    monkeypatch.setattr(gpus, "this_machine", Machine)
+    monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
     monkeypatch.setattr(installation, "detect", lambda: ())
 
 
@@ -331,7 +328,7 @@ def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
     """Plan what would be installed."""
     options = RocmOptions(source=SourceOptions(prefix="--rocm-", **rocm))
     what = installation.tested(chosen, run.target(), SourceOptions(), options)
-    with planned(chosen, run.target(), what, tools=Install(requirements=("pytest",))) as (calls, _):
+    with planned(chosen, run.target(), what, tools=installer.Install(requirements=("pytest",))) as (calls, _):
         return list(calls)
 
 
@@ -436,8 +433,8 @@ def test_wheels_for_a_gpu_are_not_passed_without_one(run: Any) -> None:
         smoke(chosen, SmokeOptions(allow_no_gpu=True))
 
 
-def machine(*targets: str, vendor: Any = "amd") -> Machine:
-    return Machine(gpus=tuple(Gpu(target=one, uuid="GPU-1") for one in targets), vendor=vendor)
+def machine(*targets: str, vendor: Any = "amd") -> gpus.Machine:
+    return gpus.Machine(gpus=tuple(gpus.Gpu(target=one, uuid="GPU-1") for one in targets), vendor=vendor)
 
 
 NVIDIA = machine("sm_90", vendor="nvidia")
@@ -446,7 +443,7 @@ NVIDIA = machine("sm_90", vendor="nvidia")
 @pytest.mark.parametrize(
     ("here", "family", "other", "told"),
     [
-        (Machine(), "cpu", False, {"SMOKE_GPU": None}),
+        (gpus.Machine(), "cpu", False, {"SMOKE_GPU": None}),
         (NVIDIA, "cpu", False, {"SMOKE_GPU": None}),
         (NVIDIA, "cpu", True, {"SMOKE_GPU": "sm_90", "CUDA_VISIBLE_DEVICES": "GPU-1"}),
         (machine("gfx942", "gfx942"), FAMILY, False, {"SMOKE_GPU": "gfx942", "HIP_VISIBLE_DEVICES": "0"}),
@@ -454,7 +451,7 @@ NVIDIA = machine("sm_90", vendor="nvidia")
 )
 @pytest.mark.usefixtures("target", "tests")
 def test_the_tests_are_told_which_gpu_torch_must_see(
-    run: Any, monkeypatch: pytest.MonkeyPatch, here: Machine, family: str, told: Any, *, other: bool
+    run: Any, monkeypatch: pytest.MonkeyPatch, here: gpus.Machine, family: str, told: Any, *, other: bool
 ) -> None:
     chosen = run.context(family, ref="nightly")
     monkeypatch.setattr(gpus, "this_machine", lambda: here)
@@ -466,7 +463,7 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
 
     def ran(*words: Any) -> Any:
         seen.update(words[3])
-        return Session(began=begun, collected=(passed.test,), results=(passed,), end=begun), Ended(
+        return Session(began=begun, collected=(passed.test,), results=(passed,), end=begun), process.Ended(
             returncode=0
         )
 

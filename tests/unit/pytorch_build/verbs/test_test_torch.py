@@ -9,8 +9,6 @@ from core import process
 from core.env import Installed, engines
 from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
-from pytorch_build.test.gpus import Machine
-from pytorch_build.test.upstream_tests import Tests, Torch
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs import test_torch as verb
 from pytorch_build.verbs.test_torch import command, devices_here
@@ -30,11 +28,11 @@ def done(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Keep what would be installed and run; the environment holds a torch of the lock's commit."""
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     monkeypatch.setattr(verb, "perform_tests", lambda *given: prepared.append(given))
-    monkeypatch.setattr(gpus, "this_machine", Machine)
-    torch = Torch(version="2.10.0a0+cpu.sample", commit=ONE)
+    monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
+    torch = upstream_tests.Torch(version="2.10.0a0+cpu.sample", commit=ONE)
     monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
     monkeypatch.setattr(upstream_tests, "installed", lambda _: held("pytest", "pytest-timeout"))
-    tests = Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
+    tests = upstream_tests.Tests(tree=tmp_path, version="2.10.0a0", commit=ONE)
     monkeypatch.setattr(upstream_tests, "checked_out", lambda *_: tests)
     return prepared
 

@@ -6,16 +6,6 @@ from packaging.utils import canonicalize_name
 from core.errors import RocmError, UsageError
 from core.families import CPU, families, gpu_targets
 from rocm_packaging.packages import layouts
-from rocm_packaging.packages.layouts import (
-    covers,
-    device_package,
-    device_target,
-    is_rocm,
-    layout_of,
-    libraries_package,
-    sdk_target,
-    serves,
-)
 
 NAMES = sorted(name for name in families() if name != CPU)
 TARGETS = sorted({target for name in NAMES for target in gpu_targets(name)})
@@ -30,25 +20,25 @@ some_targets = st.lists(st.sampled_from(TARGETS), max_size=4, unique=True)
     [((), None), (("rocm-sdk-libraries",), "split"), (("rocm-sdk-libraries-gfx94x-dcgpu",), "unsplit")],
 )
 def test_the_libraries_tell_the_layout(libraries: tuple[str, ...], layout: str | None) -> None:
-    assert layout_of((*WHOLE, *libraries), where="The page") == layout
+    assert layouts.layout_of((*WHOLE, *libraries), where="The page") == layout
 
 
 @given(some_families)
 def test_a_page_with_both_layouts_is_refused_by_name(found: list[str]) -> None:
-    unsplit = [libraries_package("unsplit", family) for family in found]
-    assert layout_of(unsplit, where="x") == "unsplit"
+    unsplit = [layouts.libraries_package("unsplit", family) for family in found]
+    assert layouts.layout_of(unsplit, where="x") == "unsplit"
     with pytest.raises(RocmError, match=r"https://a/ holds ROCm packages of both layouts") as raised:
-        layout_of([*unsplit, "rocm-sdk-libraries"], where="https://a/")
+        layouts.layout_of([*unsplit, "rocm-sdk-libraries"], where="https://a/")
     assert all(name in raised.value.message for name in unsplit)
 
 
 @given(st.sampled_from(TARGETS), some_targets)
 def test_a_device_package_is_for_its_target_alone(target: str, others: list[str]) -> None:
     for prefix in ("rocm-sdk", "amd-torch", "amd-torchvision"):
-        assert device_target(f"{prefix}-device-{target}") == target
-        assert serves(f"{prefix}-device-{target}", [], others) == (target in others)
-    assert is_rocm(device_package(target))
-    assert covers(target, others) == (target in others)
+        assert layouts.device_target(f"{prefix}-device-{target}") == target
+        assert layouts.serves(f"{prefix}-device-{target}", [], others) == (target in others)
+    assert layouts.is_rocm(layouts.device_package(target))
+    assert layouts.covers(target, others) == (target in others)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +58,17 @@ def test_a_device_package_is_for_its_target_alone(target: str, others: list[str]
 def test_a_bundle_is_for_the_targets_of_its_name(bundle: str, covered: set[str]) -> None:
     chosen = ["gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1201"]
     chosen.append("gfx1250")
-    assert {target for target in chosen if covers(bundle, [target])} == covered
-    assert device_target(f"amd-torch-device-{bundle.replace('_', '-')}")
+    assert {target for target in chosen if layouts.covers(bundle, [target])} == covered
+    assert layouts.device_target(f"amd-torch-device-{bundle.replace('_', '-')}")
 
 
 @given(some_families, some_targets)
 def test_an_environment_gets_the_libraries_of_its_families(chosen: list[str], targets: list[str]) -> None:
-    assert serves("rocm-sdk-libraries", chosen, targets)
-    assert serves("torch", chosen, targets)
+    assert layouts.serves("rocm-sdk-libraries", chosen, targets)
+    assert layouts.serves("torch", chosen, targets)
     for name in NAMES:
         wanted = canonicalize_name(name) in {canonicalize_name(one) for one in chosen}
-        assert serves(libraries_package("unsplit", name), chosen, targets) == wanted
+        assert layouts.serves(layouts.libraries_package("unsplit", name), chosen, targets) == wanted
 
 
 def test_tests_take_this_machines_targets_of_the_family() -> None:
@@ -87,15 +77,15 @@ def test_tests_take_this_machines_targets_of_the_family() -> None:
 
 
 def test_split_rocm_is_never_told_a_family() -> None:
-    assert sdk_target("split", "gfx110X-all", ("gfx1100", "gfx1101")) == "gfx1100"
-    assert sdk_target("split", "gfx110X-all") == ""
-    assert sdk_target("unsplit", "gfx110X-all") == "gfx110X-all"
-    assert libraries_package("split", "gfx110X-all;gfx942") == "rocm-sdk-libraries"
+    assert layouts.sdk_target("split", "gfx110X-all", ("gfx1100", "gfx1101")) == "gfx1100"
+    assert layouts.sdk_target("split", "gfx110X-all") == ""
+    assert layouts.sdk_target("unsplit", "gfx110X-all") == "gfx110X-all"
+    assert layouts.libraries_package("split", "gfx110X-all;gfx942") == "rocm-sdk-libraries"
 
 
 def test_unsplit_packages_serve_one_family() -> None:
     with pytest.raises(UsageError, match="serve one GPU family, and gfx942;gfx1100 are several"):
-        libraries_package("unsplit", "gfx942;gfx1100")
+        layouts.libraries_package("unsplit", "gfx942;gfx1100")
 
 
 def test_windows_is_asked_for_dlls_and_programs_of_its_own() -> None:

@@ -8,17 +8,10 @@ from core.cli import verb_parser
 from core.cli.options import Common, common_from
 from core.errors import MissingInputError, UsageError
 from core.run import records
-from core.run.records import Record
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages
 from rocm_packaging.verbs import build as verb
 from tests.unit.rocm_packaging.artifact_sets import write_base
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SOURCE_DATE_EPOCH", "ROCM_SDK_WHEEL_PLATFORM_TAG"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def test_a_run_has_one_version_of_rocm_on_whatever_day_it_is_packaged(
     store = str(tmp_path_factory.mktemp("store"))
     words, run = ("--release-type", "nightly", "--store", store), Common(run_id="17", store=store)
     details = {"version": "10.1.0a20260822"}
-    record = Record(
+    record = records.Record(
         stage="build_rocm", run_id="17", platform="linux", started="x", seconds=0, details=details
     )
     records.write(run.open_store(), run.outputs, "gfx942-gfx1100", record)
@@ -84,7 +77,7 @@ def test_families_of_the_other_platform_must_exist(artifacts: Path) -> None:
 def test_the_record_says_which_build_of_rocm_it_was(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Mock(distribution=Mock(version="10.1.0"), built=("gfx942",), unused=(), lacking=())
     built = BuiltPackages(plan=plan, files=())
-    monkeypatch.setattr(verb, "build", lambda _request: built)
+    monkeypatch.setattr("rocm_packaging.packages.build.build", lambda _request: built)
     details = verb._made(request(artifacts)).details
     assert (details["commit"], details["artifact_dir"]) == ("a" * 40, str(artifacts))
     overlay = artifacts / "base_lib_generic" / "base/aux-overlay/stage/share/therock"

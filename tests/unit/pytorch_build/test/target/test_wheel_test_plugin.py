@@ -11,7 +11,6 @@ import pytest
 from core import process
 from pytorch_build.test import plugin
 from pytorch_build.test.ids import Pattern
-from pytorch_build.test.plugin import Action, Plan, PlannedRule, Session
 
 pytestmark = pytest.mark.processes
 
@@ -47,7 +46,7 @@ def test_three(): pass
 class Ran:
     returncode: int
     output: str
-    sessions: Sequence[Session]
+    sessions: Sequence[plugin.Session]
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -59,8 +58,8 @@ class Ran:
         }
 
 
-def rule(action: Action, *patterns: str, name: str = "", retries: int = 0) -> PlannedRule:
-    return PlannedRule(
+def rule(action: plugin.Action, *patterns: str, name: str = "", retries: int = 0) -> plugin.PlannedRule:
+    return plugin.PlannedRule(
         name=name or f"mine.{action}",
         action=action,
         reason=f"It needs {action}.",
@@ -78,7 +77,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
 
     def start(
         text: str,
-        *rules: PlannedRule,
+        *rules: plugin.PlannedRule,
         mode: str = "apply",
         only: tuple[str, ...] | None = None,
         arguments: Sequence[str] = (),
@@ -87,7 +86,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         (folder / "test_foo.py").write_text(text)
         journal = tmp_path / "journal.jsonl"
         facts = {"root": str(tmp_path / "up"), "journal": str(journal)}
-        plan = Plan.model_validate({**facts, "mode": mode, "only": only, "rules": rules})
+        plan = plugin.Plan.model_validate({**facts, "mode": mode, "only": only, "rules": rules})
         argv = [sys.executable, "-m", "pytest", *plugin.arguments(tmp_path / "plan.json", plan)]
         argv += ["-p", "no:cacheprovider", *(arguments or ["test_foo.py"])]
         environment = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None, **env)
@@ -102,7 +101,7 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
 
 
 def test_rules_take_whole_ids_and_every_test_is_accounted_for(run: Callable[..., Ran]) -> None:
-    exact = PlannedRule(
+    exact = plugin.PlannedRule(
         name="mine.exact", action="skip", reason="It fails.", tests=("test/test_foo.py::test_kinds[c [d]]",)
     )
     ran = run(
