@@ -103,7 +103,7 @@ def is_temporary(name: str) -> bool:
 
 def walked(folder: Path) -> Sequence[Path]:
     """List a folder's files at every depth, sorted, without links and temporary files."""
-    found = sorted(_visible(folder)) if folder.is_dir() else []
+    found = sorted(_visible(folder), key=lambda path: path.parts) if folder.is_dir() else []
     if not found:
         raise MissingInputError(f"{folder} is not a folder with files to upload.", hint="Name one that is.")
     return found
@@ -152,5 +152,5 @@ def items_of(
 def tree(folder: Path, prefix: str, digests: Digests) -> Sequence[Item]:
     """Return a folder's files as they lie under a prefix; large logs in their gzip form."""
     paths = walked(folder)
-    keys = [f"{prefix}/{path.relative_to(folder).as_posix()}" for path in paths]
+    keys = ["/".join((prefix, *path.parts[len(folder.parts) :])) for path in paths]
     return items_of(paths, keys, digests, replace=True, pack=True)

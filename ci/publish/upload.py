@@ -133,7 +133,7 @@ def put_small(
 
 
 def _jobs(store: Store) -> int:
-    return 1 if isinstance(store, DryRunStore) else JOBS  # a dry run is printed in order
+    return 1 if isinstance(store, DryRunStore) else 2 * JOBS  # a dry run is printed in order
 
 
 def absent(sidecars: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -66,10 +66,11 @@ def put_file(target: Target, source: Path, sha256: str) -> None:
     """Upload a file that has to have a digest: in one request, or in parts where it is large."""
     size = source.stat().st_size
     if size <= PART:
-        data = source.read_bytes()
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise _changed(source, sha256)
-        put(target, data)
+        with nullcontext() if size <= MIB else target.connection.parts:
+            data = source.read_bytes()
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise _changed(source, sha256)
+            put(target, data)
     else:
         _put_parts(target, source, sha256, part_size(size, PART))
 

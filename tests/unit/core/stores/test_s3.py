@@ -237,7 +237,7 @@ def test_an_object_that_is_replaced_between_check_and_copy_is_refused(
         return real(**asked)
 
     if careless:
-        monkeypatch.setattr(s3_client, "is_amazon", lambda _endpoint: False)
+        monkeypatch.setattr(s3_client.Connection, "is_amazon", False)
     for operation in ("upload_part_copy", "copy_object"):
         around(operation, replaced)
     with pytest.raises(
@@ -361,7 +361,7 @@ def test_what_a_server_supports_is_found_out_once_and_without_a_trace(
     expected: Conditions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(s3_client, "is_amazon", lambda _endpoint: False)
+    monkeypatch.setattr(s3_client.Connection, "is_amazon", False)
 
     def put_object(real: Call, **asked: Any) -> Any:
         what = behaviour(asked)
