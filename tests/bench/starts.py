@@ -1,0 +1,58 @@
+"""Starting a front door, and the sample's whole pipeline."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from core import process
+from core.cli.options import ROOT
+from tests.bench.measuring import Figure, Words, Work, in_turn, removing, scratch
+
+PYTHON, NOX = sys.executable, (sys.executable, "-m", "nox")
+CONFIGURE = ("ci", "configure", "--event=pull_request", "--label=build:pytorch")
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """Compare starting nox and front doors with what nobody can avoid."""
+    works = [
+        Work("nox -l", [*NOX, "-l"], note="≤ 0.5 s"),
+        Work("MATRIX=release nox -l", [*NOX, "-l"], env={"MATRIX": "release"}, note="≤ 0.45 s of CPU"),
+        Work("ci configure, of a pull request", [PYTHON, "-m", *CONFIGURE], note="≤ 0.3 s of CPU"),
+        Work(
+            "pytorch_build build --help",
+            [PYTHON, "-m", "pytorch_build", "build", "--help"],
+            note="≤ 0.2 s of CPU",
+        ),
+        Work("ci --help", [PYTHON, "-m", "ci", "--help"]),
+        Work("`nox --version`", [*NOX, "--version"]),
+        Work("python -c pass", [PYTHON, "-c", "pass"]),
+    ]
+    *subjects, nox, python = in_turn(works, runs=runs)
+    yield from (Figure(one, [nox] if one is subjects[0] else ()) for one in (*subjects, python))
+
+
+def pipeline(runs: int) -> Iterator[Figure]:
+    """Compare the sample's whole pipeline with its second run, in clones of the checkout."""
+    with scratch() as place:
+        argv, clone = [PYTHON, "-m", "invoke", "ci", "--torch-ref", "sample"], place / "clone"
+
+        def cloned() -> None:
+            removing(clone)()
+            process.capture(["git", "clone", "--quiet", ROOT, clone])
+
+        works = [
+            Work("from nothing; packages were downloaded before", argv, cwd=clone, before=cloned),
+            Work("invoke ci --torch-ref sample, nothing changed", argv, cwd=clone, note="≤ 3.5 s of CPU"),
+        ]
+        first, second = in_turn(works, runs=runs)
+        yield Figure(second, [first], started(argv, clone))
+
+
+def started(argv: Words, clone: Path) -> str:
+    """Count the programs that a command starts, where strace is installed."""
+    log = clone.parent / "strace.log"
+    if not process.which("strace"):
+        return ""
+    counted: Words = ["strace", "-f", "-qq", "-e", "trace=execve", "-e", "status=successful", "-o", log]
+    process.capture([*counted, *argv], cwd=clone, env=process.inherited())
+    return f"{len(log.read_text(encoding='utf-8').splitlines())} programs started"
