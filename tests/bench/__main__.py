@@ -41,7 +41,7 @@ def main(words: list[str]) -> int:
     add("--runs", type=int, metavar="N", help="how often (default: by part)")
     add("--large", action="store_true", help="an index of 100,000 wheels, too")
     what = "artifacts of a real ROCm; repeatable, init and fetch take the first"
-    add("--rocm", action="append", default=[], type=rocm.Rocm.named, metavar="[VERSION=]DIR", help=what)
+    add("--rocm", action="append", default=[], type=Path, metavar="DIR", help=what)
     add("--therock", type=Path, metavar="DIR", help="a checkout of TheRock, whose builder packages them, too")
     add("--write", action="store_true", help=f"put the tables into {PAGE.relative_to(ROOT)}")
     given = parser.parse_args(words)

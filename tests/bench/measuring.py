@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from core import console, process
+from core import console, files, process
 from core.cli.options import ROOT
+from core.env import installer
 from core.errors import CheckError, DataError
 from docs.command_tables import table
 
 Words = Sequence[str | Path]
+LOCK, BASELINES = ROOT / "requirements" / "baselines.txt", ROOT / ".cache" / "baselines"
 COLUMNS = ("", "wall, s", "CPU, s", "MiB", "ratio by wall", "by CPU", "")
 # Starts what is timed from a small process: a child's memory counts its parent's until it is another program.
 _TIMED = """
@@ -34,8 +37,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(NamedTuple):
     """What a work took: seconds of the clock; of processors, children's too; bytes of its largest process."""
 
     wall: float
@@ -63,7 +65,7 @@ class Work:
         self.before()
         one = _forked(self.does) if callable(self.does) else self._started(self.does)
         console.say(f"  {self.name}: {one.wall:.2f} s, CPU {one.cpu:.2f} s")
-        return Sample(wall=one.wall * self.times, cpu=one.cpu * self.times, memory=one.memory)
+        return Sample(one.wall * self.times, one.cpu * self.times, one.memory)
 
     def _started(self, words: Words) -> Sample:
         # users' checkouts are compiled once
@@ -82,9 +84,12 @@ class Series:
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        most = max(one.memory for one in self.samples)
-        memory = f"{most / 2**20:.0f}" if most else ""
-        return spread([one.wall for one in self.samples]), spread([one.cpu for one in self.samples]), memory
+        walls, cpus, memory = zip(*self.samples, strict=True)
+        return spread(walls), spread(cpus), f"{max(memory) / 2**20:.0f}" if any(memory) else ""
+
+    @property
+    def middles(self) -> list[float]:
+        return [*map(statistics.median, zip(*self.samples, strict=True))]
 
 
 @dataclass(frozen=True)
@@ -100,14 +105,8 @@ class Figure:
         notes = "; ".join(filter(None, (self.note, self.subject.note)))
         yield (f"**{self.subject.name}**", *self.subject.cells, "", "", notes)
         for one in self.baselines:
-            middles = [
-                [
-                    statistics.median(getattr(sample, of) for sample in series.samples)
-                    for of in ("wall", "cpu")
-                ]
-                for series in (self.subject, one)
-            ]
-            ratios = [f"{ours / theirs:.2f}" for ours, theirs in zip(*middles, strict=True)]
+            both = [*zip(self.subject.middles, one.middles, strict=True)][:2]
+            ratios = [f"{ours / theirs:.2f}" for ours, theirs in both]
             ratios[busy] = f"**{ratios[busy]}**"
             yield (one.name, *one.cells, *ratios, one.note)
 
@@ -135,6 +134,17 @@ def in_turn(
     return [Series(work.name, samples, work.note) for work, samples in columns]
 
 
+def program(name: str) -> Path:
+    """Give one of others' programs; their environment is made again when its lock changed."""
+    done, digest = BASELINES / "lock.sha256", files.sha256(LOCK)
+    if not done.is_file() or done.read_text(encoding="utf-8") != digest:
+        uv, python = installer.uv_program(), ("--python", BASELINES / "bin" / "python")
+        process.capture([uv, "venv", "--clear", "--python", sys.executable, BASELINES])
+        process.capture([uv, "pip", "sync", *python, "--require-hashes", LOCK])
+        files.write_text(done, digest)
+    return BASELINES / "bin" / name
+
+
 def removing(*paths: Path) -> Callable[[], object]:
     """Return what removes files and folders."""
     return lambda: process.capture(["rm", "-rf", *paths])
@@ -153,7 +163,7 @@ def _forked(call: Callable[[], object]) -> Sample:
     _, status, used = os.wait4(child, 0)
     if status:
         raise CheckError("What was to be measured failed.")
-    return Sample(wall=time.perf_counter() - started, cpu=used.ru_utime + used.ru_stime)
+    return Sample(time.perf_counter() - started, used.ru_utime + used.ru_stime)
 
 
 class Conditions:

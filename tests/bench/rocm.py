@@ -4,19 +4,16 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from core import console, files, process
 from core.cli.options import ROOT, environment
 from core.env import installer
-from core.errors import UsageError
 from rocm_packaging.artifacts import build_info, families_of, scan
 from tests.artifact_archives import pack_all
 from tests.bench import programs
-from tests.bench.baselines import program
-from tests.bench.measuring import Figure, Words, Work, in_turn, removing, scratch
+from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
 from tests.bench.wheels import ours, size_of
 
 MANY_FILES = 6000
@@ -33,32 +30,13 @@ print(size)
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rocm:
-    """Artifacts of a real ROCm, and its version."""
-
-    version: str
-    artifacts: Path
-
-    @classmethod
-    def named(cls, text: str) -> Self:
-        """Read `--rocm`: VERSION=DIR, or DIR where the artifacts tell their version."""
-        version, _, folder = text.rpartition("=")
-        version = version or build_info(scan(Path(folder))).version
-        if not version:
-            raise UsageError(f"{folder} does not tell its version.", hint=f"Give --rocm VERSION={folder}.")
-        return cls(version=version, artifacts=Path(folder).resolve())
-
-    @property
-    def family(self) -> str:
-        return families_of(scan(self.artifacts))[0]
-
-    def build(self, place: Path) -> Words:
-        words = ("--artifact-dir", self.artifacts, "--version", self.version, "--store", place / "out")
-        return [sys.executable, "-m", "rocm_packaging", "build", *words, "--output-dir", place / "packages"]
+def call(artifacts: Path, version: str, place: Path) -> Words:
+    """Package artifacts."""
+    words = ("--artifact-dir", artifacts, "--version", version, "--store", place / "out")
+    return [sys.executable, "-m", "rocm_packaging", "build", *words, "--output-dir", place / "packages"]
 
 
-def packaging(rocms: Sequence[Rocm], therock: Path | None, runs: int) -> Iterator[Figure]:
+def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Figure]:
     """Compare making the packages with deflating their contents on one core, and with TheRock's builder.
 
     They are made from nothing in a checkout of its own, and again with two libraries changed.
@@ -66,20 +44,23 @@ def packaging(rocms: Sequence[Rocm], therock: Path | None, runs: int) -> Iterato
     for given in rocms:
         with scratch() as place:
             process.capture(["git", "clone", "--quiet", ROOT, place / "clone"])
-            process.capture(["cp", "-a", f"{given.artifacts}/.", place / "artifacts"])
-            yield from packaged(replace(given, artifacts=place / "artifacts"), therock, runs, place)
+            process.capture(["cp", "-a", f"{given}/.", place / "artifacts"])
+            yield from packaged(place, therock, runs)
 
 
-def packaged(rocm: Rocm, therock: Path | None, runs: int, place: Path) -> Iterator[Figure]:
-    clone, packages, contents = place / "clone", place / "packages", place / "contents"
-    build, forget = rocm.build(place), removing(clone / ".cache", place / "out", packages)
+def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
+    clone, artifacts, packages, contents = (
+        place / name for name in ("clone", "artifacts", "packages", "contents")
+    )
+    info, forget = build_info(scan(artifacts)), removing(clone / ".cache", place / "out", packages)
+    build = call(artifacts, info.version, place)
     process.capture(build, cwd=clone)
     for wheel in packages.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(contents / wheel.name)
     payload = console.size(size_of(filter(Path.is_file, contents.rglob("*"))))
-    split = ", split" if build_info(scan(rocm.artifacts)).split else ""
-    libraries = [one for one in rocm.artifacts.rglob("*.so*") if one.is_file() and not one.is_symlink()]
+    title = f"ROCm {info.version}{', split' if info.split else ''}, {payload}"
+    libraries = [one for one in artifacts.rglob("*.so*") if one.is_file() and not one.is_symlink()]
     libraries.sort(key=lambda path: (path.stat().st_size, path))
 
     def change() -> None:
@@ -88,10 +69,10 @@ def packaged(rocm: Rocm, therock: Path | None, runs: int, place: Path) -> Iterat
 
     deflate: Words = [sys.executable, "-c", ZLIB, contents]
     works = [
-        Work(f"ROCm {rocm.version}{split}, {payload}", build, cwd=clone, before=forget, note="≤ 400 MiB"),
+        Work(title, build, cwd=clone, before=forget, note="≤ 400 MiB"),
         Work("the same again, two libraries changed", build, cwd=clone, before=change),
         Work("zlib, level 6, on one core", deflate, note="≤ 0.35 by CPU"),
-        *([theirs(therock, rocm, place)] if therock else []),
+        *([theirs(therock, artifacts, info.version, place / "therock")] if therock else []),
     ]
     first, again, *baselines = in_turn(works, runs=runs)
     sizes = {
@@ -104,28 +85,29 @@ def packaged(rocm: Rocm, therock: Path | None, runs: int, place: Path) -> Iterat
     yield Figure(again, [replace(first, name="the first time", note="≤ 0.3")])
 
 
-def theirs(therock: Path, rocm: Rocm, place: Path) -> Work:
+def theirs(therock: Path, artifacts: Path, version: str, made: Path) -> Work:
     """Run TheRock's own builder, in the environment of baselines, which has what it imports and runs."""
-    python, made = program("python"), place / "therock"
+    python = program("python")
     script = therock.resolve() / "build_tools" / "build_python_packages.py"
-    words = ("--artifact-dir", rocm.artifacts, "--dest-dir", made, "--version", rocm.version)
+    words = ("--artifact-dir", artifacts, "--dest-dir", made, "--version", version)
     env = {"PATH": f"{python.parent}{os.pathsep}{environment()['PATH']}"}
     title = "TheRock's `build_python_packages.py`"
     return Work(title, [python, script, *words], env=env, before=removing(made), note="≤ 0.12")
 
 
-def expanding(rocm: Rocm, runs: int) -> Iterator[Figure]:
+def expanding(artifacts: Path, runs: int) -> Iterator[Figure]:
     """Compare the first `rocm-sdk init` with hard-linking its tree, with as many files as today's."""
     with scratch() as place:
         grown, root, copy = place / "grown", place / "venv", place / "copy"
-        process.capture(["cp", "-a", f"{rocm.artifacts}/.", grown])
+        process.capture(["cp", "-a", f"{artifacts}/.", grown])
+        version, family = build_info(scan(grown)).version, families_of(scan(grown))[0]
         for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
-            stage = next(grown.glob(f"*_{component}_{rocm.family}/**/stage"))
+            stage = next(grown.glob(f"*_{component}_{family}/**/stage"))
             for number in range(MANY_FILES):
                 path = stage / folder / f"{number // 100}" / f"{number}.txt"
                 files.write_text(path, f"{component} {number}\n")
-        process.capture(replace(rocm, artifacts=grown).build(place), cwd=ROOT)
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=rocm.family, UV_PYTHON=str(root / "bin" / "python"))
+        process.capture(call(grown, version, place), cwd=ROOT)
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family, UV_PYTHON=str(root / "bin" / "python"))
         # uv would give packages of this version out of its cache, such as an earlier bench's
         source = ("--no-cache", "--no-index", "--no-build-isolation", "--find-links", place / "packages")
 
@@ -134,13 +116,13 @@ def expanding(rocm: Rocm, runs: int) -> Iterator[Figure]:
 
         uv("venv", "--quiet", "--python", sys.executable, root)
         uv("pip", "install", "setuptools")
-        uv("pip", "install", *source, f"rocm[libraries,devel]=={rocm.version}")
+        uv("pip", "install", *source, f"rocm[libraries,devel]=={version}")
         tree = next((root / "lib").glob("python*")) / "site-packages" / "_rocm_sdk_devel"
 
         def packed() -> None:
             removing(copy)()
             uv("pip", "uninstall", "rocm-sdk-devel")
-            uv("pip", "install", *source, f"rocm-sdk-devel=={rocm.version}")
+            uv("pip", "install", *source, f"rocm-sdk-devel=={version}")
 
         works = [
             Work("rocm-sdk init", [root / "bin" / "rocm-sdk", "init", "--quiet"], before=packed),
@@ -150,12 +132,12 @@ def expanding(rocm: Rocm, runs: int) -> Iterator[Figure]:
         yield Figure(subject, [baseline], f"{sum(not path.is_dir() for path in tree.rglob('*')):,} files")
 
 
-def fetching(rocm: Rocm, runs: int) -> Iterator[Figure]:
+def fetching(artifacts: Path, runs: int) -> Iterator[Figure]:
     """Compare fetching and extracting a run's artifacts with `zstd -d | tar x` of the same archives."""
     with scratch() as place:
-        run, output = place / "store" / "1-linux", place / "ours" / rocm.family
+        run, output = place / "store" / "1-linux", place / "ours" / families_of(scan(artifacts))[0]
         run.mkdir(parents=True)
-        pack_all(rocm.artifacts, run)
+        pack_all(artifacts, run)
         archives = list(run.glob("*.zst"))
         title = f"fetch {len(archives)} artifacts from a folder, {console.size(size_of(archives))} packed"
         script = "for f in *.zst; do mkdir -p $0/$f; zstd -dcq $f | tar x -C $0/$f; done"

@@ -11,26 +11,17 @@ from pytorch_build.test.target.wheel_test_plugin import SCHEMA, WheelTests
 from tests.bench.measuring import Figure, Work, in_turn
 
 TESTS, RULES, PART = 200_000, 5_000, 1_000
-PER_FILE, PER_CLASS = 400, 100
+# as upstream's generated tests are called
+_TEST = "test/test_{}.py::TestOps{}CUDA::test_op_{}_cuda_float32"
 SAID = {"action": "skip", "reason": "Measured.", "retries": 0}
 PLAN = {"schema": SCHEMA, "journal": "", "root": "/", "mode": "apply", "runner": False, "only": None}
 PLACE = SimpleNamespace(dir=Path("/"))
 CONFIG: Any = SimpleNamespace(rootpath=PLACE.dir, invocation_params=PLACE, args=[], hook=None)
 
 
-class Item:
-    """What the plugin asks of a collected test."""
-
-    def __init__(self, nodeid: str) -> None:
-        self.nodeid = nodeid
-        self.user_properties: list[tuple[str, object]] = []
-
-    def add_marker(self, mark: object, *, append: bool) -> None: ...
-
-
 def figures(runs: int) -> Iterator[Figure]:
     """Compare applying rules of exact ids, and of patterns, with trying each rule on each test."""
-    tests = [test_name(number) for number in range(TESTS)]
+    tests = [_TEST.format(at // 400, at // 100, at) for at in range(TESTS)]
     chosen = tests[:: TESTS // RULES]
     alike = [Pattern.parse(one.replace("_float32", "_*")).regex for one in chosen]
     times = TESTS // PART
@@ -47,14 +38,12 @@ def figures(runs: int) -> Iterator[Figure]:
         yield Figure(subject, [baseline])
 
 
-def test_name(number: int) -> str:
-    """Name a test as upstream's generated ones are."""
-    file, case = divmod(number, PER_FILE)
-    return f"test/test_{file}.py::TestOps{case // PER_CLASS}CUDA::test_op_{case}_cuda_float32"
+def _marked(mark: object, *, append: bool) -> None: ...
 
 
 def applied(tests: Sequence[str], rules: Sequence[Mapping[str, Any]]) -> Callable[[], None]:
-    items: list[Any] = [Item(one) for one in tests]
+    # what the plugin asks of a collected test
+    items: list[Any] = [SimpleNamespace(nodeid=one, user_properties=[], add_marker=_marked) for one in tests]
     return lambda: WheelTests(CONFIG, {**PLAN, "rules": rules}).pytest_collection_modifyitems(CONFIG, items)
 
 

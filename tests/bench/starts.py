@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from core import process
 from core.cli.options import ROOT
-from tests.bench.measuring import Figure, Words, Work, in_turn, removing, scratch
+from tests.bench.measuring import Figure, Work, in_turn, removing, scratch
 
 PYTHON, NOX = sys.executable, (sys.executable, "-m", "nox")
 CONFIGURE = ("ci", "configure", "--event=pull_request", "--label=build:pytorch")
@@ -45,14 +44,9 @@ def pipeline(runs: int) -> Iterator[Figure]:
             Work("invoke ci --torch-ref sample, nothing changed", argv, cwd=clone, note="≤ 3.5 s of CPU"),
         ]
         first, second = in_turn(works, runs=runs)
-        yield Figure(second, [first], started(argv, clone))
-
-
-def started(argv: Words, clone: Path) -> str:
-    """Count the programs that a command starts, where strace is installed."""
-    log = clone.parent / "strace.log"
-    if not process.which("strace"):
-        return ""
-    counted: Words = ["strace", "-f", "-qq", "-e", "trace=execve", "-e", "status=successful", "-o", log]
-    process.capture([*counted, *argv], cwd=clone, env=process.inherited())
-    return f"{len(log.read_text(encoding='utf-8').splitlines())} programs started"
+        log, note = place / "strace.log", ""
+        if process.which("strace"):
+            counted = ("strace", "-f", "-qq", "-e", "trace=execve", "-e", "status=successful", "-o", log)
+            process.capture([*counted, *argv], cwd=clone, env=process.inherited())
+            note = f"{len(log.read_text(encoding='utf-8').splitlines())} programs started"
+        yield Figure(second, [first], note)

@@ -10,8 +10,7 @@ from core.archive import Member
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from rocm_packaging.packages.layouts import library_globs
 from tests.bench import programs
-from tests.bench.baselines import program
-from tests.bench.measuring import Figure, Words, Work, in_turn, scratch
+from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
 
 SIZE = 500_000_000
@@ -27,14 +26,14 @@ CORE, MATH = "_rocm_sdk_core", "_rocm_sdk_libraries_gfx94X_dcgpu"
 NAMES = ("amdhip64", "hiprtc", "hipblas", "hipblaslt", "hipsparse", "miopen", "rccl")
 ZIPFILE = (sys.executable, "-m", "zipfile")
 # what a tool does that unpacks: extract, put what other wheels have beside torch's libraries, zip again
-BY_HAND = """
-folder=$1 wheel=$2 zip="$0 -m zipfile"; shift 2; rm -rf $folder
+ZIP_AGAIN = """
+folder=$1 wheel=$2 zip="$0 -m zipfile"; shift 2
 $zip -e $wheel $folder/tree
 for other; do $zip -e $other $folder/tree/torch/lib/rocm; done
 $zip -c $folder/made.whl $folder/tree/*
 """
 OTHER_VERSION = f"""
-rm -rf $1; $0 unpack --dest $1 $2; cd $1/*
+mkdir $1; $0 unpack --dest $1 $2; cd $1/*
 mv {NAME}-{CANDIDATE}.dist-info {NAME}-{ROCM}.dist-info
 sed -i s/{CANDIDATE}/{ROCM}/ {NAME}-{ROCM}.dist-info/METADATA {NAME}/_dist_info.py
 $0 pack --dest-dir $1 .
@@ -46,9 +45,10 @@ def ours(name: str, does: Callable[..., object], *words: Path, note: str = "") -
     return Work(name, [sys.executable, "-m", programs.__name__, does.__name__, *map(str, words)], note=note)
 
 
-def by_hand(name: str, *words: Path, note: str = "") -> Work:
-    """Unpack wheels into the folder that is named first, and zip them again."""
-    return Work(name, ["sh", "-euc", BY_HAND, sys.executable, *words], note=note)
+def by_hand(name: str, script: str, tool: str | Path, folder: Path, *wheels: Path, note: str = "") -> Work:
+    """Do in a folder what one does without us."""
+    words: Words = ["sh", "-euc", script, tool, folder, *wheels]
+    return Work(name, words, before=removing(folder), note=note)
 
 
 def real_libraries() -> Sequence[Path]:
@@ -94,10 +94,10 @@ def rewriting(runs: int) -> Iterator[Figure]:
 
         wheel = candidate(round(SIZE / size_of([candidate(1)])))
         title = f"another version for a wheel of {console.size(size_of([wheel]))}, checked"
-        packed: Words = ["sh", "-euc", OTHER_VERSION, program("wheel"), place / "by_hand", wheel]
+        packed = "`wheel unpack`, edit, `wheel pack`, no check"
         works = [
             ours(title, programs.rewrite, wheel, place / "ours", note="≤ 100 MiB"),
-            Work("`wheel unpack`, edit, `wheel pack`, no check", packed, note="≤ 0.05"),
+            by_hand(packed, OTHER_VERSION, program("wheel"), place / "by_hand", wheel, note="≤ 0.05"),
         ]
         subject, baseline = in_turn(works, runs=runs)
         yield Figure(subject, [baseline])
@@ -110,7 +110,7 @@ def splitting(runs: int) -> Iterator[Figure]:
         title = f"split a wheel of {console.size(size_of([wheel]))}, read the parts again and compare"
         works = [
             ours(title, programs.split, wheel, parts),
-            by_hand("extract, zip again at level 6", place / "by_hand", wheel),
+            by_hand("extract, zip again at level 6", ZIP_AGAIN, sys.executable, place / "by_hand", wheel),
         ]
         subject, baseline = in_turn(works, runs=runs)
         yield Figure(subject, [baseline], f"{len(list(parts.iterdir()))} parts")
@@ -120,10 +120,11 @@ def standing_alone(runs: int) -> Iterator[Figure]:
     """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library."""
     with scratch() as place:
         wheel, rocm = torch_and_rocm(place, real_libraries())
-        title, words = "extract, copy, zip again at level 6", (wheel, *sorted(rocm.glob("*.whl")))
+        title, goals = "extract, copy, zip again at level 6", "≤ 0.1, ≤ 1.02 of the size"
+        words = (wheel, *sorted(rocm.glob("*.whl")))
         works = [
             ours("a stand-alone wheel", programs.standalone, wheel, rocm, place / "made"),
-            by_hand(title, place / "by_hand", *words, note="≤ 0.1, ≤ 1.02 of the size"),
+            by_hand(title, ZIP_AGAIN, sys.executable, place / "by_hand", *words, note=goals),
         ]
         subject, baseline = in_turn(works, runs=runs)
         made, theirs = next((place / "made").glob("*.whl")), place / "by_hand" / "made.whl"
