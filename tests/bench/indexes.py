@@ -47,16 +47,10 @@ def publish(store: DirectoryStore, names: Sequence[str], record: str) -> None:
         for path, content in ((store.root / key, data), (store.root / f"{key}.metadata", metadata)):
             files.made(path.parent)
             path.write_bytes(content)
-        recorded.append(
-            {
-                "name": name,
-                "key": key,
-                "size": len(data),
-                "sha256": store.digest(key),  # from now on it is remembered, as after an upload
-                "requires_python": ">=3.10",
-                "metadata_sha256": hashlib.sha256(metadata).hexdigest(),
-            }
-        )
+        # from now on the digest is remembered, as after an upload
+        digests = {"sha256": store.digest(key), "metadata_sha256": hashlib.sha256(metadata).hexdigest()}
+        row = {"name": name, "key": key, "size": len(data), "requires_python": ">=3.10"}
+        recorded.append({**row, **digests})
     document = {"schema_version": 1, "stage": record, "status": "ok", "files": recorded}
     path = store.root / OUTPUTS.record_key(GROUP, record)
     files.made(path.parent)

@@ -25,16 +25,7 @@ from docs.command_tables import table
 Words = Sequence[str | Path]
 LOCK, BASELINES = ROOT / "requirements" / "baselines.txt", ROOT / ".cache" / "baselines"
 COLUMNS = ("", "wall, s", "CPU, s", "MiB", "ratio by wall", "by CPU", "")
-# Starts what is timed from a small process: a child's memory counts its parent's until it is another program.
-_TIMED = """
-import json, os, sys, time
-started = time.perf_counter()
-child = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
-_, status, used = os.wait4(child, 0)
-wall = time.perf_counter() - started
-print(json.dumps({"wall": wall, "cpu": used.ru_utime + used.ru_stime, "memory": used.ru_maxrss << 10}))
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
+TIMED = Path(__file__).with_name("timed.py")
 
 
 class Sample(NamedTuple):
@@ -70,7 +61,7 @@ class Work:
     def _started(self, words: Words) -> Sample:
         # users' checkouts are compiled once
         env = process.inherited(**{"PYTHONDONTWRITEBYTECODE": None, **self.env})
-        timed = [sys.executable, "-ISc", _TIMED, *words]
+        timed = [sys.executable, "-IS", TIMED, *words]
         return Sample(**json.loads(process.capture(timed, cwd=self.cwd, env=env).stdout))
 
 
@@ -121,10 +112,7 @@ def spread(values: Sequence[float]) -> str:
 def in_turn(
     works: Sequence[Work] | Callable[[], Sequence[Work]], *, runs: int, warm: bool = True
 ) -> list[Series]:
-    """Do all works in each run, so that a machine's drift hits all, after a run that does not count.
-
-    Works that must be new for each run are made by a call.
-    """
+    """Do all works in each run, after one to warm up; works that are made by a call are new for each."""
     taken: list[list[Sample]] = []
     named: Sequence[Work] = ()
     for _ in range(runs + warm):
@@ -146,7 +134,6 @@ def program(name: str) -> Path:
 
 
 def removing(*paths: Path) -> Callable[[], object]:
-    """Return what removes files and folders."""
     return lambda: process.capture(["rm", "-rf", *paths])
 
 

@@ -16,7 +16,7 @@ from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bun
 SIZE = 500_000_000
 NAME, CANDIDATE, ROCM = "rocm_sdk_libraries_gfx94x_dcgpu", "7.10.0rc2", "7.10.0"
 TORCH, TORCH_TAG, ROCM_TAG = f"2.10.0+rocm{ROCM}", "cp311-cp311-linux_x86_64", "py3-none-linux_x86_64"
-TARGETS, BUNDLES = ("gfx942", "gfx950", "gfx1100", "gfx1201"), 40
+TARGETS, BUNDLES = ("gfx942", "gfx950", "gfx1100", "gfx1201"), 20
 # As clang leaves them: bundles side by side, and a wrapper that registers each.
 _BUNDLE = '.section .hip_fatbin,"a",@progbits\n.p2align 12\nb{0}: .incbin "{0}.hipfb"\n'
 _WRAPPER = '.section .hipFatBinSegment,"aw",@progbits\n.long 0x48495046, 1\n.quad b{0}, 0\n'
