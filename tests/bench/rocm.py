@@ -30,10 +30,12 @@ print(size)
 """
 
 
-def call(artifacts: Path, version: str, place: Path) -> Words:
-    """Package artifacts."""
-    words = ("--artifact-dir", artifacts, "--version", version, "--store", place / "out")
-    return [sys.executable, "-m", "rocm_packaging", "build", *words, "--output-dir", place / "packages"]
+def call(artifacts: Path, place: Path) -> Words:
+    """Package artifacts for all of their families."""
+    found = scan(artifacts)
+    words = ("--version", build_info(found).version, "--gpu-family", ";".join(families_of(found)))
+    where = ("--artifact-dir", artifacts, "--store", place / "out", "--output-dir", place / "packages")
+    return [sys.executable, "-m", "rocm_packaging", "build", *words, *where]
 
 
 def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Figure]:
@@ -53,7 +55,7 @@ def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
         place / name for name in ("clone", "artifacts", "packages", "contents")
     )
     info, forget = build_info(scan(artifacts)), removing(clone / ".cache", place / "out", packages)
-    build = call(artifacts, info.version, place)
+    build = call(artifacts, place)
     process.capture(build, cwd=clone)
     for wheel in packages.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
@@ -106,7 +108,7 @@ def expanding(artifacts: Path, runs: int) -> Iterator[Figure]:
             for number in range(MANY_FILES):
                 path = stage / folder / f"{number // 100}" / f"{number}.txt"
                 files.write_text(path, f"{component} {number}\n")
-        process.capture(call(grown, version, place), cwd=ROOT)
+        process.capture(call(grown, place), cwd=ROOT)
         env = process.inherited(ROCM_SDK_TARGET_FAMILY=family, UV_PYTHON=str(root / "bin" / "python"))
         # uv would give packages of this version out of its cache, such as an earlier bench's
         source = ("--no-cache", "--no-index", "--no-build-isolation", "--find-links", place / "packages")
