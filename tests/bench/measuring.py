@@ -122,15 +122,16 @@ def in_turn(
     return [Series(work.name, samples, work.note) for work, samples in columns]
 
 
-def program(name: str) -> Path:
+def program(name: str, python: str = sys.executable) -> Path:
     """Give one of others' programs; their environment is made again when its lock changed."""
-    done, digest = BASELINES / "lock.sha256", files.sha256(LOCK)
-    if not done.is_file() or done.read_text(encoding="utf-8") != digest:
-        uv, python = installer.uv_program(), ("--python", BASELINES / "bin" / "python")
-        process.capture([uv, "venv", "--clear", "--python", sys.executable, BASELINES])
-        process.capture([uv, "pip", "sync", *python, "--require-hashes", LOCK])
-        files.write_text(done, digest)
-    return BASELINES / "bin" / name
+    place = BASELINES / Path(python).name
+    done, made_of = place / "made_of", f"{files.sha256(LOCK)} {python}"
+    if not done.is_file() or done.read_text(encoding="utf-8") != made_of:
+        uv, into = installer.uv_program(), ("--python", place / "bin" / "python")
+        process.capture([uv, "venv", "--no-python-downloads", "--clear", "--python", python, place])
+        process.capture([uv, "pip", "sync", *into, "--require-hashes", LOCK])
+        files.write_text(done, made_of)
+    return place / "bin" / name
 
 
 def removing(*paths: Path) -> Callable[[], object]:

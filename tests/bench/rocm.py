@@ -88,8 +88,8 @@ def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
 
 
 def theirs(therock: Path, artifacts: Path, version: str, made: Path) -> Work:
-    """Run TheRock's own builder, in the environment of baselines, which has what it imports and runs."""
-    python = program("python")
+    """Run TheRock's own builder, which needs Python 3.12, and of others' programs patchelf."""
+    python = program("python", "3.12")
     script = therock.resolve() / "build_tools" / "build_python_packages.py"
     words = ("--artifact-dir", artifacts, "--dest-dir", made, "--version", version)
     env = {"PATH": f"{python.parent}{os.pathsep}{environment()['PATH']}"}
