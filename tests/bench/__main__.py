@@ -13,9 +13,8 @@ from tests.bench import buckets, indexes, rocm, skips, starts, wheels
 from tests.bench.measuring import COLUMNS, Conditions, Figure, put
 
 PAGE = ROOT / "docs" / "performance.md"
-Given = argparse.Namespace
 # what measures a part, and how often unless --runs says
-PARTS: Mapping[str, tuple[Callable[[Given, int], Iterable[Figure]], int]] = {
+PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, int], Iterable[Figure]], int]] = {
     "start": (lambda _, runs: starts.figures(runs), 9),
     "wheels": (lambda _, runs: wheels.figures(runs), 5),
     "skips": (lambda _, runs: skips.figures(runs), 3),
@@ -48,7 +47,7 @@ def main(words: list[str]) -> int:
     return exit_code(lambda: measure(given))
 
 
-def measure(given: Given) -> None:
+def measure(given: argparse.Namespace) -> None:
     """Measure part by part; a table that is done is written before the next part begins."""
     for name in given.parts:
         if name not in PARTS:

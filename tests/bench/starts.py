@@ -22,7 +22,6 @@ def figures(runs: int) -> Iterator[Figure]:
             [PYTHON, "-m", "pytorch_build", "build", "--help"],
             note="≤ 0.2 s of CPU",
         ),
-        Work("ci --help", [PYTHON, "-m", "ci", "--help"]),
         Work("`nox --version`", [*NOX, "--version"]),
         Work("python -c pass", [PYTHON, "-c", "pass"]),
     ]
