@@ -9,6 +9,7 @@ from tests.bench.measuring import Figure, Work, in_turn, removing, scratch
 
 PYTHON, NOX = sys.executable, (sys.executable, "-m", "nox")
 CONFIGURE = ("ci", "configure", "--event=pull_request", "--label=build:pytorch")
+BUILD = ("pytorch_build", "build", "--help")
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -17,16 +18,12 @@ def figures(runs: int) -> Iterator[Figure]:
         Work("nox -l", [*NOX, "-l"], note="≤ 0.5 s"),
         Work("MATRIX=release nox -l", [*NOX, "-l"], env={"MATRIX": "release"}, note="≤ 0.45 s of CPU"),
         Work("ci configure, of a pull request", [PYTHON, "-m", *CONFIGURE], note="≤ 0.3 s of CPU"),
-        Work(
-            "pytorch_build build --help",
-            [PYTHON, "-m", "pytorch_build", "build", "--help"],
-            note="≤ 0.2 s of CPU",
-        ),
+        Work("pytorch_build build --help", [PYTHON, "-m", *BUILD], note="≤ 0.2 s of CPU"),
         Work("`nox --version`", [*NOX, "--version"]),
-        Work("python -c pass", [PYTHON, "-c", "pass"]),
+        Work("`python -c pass`", [PYTHON, "-c", "pass"]),
     ]
     *subjects, nox, python = in_turn(works, runs=runs)
-    yield from (Figure(one, [nox] if one is subjects[0] else ()) for one in (*subjects, python))
+    yield from (Figure(one, [nox if "nox" in one.name else python]) for one in subjects)
 
 
 def pipeline(runs: int) -> Iterator[Figure]:
