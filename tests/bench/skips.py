@@ -1,56 +1,47 @@
 """Skip rules on as many tests as a large suite has, against the plain loop over rules."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from pytorch_build.test.ids import Pattern
-from pytorch_build.test.target.wheel_test_plugin import SCHEMA, WheelTests
-from tests.bench.measuring import Figure, Work, in_turn
+from pytorch_build.test.plugin import TARGET, Plan, arguments
+from pytorch_build.test.skip_rules import Rule, RuleTable
+from tests.bench import programs
+from tests.bench.measuring import Figure, Work, in_turn, scratch
+from tests.bench.wheels import ours
 
-TESTS, RULES, PART = 200_000, 5_000, 1_000
-# as upstream's generated tests are called
-_TEST = "test/test_{}.py::TestOps{}CUDA::test_op_{}_cuda_float32"
-SAID = {"action": "skip", "reason": "Measured.", "retries": 0}
-PLAN = {"schema": SCHEMA, "journal": "", "root": "/", "mode": "apply", "runner": False, "only": None}
-PLACE = SimpleNamespace(dir=Path("/"))
-CONFIG: Any = SimpleNamespace(rootpath=PLACE.dir, invocation_params=PLACE, args=[], hook=None)
+RULES, PART, WHY = 5_000, 1_000, "It is measured."
 
 
 def figures(runs: int) -> Iterator[Figure]:
     """Compare applying rules of exact ids, and of patterns, with trying each rule on each test."""
-    tests = [_TEST.format(at // 400, at // 100, at) for at in range(TESTS)]
-    chosen = tests[:: TESTS // RULES]
-    alike = [Pattern.parse(one.replace("_float32", "_*")).regex for one in chosen]
-    times = TESTS // PART
-    for title, goal, rules in (
-        ("exact ids", 3, [{"tests": [one], "patterns": []} for one in chosen]),
-        ("patterns", 15, [{"tests": [], "patterns": [one]} for one in alike]),
-    ):
-        named = [{"name": f"bench.rule-{number}", **SAID, **one} for number, one in enumerate(rules)]
-        works = [
-            Work(f"{TESTS:,} tests, {RULES:,} rules of {title}", applied(tests, named), note=f"≤ {goal} s"),
-            Work(f"each rule on {PART:,} of the tests, times {times}", tried(tests, named), times=times),
-        ]
-        subject, baseline = in_turn(works, runs=runs)
-        yield Figure(subject, [baseline])
+    tests = programs.test_ids()
+    exact = tests[:: len(tests) // RULES]
+    patterns = [one.replace("_float32", "_*") for one in exact]
+    matches = [re.compile(Pattern.parse(one).regex).fullmatch for one in patterns]
+    exactly = [RuleTable(tests=(one,), reason=WHY) for one in exact]
+    alike = [RuleTable(patterns=(one,), reason=WHY) for one in patterns]
+    with scratch() as place:
+        for title, goal, rules, takes in (
+            ("exact ids", 3, exactly, [{one}.__contains__ for one in exact]),
+            ("patterns", 15, alike, matches),
+        ):
+            name = f"{len(tests):,} tests, {len(rules):,} rules of {title}"
+            works = [applied(place / "plan.json", name, rules, f"≤ {goal} s"), tried(tests, takes)]
+            subject, baseline = in_turn(works, runs=runs)
+            yield Figure(subject, [baseline], "with Python's start")
 
 
-def _marked(mark: object, *, append: bool) -> None: ...
+def applied(path: Path, name: str, tables: Sequence[RuleTable], note: str) -> Work:
+    """Apply rules as the plugin does in a run of tests."""
+    rules = [Rule(file=path, key=f"rule-{at}", table=one).planned() for at, one in enumerate(tables)]
+    arguments(path, Plan(root="/", journal="", rules=tuple(rules)))
+    return replace(ours(name, programs.skip, path, note=note), env={"PYTHONPATH": str(TARGET)})
 
 
-def applied(tests: Sequence[str], rules: Sequence[Mapping[str, Any]]) -> Callable[[], None]:
-    # what the plugin asks of a collected test
-    items: list[Any] = [SimpleNamespace(nodeid=one, user_properties=[], add_marker=_marked) for one in tests]
-    return lambda: WheelTests(CONFIG, {**PLAN, "rules": rules}).pytest_collection_modifyitems(CONFIG, items)
-
-
-def tried(tests: Sequence[str], rules: Sequence[Mapping[str, Any]]) -> Callable[[], object]:
-    compiled = [(frozenset(one["tests"]), [*map(re.compile, one["patterns"])]) for one in rules]
-    return lambda: [
-        test in exact or any(one.fullmatch(test) for one in patterns)
-        for test in tests[:: len(tests) // PART]
-        for exact, patterns in compiled
-    ]
+def tried(tests: Sequence[str], rules: Sequence[Callable[[str], object]]) -> Work:
+    times = len(tests) // PART
+    title = f"each rule on {PART:,} of the tests, times {times}"
+    return Work(title, lambda: [takes(one) for one in tests[::times] for takes in rules], times=times)
