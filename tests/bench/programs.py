@@ -1,7 +1,4 @@
-"""Ours that has no front door of its own: `python -m tests.bench.programs NAME FILE …`.
-
-Each imports what it needs, as its start and its memory are measured with it.
-"""
+"""Ours that has no front door of its own; each imports what it needs, as its start counts."""
 
 import json
 import sys

@@ -39,10 +39,7 @@ def call(artifacts: Path, place: Path) -> Words:
 
 
 def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Figure]:
-    """Compare making the packages with deflating their contents on one core, and with TheRock's builder.
-
-    They are made from nothing in a checkout of its own, and again with two libraries changed.
-    """
+    """Compare making packages, in a clone, with deflating their contents, and with TheRock's builder."""
     for given in rocms:
         with scratch() as place:
             process.capture(["git", "clone", "--quiet", ROOT, place / "clone"])
@@ -51,16 +48,14 @@ def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterato
 
 
 def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
-    clone, artifacts, packages, contents = (
-        place / name for name in ("clone", "artifacts", "packages", "contents")
-    )
+    clone, artifacts, packages = place / "clone", place / "artifacts", place / "packages"
     info, forget = build_info(scan(artifacts)), removing(clone / ".cache", place / "out", packages)
     build = call(artifacts, place)
     process.capture(build, cwd=clone)
     for wheel in packages.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(contents / wheel.name)
-    payload = console.size(size_of(filter(Path.is_file, contents.rglob("*"))))
+            archive.extractall(place / "contents" / wheel.name)
+    payload = console.size(size_of(filter(Path.is_file, (place / "contents").rglob("*"))))
     title = f"ROCm {info.version}{', split' if info.split else ''}, {payload}"
     libraries = [one for one in artifacts.rglob("*.so*") if one.is_file() and not one.is_symlink()]
     libraries.sort(key=lambda path: (path.stat().st_size, path))
@@ -69,7 +64,7 @@ def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
         for path in libraries[len(libraries) // 2 :][:2]:
             path.write_bytes(path.read_bytes() + b"!")
 
-    deflate: Words = [sys.executable, "-c", ZLIB, contents]
+    deflate: Words = [sys.executable, "-c", ZLIB, place / "contents"]
     works = [
         Work(title, build, cwd=clone, before=forget, note="≤ 400 MiB"),
         Work("the same again, two libraries changed", build, cwd=clone, before=change),
