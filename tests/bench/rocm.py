@@ -31,11 +31,12 @@ print(size)
 
 
 def call(artifacts: Path, place: Path) -> Words:
-    """Package artifacts for all of their families."""
+    """Package artifacts for all of their families; a part of ROCm will do."""
     found = scan(artifacts)
-    words = ("--version", build_info(found).version, "--gpu-family", ";".join(families_of(found)))
-    where = ("--artifact-dir", artifacts, "--store", place / "out", "--output-dir", place / "packages")
-    return [sys.executable, "-m", "rocm_packaging", "build", *words, *where]
+    what = ("--artifact-dir", artifacts, "--version", build_info(found).version, "--without", "*")
+    where = ("--store", place / "out", "--output-dir", place / "packages")
+    families = ("--gpu-family", ";".join(families_of(found)))
+    return [sys.executable, "-m", "rocm_packaging", "build", *what, *families, *where]
 
 
 def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Figure]:
