@@ -72,7 +72,7 @@ def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
         Work("zlib, level 6, on one core", deflate, note="≤ 0.35 by CPU"),
         *([theirs(therock, artifacts, info.version, place / "therock")] if therock else []),
     ]
-    first, again, *baselines = in_turn(works, runs=runs)
+    first, again, *baselines = in_turn(works, runs=runs, warm=False)
     sizes = {
         "zlib's": int(process.capture(deflate).stdout),
         "TheRock's": size_of((place / "therock" / "dist").rglob("*.whl")),

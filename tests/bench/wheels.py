@@ -99,7 +99,7 @@ def rewriting(runs: int) -> Iterator[Figure]:
             ours(title, programs.rewrite, wheel, place / "ours", note="≤ 100 MiB"),
             by_hand(packed, OTHER_VERSION, program("wheel"), place / "by_hand", wheel, note="≤ 0.05"),
         ]
-        subject, baseline = in_turn(works, runs=runs)
+        subject, baseline = in_turn(works, runs=runs, warm=False)
         yield Figure(subject, [baseline])
 
 
@@ -126,7 +126,7 @@ def standing_alone(runs: int) -> Iterator[Figure]:
             ours("a stand-alone wheel", programs.standalone, wheel, rocm, place / "made"),
             by_hand(title, ZIP_AGAIN, sys.executable, place / "by_hand", *words, note=goals),
         ]
-        subject, baseline = in_turn(works, runs=runs)
+        subject, baseline = in_turn(works, runs=runs, warm=False)
         made, theirs = next((place / "made").glob("*.whl")), place / "by_hand" / "made.whl"
         with zipfile.ZipFile(made) as archive:
             unpacked = console.size(sum(info.file_size for info in archive.infolist()))
