@@ -146,7 +146,7 @@ def upstream(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure what docs/performance.md claims, as ratios in one run."""
+    """Measure speed against others' tools: -- [PART ...] [--rocm|--therock DIR] [--write]."""
     tool(session, "requirements/test.txt", "python", "-m", "tests.bench", *session.posargs)
 
 

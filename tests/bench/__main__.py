@@ -1,127 +1,73 @@
-"""Measure what docs/performance.md claims: ratios within one run, against a named baseline.
+"""Measure what docs/performance.md says, against others' tools: `nox -s bench [-- PART …]`."""
 
-`nox -s bench` prints the table; `-- --quick` leaves out what takes minutes, `-- rewriting` measures
-that part alone, `-- --rocm DIR` the packaging of a real ROCm, whose artifacts DIR holds.
-"""
-
+import argparse
 import sys
-import tempfile
-import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from core import console
-from core.archive import Member
+from core import console, files
+from core.cli import exit_code
 from core.cli.options import ROOT
-from core.errors import FatalError
-from core.wheel.record import verify_record
-from core.wheel.writer import WheelSpec, metadata_text, write_wheel
-from tests.bench import fat_wheel, indexes, promotion, rewriting, rocm, split, uploads
-from tests.bench.measuring import Figure, paired, quiet, seconds
+from core.errors import UsageError, nearest
+from tests.bench import buckets, indexes, rocm, skips, starts, wheels
+from tests.bench.measuring import COLUMNS, Conditions, Figure, put
+
+PAGE = ROOT / "docs" / "performance.md"
+# what measures a part, and how often unless --runs says
+PARTS: Mapping[str, tuple[Callable[[argparse.Namespace, int], Iterable[Figure]], int]] = {
+    "start": (lambda _, runs: starts.figures(runs), 9),
+    "wheels": (lambda _, runs: wheels.figures(runs), 5),
+    "skips": (lambda _, runs: skips.figures(runs), 3),
+    "indexes": (lambda given, runs: indexes.figures(runs, large=given.large), 5),
+    "uploads": (lambda _, runs: buckets.figures(runs), 5),
+    "promotion": (lambda _, runs: buckets.promotion(runs), 1),
+    "rewriting": (lambda _, runs: wheels.rewriting(runs), 3),
+    "split": (lambda _, runs: wheels.splitting(runs), 3),
+    "fat_wheel": (lambda _, runs: wheels.standing_alone(runs), 3),
+    "rocm": (lambda given, runs: rocm.packaging(given.rocm, given.therock, runs), 3),
+    "init": (lambda given, runs: rocm.expanding(given.rocm[0], runs), 5),
+    "fetch": (lambda given, runs: rocm.fetching(given.rocm[0], runs), 3),
+    "pipeline": (lambda _, runs: starts.pipeline(runs), 3),
+}
+QUICK, OF_ROCM = ("start", "wheels", "skips"), ("rocm", "init", "fetch")
 
 
 def main(words: list[str]) -> int:
-    """Measure, and print one table."""
-    try:
-        if "--rocm" in words:
-            figures = list(rocm.figures(Path(words[words.index("--rocm") + 1]).resolve()))
-        else:
-            chosen = [name for name in PARTS if name in words] or [
-                name for name in PARTS if name in QUICK or "--quick" not in words
-            ]
-            figures = [figure for name in chosen for figure in PARTS[name]()]
-    except FatalError as problem:
-        console.error(str(problem))
-        return problem.exit_code
-    columns = ("subject", "s", "baseline", "s", "ratio", "")
-    console.table(columns, [figure.row for figure in figures])
-    return 0
+    parser = argparse.ArgumentParser(prog="nox -s bench --", description=__doc__)
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all that can be measured)")
+    add("--quick", action="store_true", help=f"the parts that take seconds, once: {', '.join(QUICK)}")
+    add("--runs", type=int, metavar="N", help="how often (default: by part)")
+    add("--large", action="store_true", help="an index of 100,000 wheels, too")
+    what = "artifacts of a real ROCm; repeatable, init and fetch take the first"
+    add("--rocm", action="append", default=[], type=Path, metavar="DIR", help=what)
+    add("--therock", type=Path, metavar="DIR", help="a checkout of TheRock, whose builder packages them, too")
+    add("--write", action="store_true", help=f"put the tables into {PAGE.relative_to(ROOT)}")
+    given = parser.parse_args(words)
+    return exit_code(lambda: measure(given))
 
 
-def start_up() -> Sequence[Figure]:
-    """Compare starting nox and a front door with what nobody can avoid."""
-    nox = [sys.executable, "-m", "nox"]
-    listing = paired(lambda: quiet([*nox, "-l"]), lambda: quiet([*nox, "--version"]))
-    door = [sys.executable, "-m", "ci", "--help"]
-    helped = paired(lambda: quiet(door), lambda: quiet([sys.executable, "-c", "import argparse"]))
-    plan = [sys.executable, "-m", "ci", "configure", "--event=pull_request", "--label=build:pytorch"]
-    planned = paired(lambda: quiet(plan), lambda: quiet([sys.executable, "-c", "import pydantic.main"]))
-    return (
-        Figure(subject="nox -l", baseline="nox --version", times=listing),
-        Figure(subject="python -m ci --help", baseline="python -c 'import argparse'", times=helped),
-        Figure(
-            subject="configure a pull request", baseline="python -c 'import pydantic.main'", times=planned
-        ),
-    )
+def measure(given: argparse.Namespace) -> None:
+    """Measure part by part; a table that is done is written before the next part begins."""
+    for name in given.parts:
+        if name not in PARTS:
+            raise UsageError(f"The bench has no part {name!r}. {nearest(name, PARTS)}")
+        if name in OF_ROCM and not given.rocm:
+            raise UsageError(f"{name} needs a real ROCm.", hint="Give its artifacts: --rocm DIR.")
+    able = [name for name in PARTS if given.rocm or name not in OF_ROCM]
+    for name in given.parts or (QUICK if given.quick else able):
+        call, usual = PARTS[name]
+        console.say(f"{name}:")
+        conditions = Conditions()
+        figures = list(call(given, given.runs or (1 if given.quick else usual)))
+        others = conditions.others()
+        rows = [row for one in figures for row in one.rows(busy=others > conditions.cores / 4)]
+        told = conditions.told(figures, others)
+        console.table(COLUMNS, rows)
+        console.say(told)
+        if given.write:
+            files.write_text(PAGE, put(PAGE.read_text(encoding="utf-8"), name, rows, told))
 
-
-def wheel_files() -> Sequence[Figure]:
-    """Compare writing and verifying a wheel of real libraries with the standard library's zipfile."""
-    payload = real_libraries()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        metadata = metadata_text([("Name", "bench"), ("Version", "1.0")])
-        spec = WheelSpec(distribution="bench", version="1.0", tag="py3-none-any", metadata=metadata)
-        ours = place / "ours"
-        theirs = place / "theirs.whl"
-
-        def write_ours() -> None:
-            write_wheel(ours, spec, [Member(name=f"bench/{path.name}", source=path) for path in payload])
-
-        def write_theirs() -> None:
-            with zipfile.ZipFile(theirs, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-                for path in payload:
-                    archive.write(path, f"bench/{path.name}")
-
-        written = paired(write_ours, write_theirs, runs=3)
-        wheel = next(ours.glob("*.whl"))
-        verified = paired(lambda: verify_record(wheel), lambda: read_all(wheel), runs=3)
-        size = wheel.stat().st_size / theirs.stat().st_size
-        total = console.size(sum(path.stat().st_size for path in payload))
-    note, subject = f"size {size:.3f} of the baseline's", f"write a wheel of {total}"
-    return (
-        Figure(subject=subject, baseline="zipfile, level 6", times=written, note=note),
-        Figure(subject="verify its RECORD", baseline="zipfile, read only", times=verified),
-    )
-
-
-def pipeline() -> Sequence[Figure]:
-    """Compare the sample's whole pipeline with its second run, in a clone of the checkout."""
-    with tempfile.TemporaryDirectory() as folder:
-        clone = Path(folder) / "clone"
-        quiet(["git", "clone", "--quiet", str(ROOT), str(clone)])
-        argv = [sys.executable, "-m", "invoke", "ci", "--torch-ref", "sample"]
-        first = seconds(lambda: quiet(argv, cwd=clone))
-        second = seconds(lambda: quiet(argv, cwd=clone))
-    times = (second, first)
-    return (Figure(subject="invoke ci, nothing changed", baseline="invoke ci, from nothing", times=times),)
-
-
-def real_libraries() -> Sequence[Path]:
-    """Choose compiled files of some size from this environment: what wheels of ours are made of."""
-    found = sorted(Path(sys.prefix).rglob("*.so"), key=lambda path: path.stat().st_size, reverse=True)
-    return found[:20]
-
-
-def read_all(wheel: Path) -> None:
-    """Decompress every member, and do nothing with it."""
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            archive.read(name)
-
-
-PARTS: Mapping[str, Callable[[], Iterable[Figure]]] = {
-    "start": start_up,
-    "wheels": wheel_files,
-    "uploads": uploads.figures,
-    "indexes": indexes.figures,
-    "rewriting": lambda: rewriting.figures(real_libraries()),
-    "split": lambda: split.figures(real_libraries()),
-    "fat_wheel": lambda: fat_wheel.figures(real_libraries()),
-    "promotion": promotion.figures,
-    "pipeline": pipeline,
-}
-QUICK = frozenset({"start", "wheels"})
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,66 +1,34 @@
-"""Indexes of ten thousand wheels, against `piprepo` and `dumb-pypi`; and of one wheel more."""
+"""Indexes of ten thousand wheels and more, against `piprepo` and `dumb-pypi`; and of one wheel more."""
 
 import hashlib
 import json
-import shutil
-import statistics
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 from ci.publish.index import Records, write_index
 from core import files
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
-from tests.bench.baselines import program
-from tests.bench.measuring import Figure, quiet, seconds
+from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
 
-WHEELS, PROJECTS, PER_RECORD = 10_000, 100, 10
+WHEELS, MANY = 10_000, 100_000
+PROJECTS, PER_RECORD = 100, 10
 OUTPUTS = RunOutputs(run_id="9", platform="linux")
 GROUP = "g"
-_RUNS = 5
 
 
-@dataclass
-class Timed:
-    """A store, and the processor's seconds that were spent in it; no folder, as an index sees it."""
-
-    store: DirectoryStore
-    spent: float = 0.0
-    calls: int = 0
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.store, name)
-        if not callable(found):
-            return found
-
-        def timed(*arguments: object, **how: object) -> object:
-            with self.turn:
-                started = time.thread_time()
-                try:
-                    return found(*arguments, **how)
-                finally:
-                    self.spent += time.thread_time() - started
-                    self.calls += 1
-
-        return timed
-
-
-def figures() -> Sequence[Figure]:
+def figures(runs: int, *, large: bool) -> Iterator[Figure]:
     """Compare an index from nothing with other people's of the same names, and measure one wheel more."""
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        names = [wheel_name(number) for number in range(WHEELS)]
-        store = DirectoryStore(place / "store")
-        for at in range(0, WHEELS, PER_RECORD):
-            publish(store, names[at : at + PER_RECORD], f"build-{at}")
-        return [*_from_nothing(place, store, names), _one_more(store)]
+    for size in (WHEELS, *([MANY] if large else [])):
+        with scratch() as place:
+            names = [wheel_name(number) for number in range(size)]
+            store = DirectoryStore(place / "store")
+            for at in range(0, size, PER_RECORD):
+                publish(store, names[at : at + PER_RECORD], f"build-{at}")
+            yield _from_nothing(place, store, names, runs)
+            yield _one_more(store, size, runs)
 
 
 def wheel_name(number: int) -> str:
@@ -79,75 +47,55 @@ def publish(store: DirectoryStore, names: Sequence[str], record: str) -> None:
         for path, content in ((store.root / key, data), (store.root / f"{key}.metadata", metadata)):
             files.made(path.parent)
             path.write_bytes(content)
-        recorded.append(
-            {
-                "name": name,
-                "key": key,
-                "size": len(data),
-                "sha256": store.digest(key),  # from now on it is remembered, as after an upload
-                "requires_python": ">=3.10",
-                "metadata_sha256": hashlib.sha256(metadata).hexdigest(),
-            }
-        )
+        # from now on the digest is remembered, as after an upload
+        digests = {"sha256": store.digest(key), "metadata_sha256": hashlib.sha256(metadata).hexdigest()}
+        row = {"name": name, "key": key, "size": len(data), "requires_python": ">=3.10"}
+        recorded.append({**row, **digests})
     document = {"schema_version": 1, "stage": record, "status": "ok", "files": recorded}
     path = store.root / OUTPUTS.record_key(GROUP, record)
     files.made(path.parent)
     path.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
-def _from_nothing(place: Path, store: DirectoryStore, names: Sequence[str]) -> Sequence[Figure]:
+def _from_nothing(place: Path, store: DirectoryStore, names: Sequence[str], runs: int) -> Figure:
     pages = store.root / OUTPUTS.python_prefix(GROUP)
-    theirs = files.made(place / "piprepo")
-    for name in names:
-        (theirs / name).touch()
-    listed = place / "packages.json"
-    listed.write_text("\n".join(json.dumps(_listed(name)) for name in names), encoding="utf-8")
+    theirs, listed = files.made(place / "piprepo"), place / "packages.json"
+    with listed.open("w", encoding="utf-8") as stream:
+        for name in names:
+            (theirs / name).touch()
+            digest = f"sha256={hashlib.sha256(name.encode()).hexdigest()}"
+            row = {"filename": name, "hash": digest, "core_metadata": digest, "requires_python": ">=3.10"}
+            stream.write(json.dumps(row) + "\n")
     ours = [sys.executable, "-m", "ci", "index", "--run-id", OUTPUTS.run_id, "--artifact-group", GROUP]
-    dumb = [program("dumb-pypi"), "--package-list-json", listed, "--output-dir", place / "dumb"]
-    tools = {
-        "ours": ([*ours, "--store", store.url], (pages / "simple", pages / "index.html")),
-        "piprepo build": ([program("piprepo"), "build", theirs], (theirs / "simple",)),
-        "dumb-pypi": ([*dumb, "--packages-url", "../../"], (place / "dumb",)),
-    }
-    times: dict[str, list[float]] = {name: [] for name in tools}
-    for _ in range(_RUNS):  # in turn, so that a machine's drift hits all
-        for name, (argv, made) in tools.items():
-            for path in made:
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            times[name].append(seconds(lambda argv=argv: quiet([str(word) for word in argv])))  # type: ignore[misc]
-    middle = {name: statistics.median(found) for name, found in times.items()}
-    return [
-        Figure(
-            subject=f"index of {WHEELS:,} wheels: flat, HTML, JSON, hashes, metadata",
-            baseline=baseline,
-            times=(middle["ours"], middle[baseline]),
-            note=note,
-        )
-        for baseline, note in (("piprepo build", "which writes no hashes"), ("dumb-pypi", "goal: under 0.25"))
+    made, where = place / "dumb", ("--packages-url", "../../", "--output-dir")
+    dumb: Words = [program("dumb-pypi"), "--package-list-json", listed, *where, made]
+
+    few = len(names) == WHEELS
+    title = f"index of {len(names):,} wheels: flat, HTML, JSON, hashes, metadata"
+    goal = "≤ 1" if few else "≤ 1.2 by CPU"
+    build: Words = [program("piprepo"), "build", theirs]
+    clear = removing(pages / "simple", pages / "index.html")
+    works = [
+        Work(title, [*ours, "--store", store.url], before=clear, note="" if few else "≤ 200 MiB"),
+        Work("`piprepo build`: no hashes", build, before=removing(theirs / "simple"), note=goal),
+        Work("`dumb-pypi`", dumb, before=removing(made), note="≤ 0.25"),
     ]
+    subject, *baselines = in_turn(works[: 3 if few else 2], runs=runs)
+    return Figure(subject, baselines)
 
 
-def _listed(name: str) -> dict[str, str]:
-    digest = f"sha256={hashlib.sha256(name.encode()).hexdigest()}"
-    return {"filename": name, "hash": digest, "core_metadata": digest, "requires_python": ">=3.10"}
+def _one_more(store: DirectoryStore, size: int, runs: int) -> Figure:
+    """Measure what an index takes where one wheel came; Python and its imports are there."""
+    number = count()
 
+    def put() -> None:
+        at = next(number)
+        publish(store, [f"project_7-3.{at}-py3-none-any.whl"], f"one-{at}")
 
-def _one_more(store: DirectoryStore) -> Figure:
-    """Measure what an index takes beside the store: reading, comparing, rendering; and all of it."""
-    own, whole, calls = [], [], set()
-    for number in range(2 * _RUNS):
-        publish(store, [f"project_7-3.{number}-py3-none-any.whl"], f"one-{number}")
-        timed = Timed(store)
-        source = Records(store=timed, prefix=OUTPUTS.manifests_prefix(GROUP))
-        started = time.process_time()  # what others do on the machine meanwhile is not the index's
-        write_index(timed, OUTPUTS.python_prefix(GROUP), source, title=f"{GROUP} ({OUTPUTS.prefix})")
-        taken = time.process_time() - started
-        own.append(taken - timed.spent)
-        whole.append(taken)
-        calls.add(timed.calls)
-    return Figure(
-        subject=f"one wheel more than {WHEELS:,}, processor's seconds without the store's",
-        baseline="with them",
-        times=(statistics.median(own[1:]), statistics.median(whole[1:])),
-        note=f"goal: under 0.05 s; {'/'.join(map(str, sorted(calls)))} requests",
-    )
+    def index() -> None:
+        source = Records(store=store, prefix=OUTPUTS.manifests_prefix(GROUP))
+        write_index(store, OUTPUTS.python_prefix(GROUP), source, title=f"{GROUP} ({OUTPUTS.prefix})")
+
+    note = "without Python's start" + ("; ≤ 0.15 s" if size == WHEELS else "")
+    work = Work(f"one wheel more than {size:,}", index, before=put, note=note)
+    return Figure(in_turn([work], runs=runs)[0])

@@ -1,197 +1,149 @@
-"""What docs/performance.md says of ROCm's packages, measured on a real ROCm."""
+"""ROCm's packages, made of the artifacts of a real ROCm; expanding them; fetching artifacts."""
 
-import statistics
+import os
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 
-from ci.plan import artifacts as run_artifacts
 from core import console, files, process
-from core.cli.options import ROOT
+from core.cli.options import ROOT, environment
 from core.env import installer
-from core.errors import BuildError
-from core.families import family
-from core.stores.location import open_store
-from rocm_packaging.artifacts import families_of, scan
-from tests.artifact_archives import pack
-from tests.bench.measuring import Figure, paired, quiet, scratch, seconds
+from rocm_packaging.artifacts import build_info, families_of, scan
+from tests.artifact_archives import pack_all
+from tests.bench import programs
+from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
+from tests.bench.wheels import ours, size_of
 
-VERSION = "5.2.3"
-ARTIFACTS, ARTIFACT_BYTES = 100, 20 << 20
 MANY_FILES = 6000
-CHUNK = 1 << 20
-LARGE = 1 << 30  # sets beyond this are measured once
-
-# Runs the front door, and says how much memory it took at most, in KiB.
-PEAK = """
-import resource, runpy, sys
-try:
-    runpy.run_module("rocm_packaging", run_name="__main__")
-except SystemExit as end:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    sys.exit(end.code)
+ZLIB = """
+import pathlib, sys, zlib
+size = 0
+for path in filter(pathlib.Path.is_file, pathlib.Path(sys.argv[1]).rglob("*")):
+    compressor = zlib.compressobj(6)
+    with path.open("rb") as stream:
+        while data := stream.read(1 << 20):
+            size += len(compressor.compress(data))
+    size += len(compressor.flush())
+print(size)
 """
 
 
-def figures(artifacts: Path) -> Iterator[Figure]:
-    """Measure packaging, expanding and fetching."""
-    with scratch() as place:
-        yield build_rocm(artifacts, place)
-        chosen = families_of(scan(artifacts))[0]
-        yield expand(place, place / "packages", chosen)
-        yield expand(place, many_packages(artifacts, place, chosen), chosen)
-        yield fetch(artifacts, place)
+def call(artifacts: Path, place: Path) -> Words:
+    """Package artifacts for all of their families; a part of ROCm will do."""
+    found = scan(artifacts)
+    what = ("--artifact-dir", artifacts, "--version", build_info(found).version, "--without", "*")
+    where = ("--store", place / "out", "--output-dir", place / "packages")
+    families = ("--gpu-family", ";".join(families_of(found)))
+    return [sys.executable, "-m", "rocm_packaging", "build", *what, *families, *where]
 
 
-def build_rocm(artifacts: Path, place: Path) -> Figure:
-    """Compare making the packages with deflating their contents by zlib's level 6 on one core."""
-    packages = place / "packages"
-    peaks: list[int] = []
+def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Figure]:
+    """Compare making packages, in a clone, with deflating their contents, and with TheRock's builder."""
+    for given in rocms:
+        with scratch() as place:
+            process.capture(["git", "clone", "--quiet", ROOT, place / "clone"])
+            process.capture(["cp", "-a", f"{given}/.", place / "artifacts"])
+            yield from packaged(place, therock, runs)
 
-    def ours() -> None:
-        words: list[str | Path] = ["build", "--artifact-dir", artifacts, "--version", VERSION]
-        words += ["--output-dir", packages, "--store", place / "out", "--force"]
-        env = process.inherited(PYTHONDONTWRITEBYTECODE=None)  # users' checkouts are compiled once
-        said = process.capture([sys.executable, "-c", PEAK, *words], cwd=ROOT, env=env).stdout
-        peaks.append(int(said.split()[-1]))
 
-    ours()
-    contents = place / "contents"
-    for wheel in sorted(packages.glob("*.whl")):
+def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
+    clone, artifacts, packages = place / "clone", place / "artifacts", place / "packages"
+    info, forget = build_info(scan(artifacts)), removing(clone / ".cache", place / "out", packages)
+    build = call(artifacts, place)
+    process.capture(build, cwd=clone)
+    for wheel in packages.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(contents / wheel.name)
-    found = [path for path in sorted(contents.rglob("*")) if path.is_file()]
-    payload = sum(path.stat().st_size for path in found)
-    deflated = 0
+            archive.extractall(place / "contents" / wheel.name)
+    payload = console.size(size_of(filter(Path.is_file, (place / "contents").rglob("*"))))
+    title = f"ROCm {info.version}{', split' if info.split else ''}, {payload}"
+    libraries = [one for one in artifacts.rglob("*.so*") if one.is_file() and not one.is_symlink()]
+    libraries.sort(key=lambda path: (path.stat().st_size, path))
 
-    def theirs() -> None:
-        nonlocal deflated
-        deflated = sum(deflated_size(path) for path in found)
+    def change() -> None:
+        for path in libraries[len(libraries) // 2 :][:2]:
+            path.write_bytes(path.read_bytes() + b"!")
 
-    times = paired(ours, theirs, runs=3) if payload < LARGE else (seconds(ours), seconds(theirs))
-    written = sum(path.stat().st_size for path in packages.glob("*.whl"))
-    memory = console.size(max(peaks) * 1024)
-    return Figure(
-        subject=f"build_rocm, {console.size(payload)} of payload",
-        baseline="zlib level 6, one core",
-        times=times,
-        note=f"size {written / deflated:.3f} of the baseline's, at most {memory} of memory",
-    )
-
-
-def deflated_size(path: Path) -> int:
-    """Deflate a file by zlib, and say how many bytes that makes."""
-    compressor, size = zlib.compressobj(6), 0
-    with path.open("rb") as stream:
-        while data := stream.read(CHUNK):
-            size += len(compressor.compress(data))
-    return size + len(compressor.flush())
-
-
-def many_packages(artifacts: Path, place: Path, chosen: str) -> Path:
-    """Make packages of a ROCm with as many files as today's: kernels of its libraries, and headers."""
-    grown, packages = place / "grown", place / "grown-packages"
-    quiet(["cp", "-a", str(artifacts), str(grown)])
-    for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
-        stage = next(grown.glob(f"*_{component}_{chosen}/**/stage"))
-        for number in range(MANY_FILES):
-            files.write_text(stage / folder / f"{number // 100}" / f"{number}.txt", f"{component} {number}\n")
-    words = ["build", "--artifact-dir", str(grown), "--version", VERSION, "--output-dir", str(packages)]
-    quiet([sys.executable, "-m", "rocm_packaging", *words, "--store", str(place / "grown-out")])
-    return packages
+    deflate: Words = [sys.executable, "-c", ZLIB, place / "contents"]
+    works = [
+        Work(title, build, cwd=clone, before=forget, note="≤ 400 MiB"),
+        Work("the same again, two libraries changed", build, cwd=clone, before=change),
+        Work("zlib, level 6, on one core", deflate, note="≤ 0.35 by CPU"),
+        *([theirs(therock, artifacts, info.version, place / "therock")] if therock else []),
+    ]
+    first, again, *baselines = in_turn(works, runs=runs, warm=False)
+    sizes = {
+        "zlib's": int(process.capture(deflate).stdout),
+        "TheRock's": size_of((place / "therock" / "dist").rglob("*.whl")),
+    }
+    size = size_of(packages.glob("*.whl"))
+    note = ", ".join(f"{size / other:.3f} of {whose} size" for whose, other in sizes.items() if other)
+    yield Figure(first, baselines, note)
+    yield Figure(again, [replace(first, name="the first time", note="≤ 0.3")])
 
 
-def expand(place: Path, packages: Path, chosen: str) -> Figure:
-    """Compare the first `rocm-sdk init` with hard-linking the tree that it makes."""
-    root = place / f"venv-{packages.name}"
-    uv = [installer.uv_program(), "pip"]
-    quiet([uv[0], "venv", "--quiet", "--python", sys.executable, str(root)])
-    python = ["--python", str(root / "bin" / "python")]
-    quiet([*uv, "install", *python, "setuptools"])
-    # uv would give packages of this version out of its cache, such as an earlier bench's
-    source = ["--no-cache", "--no-index", "--no-build-isolation", "--find-links", str(packages)]
-    env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen)
-    everything = f"rocm[libraries,devel]=={VERSION}"
-    process.capture([*uv, "install", *python, *source, everything], env=env)
-    script = [str(root / "bin" / "rocm-sdk"), "init", "--quiet"]
-    site = next((root / "lib").glob("python*")) / "site-packages"
-    tree, copy = site / "_rocm_sdk_devel", place / "copy"
-    ours, theirs = [], []
-    for _ in range(5):
-        quiet([*uv, "uninstall", *python, "rocm-sdk-devel"])
-        quiet([*uv, "install", *python, *source, f"rocm-sdk-devel=={VERSION}"])
-        ours.append(seconds(lambda: quiet(script)))
-        theirs.append(seconds(lambda: quiet(["cp", "-al", str(tree), str(copy)])))
-        quiet(["rm", "-rf", str(copy)])
-    count = sum(1 for path in tree.rglob("*") if not path.is_dir())
-    return Figure(
-        subject=f"rocm-sdk init, {count} files",
-        baseline="cp -al of the tree",
-        times=(statistics.median(ours), statistics.median(theirs)),
-    )
+def theirs(therock: Path, artifacts: Path, version: str, made: Path) -> Work:
+    """Run TheRock's own builder, which needs Python 3.12, and of others' programs patchelf."""
+    python = program("python", "3.12")
+    script = therock.resolve() / "build_tools" / "build_python_packages.py"
+    words = ("--artifact-dir", artifacts, "--dest-dir", made, "--version", version)
+    env = {"PATH": f"{python.parent}{os.pathsep}{environment()['PATH']}"}
+    title = "TheRock's `build_python_packages.py`"
+    return Work(title, [python, script, *words], env=env, before=removing(made), note="≤ 0.12")
 
 
-def fetch(given: Path, place: Path) -> Figure:
-    """Compare fetching and extracting many artifacts with `zstd -d | tar x` of the same archives."""
-    chosen = families_of(scan(given))[0]
-    run = place / "store" / "1-linux"
-    run.mkdir(parents=True)
-    total = sum(packed(folder, run) for folder in many_artifacts(given, place / "many", chosen))
-    store = open_store(str(place / "store"), root=ROOT)
-    theirs = "for f in *.tar.zst; do mkdir -p $0/$f && zstd -dcq $f | tar x -C $0/$f || exit 1; done"
+def expanding(artifacts: Path, runs: int) -> Iterator[Figure]:
+    """Compare the first `rocm-sdk init` with hard-linking its tree, with as many files as today's."""
+    with scratch() as place:
+        grown, root, copy = place / "grown", place / "venv", place / "copy"
+        process.capture(["cp", "-a", f"{artifacts}/.", grown])
+        version, family = build_info(scan(grown)).version, families_of(scan(grown))[0]
+        for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
+            stage = next(grown.glob(f"*_{component}_{family}/**/stage"))
+            for number in range(MANY_FILES):
+                path = stage / folder / f"{number // 100}" / f"{number}.txt"
+                files.write_text(path, f"{component} {number}\n")
+        process.capture(call(grown, place), cwd=ROOT)
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family, UV_PYTHON=str(root / "bin" / "python"))
+        # uv would give packages of this version out of its cache, such as an earlier bench's
+        source = ("--no-cache", "--no-index", "--no-build-isolation", "--find-links", place / "packages")
 
-    def with_ours() -> None:
-        listed = run_artifacts.choose(
-            run_artifacts.list_artifacts(store, run.name), family(chosen), where=run.name
-        )
-        run_artifacts.fetch(store, run_artifacts.plan(store, listed, family(chosen)), place / "ours")
+        def uv(*words: str | Path) -> None:
+            process.capture([installer.uv_program(), *words], env=env)
 
-    def with_zstd() -> None:
-        quiet(["sh", "-euc", theirs, str(place / "theirs")], cwd=run)
+        uv("venv", "--quiet", "--python", sys.executable, root)
+        uv("pip", "install", "setuptools")
+        uv("pip", "install", *source, f"rocm[libraries,devel]=={version}")
+        tree = next((root / "lib").glob("python*")) / "site-packages" / "_rocm_sdk_devel"
 
-    ours, baseline = [], []
-    for _ in range(3):
-        ours.append(seconds(with_ours))
-        baseline.append(seconds(with_zstd))
-        quiet(["rm", "-rf", str(place / "ours"), str(place / "theirs")])
-    return Figure(
-        subject=f"fetch {ARTIFACTS} artifacts, {console.size(total)}",
-        baseline="zstd -d | tar x",
-        times=(statistics.median(ours), statistics.median(baseline)),
-        note="digests checked",
-    )
+        def packed() -> None:
+            removing(copy)()
+            uv("pip", "uninstall", "rocm-sdk-devel")
+            uv("pip", "install", *source, f"rocm-sdk-devel=={version}")
 
-
-def packed(folder: Path, run: Path) -> int:
-    """Pack an artifact, and say how many bytes it held."""
-    pack(folder, run)
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def many_artifacts(artifacts: Path, place: Path, chosen: str) -> Iterator[Path]:
-    """Cut the bytes of a real ROCm into many artifacts of one size."""
-    pieces = slices(sorted(path for path in artifacts.rglob("*.so*") if path.is_file()))
-    for number, data in enumerate(islice(pieces, ARTIFACTS)):
-        folder = place / f"part-{number:03}_lib_{chosen}"
-        with files.atomic(folder / "stage" / "lib" / "data") as stream:
-            stream.write(data)
-        files.write_text(folder / "artifact_manifest.txt", "stage\n")
-        yield folder
+        works = [
+            Work("rocm-sdk init", [root / "bin" / "rocm-sdk", "init", "--quiet"], before=packed),
+            Work("`cp -al` of the tree", ["cp", "-al", tree, copy], note="≤ 1.5"),
+        ]
+        subject, baseline = in_turn(works, runs=runs)
+        yield Figure(subject, [baseline], f"{sum(not path.is_dir() for path in tree.rglob('*')):,} files")
 
 
-def slices(sources: Sequence[Path]) -> Iterator[bytes]:
-    """Read files one after the other, again and again, in pieces of an artifact's size."""
-    if not sources:
-        raise BuildError("The artifacts hold no libraries to measure with.")
-    held = b""
-    while True:
-        for path in sources:
-            with path.open("rb") as stream:
-                while data := stream.read(ARTIFACT_BYTES - len(held)):
-                    held += data
-                    if len(held) == ARTIFACT_BYTES:
-                        yield held
-                        held = b""
+def fetching(artifacts: Path, runs: int) -> Iterator[Figure]:
+    """Compare fetching and extracting a run's artifacts with `zstd -d | tar x` of the same archives."""
+    with scratch() as place:
+        run, output = place / "store" / "1-linux", place / "ours" / families_of(scan(artifacts))[0]
+        run.mkdir(parents=True)
+        pack_all(artifacts, run)
+        archives = list(run.glob("*.zst"))
+        title = f"fetch {len(archives)} artifacts from a folder, {console.size(size_of(archives))} packed"
+        script = "for f in *.zst; do mkdir -p $0/$f; zstd -dcq $f | tar x -C $0/$f; done"
+        unpack: Words = ["sh", "-euc", script, place / "theirs"]
+        fetched = ours(title, programs.fetch, place / "store", output)
+        works = [
+            replace(fetched, before=removing(output.parent, place / "theirs")),
+            Work("`zstd -d | tar x`, no digests", unpack, cwd=run, note="≤ 1.3"),
+        ]
+        subject, baseline = in_turn(works, runs=runs)
+        yield Figure(subject, [baseline])
