@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, TypedDict, Unpack
+from typing import BinaryIO, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 
@@ -37,15 +36,14 @@ def headers_for(key: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """One object; its ETag is the argument of a conditional write. A digest that is not known is ""."""
 
     key: str
     size: int
     etag: str
     modified: float  # seconds since 1970 UTC
-    sha256: str = field(default="", compare=False)
+    sha256: str = ""
 
 
 class Condition(TypedDict, total=False):

@@ -27,21 +27,24 @@ import re
 import time
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ci.publish.index.catalog import Catalog, Held, entries_of, key_in, seen_of
+from ci.publish.index.catalog import Catalog, Held, entry_of, key_in, seen_of
 from ci.publish.index.pages import (
     FLAT,
     SIMPLE,
     flat_block,
     flat_page,
     page_format,
-    project_pages,
+    project_html,
+    project_json,
     read_name,
-    root_pages,
+    root_html,
+    root_json,
 )
 from ci.publish.index.sources import Carried, Files, Records, Source, is_local
 from ci.publish.index.state import Page, State, dump, load
@@ -50,8 +53,9 @@ from core.errors import ConflictError, DataError, FatalError, MissingInputError,
 from core.parallel import JOBS, each
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ci.publish.index.pages import Entry
     from core.stores import Store, Stored
 
 __all__ = ["Carried", "Files", "Held", "Indexed", "Records", "is_page", "write_index"]
@@ -83,21 +87,23 @@ class Indexed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Snapshot:
-    """What there is: pages by path, what names files, what else lies directly in the folder."""
+    """What there is: pages by path, what names files, files by how they are listed, what yanks them."""
 
     pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
     documents: Mapping[str, str]
-    found: Sequence[Stored]
+    files: Mapping[str, Stored]
+    yanked: Stored | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Changes:
-    """What is to be written, in this order."""
+    """What is to be written, in this order, pages made only then; and the pages that stay."""
 
-    projects: Mapping[str, bytes]
-    roots: Mapping[str, bytes]
+    projects: dict[str, Callable[[], bytes]]
+    roots: dict[str, Callable[[], bytes]]
     stale: Sequence[str]
     state: State | None
+    pages: dict[str, Page]
 
 
 def is_page(key: str) -> bool:
@@ -118,8 +124,8 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
                 source=source,
                 old=old,
                 documents=found.documents,
-                files=seen_of(found.found, prefix),
-                yanked=_read_yanked(store, key_in(prefix, YANKED), found),
+                files=found.files,
+                yanked=_read_yanked(store, found.yanked),
                 strict=strict,
             )
             new = catalog.listed(title)
@@ -130,7 +136,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
                 continue
             raise
         folders = _ROOT in old.pages or store.keeps_folder_pages(prefix)
-        todo = _changes(old, new, found.pages, folders=folders, md5=not is_local(store))
+        todo = _changes(old, new, catalog.entries, found.pages, folders=folders)
         try:
             writer.write(todo, found.pages)
         except ConflictError:
@@ -166,13 +172,13 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     before files: what they name was there before them.
     """
     cut = len(prefix) + 1 if prefix else 0
-    flat_key = key_in(prefix, FLAT)
     pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
-    if flat := store.find(flat_key):
+    if flat := store.find(key_in(prefix, FLAT)):
         pages[FLAT] = flat
     documents = source.documents()
-    found = [stored for stored in store.list(prefix, recursive=False) if stored.key != flat_key]
-    return _Snapshot(pages=pages, documents=documents, found=found)
+    listed = store.list(prefix, recursive=False)
+    yanked = next((one for one in listed if one.key == key_in(prefix, YANKED)), None)
+    return _Snapshot(pages=pages, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
 
 
 def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
@@ -186,17 +192,17 @@ def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
     return state if state is not None and state.form == page_format() else State()
 
 
-def _read_yanked(store: Store, key: str, found: _Snapshot) -> Mapping[str, str]:
+def _read_yanked(store: Store, stored: Stored | None) -> Mapping[str, str]:
     """Read why files are yanked (PEP 592): file name, or ``name==version``, to reason."""
-    if all(stored.key != key for stored in found.found):
+    if stored is None:
         return {}
     try:
-        reasons = json.loads(store.read(key))
+        reasons = json.loads(store.read(stored.key))
         # pages are UTF-8, which not every text of JSON is
         return {_yanked_key(one): " ".join(why.encode().decode().split()) for one, why in reasons.items()}
     except (ValueError, AttributeError, RecursionError, WheelError) as problem:
         raise DataError(
-            f"{store.url}/{key} does not say what is yanked: {problem}",
+            f"{store.url}/{stored.key} does not say what is yanked: {problem}",
             hint='Write file names, or name==version, and why: {"torch==2.10.0": "broken on gfx90a"}.',
         ) from problem
 
@@ -221,7 +227,12 @@ def _warn_of_idle(state: State, where: str) -> None:
 
 
 def _changes(
-    old: State, new: State, present: Mapping[str, Stored], *, folders: bool, md5: bool
+    old: State,
+    new: State,
+    made: dict[str, Sequence[Entry]],
+    present: Mapping[str, Stored],
+    *,
+    folders: bool,
 ) -> _Changes | None:
     """Return which pages change; None where nothing does."""
     if not new.projects and not present:
@@ -237,48 +248,31 @@ def _changes(
         if one is not (was := old.projects.get(name))
         and (was is None or one.rows != was.rows or one.facts != was.facts)
     }
-    projects: dict[str, bytes] = {}
+    projects: dict[str, Callable[[], bytes]] = {}
     for name, project in new.projects.items():
         if name in other or broken.intersection(paths[name]):
-            pages = project_pages(name, entries_of(project, new.yanked), project.html())
-            projects |= _encoded(pages, folders=folders)
+            entries = made.pop(name, None) or [entry_of(line, new.yanked) for line in project.lines()]
+            html = partial(project_html, name, project.newest, project.rows)
+            projects |= zip(paths[name], (html, partial(project_json, name, entries), html), strict=False)
     renamed = new.projects.keys() != old.projects.keys()
-    roots: dict[str, bytes] = {}
+    roots: dict[str, Callable[[], bytes]] = {}
     if renamed or broken.intersection(at_root):
-        roots = _encoded(root_pages(list(new.projects)), folders=folders)
+        html, names = (partial(page, new.projects) for page in (root_html, root_json))
+        roots |= zip(at_root, (html, names, html), strict=False)
     if other or renamed or FLAT in broken or new.title != old.title:
-        blocks = [flat_block(name, one.newest, one.rows) for name, one in new.projects.items()]
-        roots[FLAT] = flat_page(new.title, sum(one.count for one in new.projects.values()), blocks)
+        blocks = (flat_block(name, one.newest, one.rows) for name, one in new.projects.items())
+        roots[FLAT] = partial(flat_page, new.title, sum(one.count for one in new.projects.values()), blocks)
     stale = sorted(path for path in present if path not in expected and path != STATE and is_page(path))
-    written = {**projects, **roots}
-    remembered = replace(
-        new,
-        pages={
-            path: _page(written[path], md5=md5 and path != FLAT) if path in written else old.pages[path]
-            for path in sorted(expected)
-        },
-    )
-    same = not written and STATE in present and new == replace(old, pages={}, pending=list(old.pending))
-    if same and not stale:
+    same = STATE in present and new == replace(old, pages={}, pending=list(old.pending))
+    if same and not (projects or roots or stale):
         return None
-    return _Changes(projects=projects, roots=roots, stale=stale, state=None if same else remembered)
+    kept = {path: page for path, page in old.pages.items() if path in expected}
+    state = None if same and not (projects or roots) else new
+    return _Changes(projects=projects, roots=roots, stale=stale, state=state, pages=kept)
 
 
 def _paths(folder: str, *, folders: bool) -> tuple[str, ...]:
     return (f"{folder}index.html", f"{folder}index.json", *([folder] if folders else []))
-
-
-def _encoded(pages: Mapping[str, str], *, folders: bool) -> dict[str, bytes]:
-    found = {path: page.encode() for path, page in pages.items()}
-    if folders:
-        name = "index.html"
-        found |= {path.removesuffix(name): page for path, page in found.items() if path.endswith(name)}
-    return found
-
-
-def _page(data: bytes, *, md5: bool) -> Page:
-    # of the flat page, which is large, its size tells what was lost
-    return Page(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest() if md5 else "")
 
 
 def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: set[str]) -> set[str]:
@@ -309,15 +303,23 @@ class _Writer:
         """Write what changes."""
         if todo is None:
             return
-        jobs = 1 if is_local(self.store) else JOBS
-        each(lambda path: self._put(path, todo.projects[path], present), todo.projects, jobs=jobs)
-        for path, page in todo.roots.items():
-            self._put(path, page, present)
+        local, pages = is_local(self.store), todo.pages
+
+        def put(path: str, made: dict[str, Callable[[], bytes]]) -> None:
+            data = made.pop(path)()
+            # of the flat page, which is large, its size tells what was lost
+            md5 = "" if local or path == FLAT else hashlib.md5(data, usedforsecurity=False).hexdigest()
+            pages[path] = Page(len(data), md5)
+            self._put(path, data, present)
+
+        each(lambda path: put(path, todo.projects), list(todo.projects), jobs=1 if local else JOBS)
+        for path in list(todo.roots):
+            put(path, todo.roots)
         for path in todo.stale:
             self.store.delete(key_in(self.prefix, path))
             self.removed[key_in(self.prefix, path)] = None
         if todo.state is not None:
-            self._put(STATE, dump(todo.state), present)
+            self._put(STATE, dump(replace(todo.state, pages=dict(sorted(pages.items())))), present)
 
     def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""

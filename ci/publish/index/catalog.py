@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, read_name, row
+from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, ranks, read_name
 from ci.publish.index.sources import Promise, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from ci.publish.index.pages import FileName
     from ci.publish.index.sources import Source
-    from ci.publish.index.state import Made
     from core.stores import Store, Stored
 
 
@@ -35,9 +35,9 @@ def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
     cut = len(prefix) + 1 if prefix else 0
     sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{key[cut:]} {int(one.modified)}-{one.etag} {sidecars.get(key + SIDECAR, '')}": one
+        f"{one.key[cut:]} {int(one.modified)}-{one.etag} {sidecars.get(one.key + SIDECAR, '')}": one
         for one in stored
-        if (key := one.key).endswith(FILES)
+        if one.key.endswith(FILES)
     }
 
 
@@ -57,6 +57,7 @@ class Catalog:
     earlier: Mapping[str, Line] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     pending: set[Promise] = field(default_factory=set)
+    entries: dict[str, Sequence[Entry]] = field(default_factory=dict)
 
     def listed(self, title: str) -> State:
         """Return what the index lists now; its pages are not made yet."""
@@ -64,7 +65,8 @@ class Catalog:
         old: Mapping[str, Project] = {} if anew else self.old.projects
         before = set() if anew else self.old.seen()
         # what is promised once more is judged once more: by all promises, whichever came first
-        known = {seen for seen in before & self.files.keys() if seen.partition(" ")[0] not in self.promises}
+        known = before & self.files.keys()
+        known -= {seen for seen in known if seen.partition(" ")[0] in self.promises}
         fresh = {seen: stored for seen, stored in self.files.items() if seen not in known}
         gone = self._gone(before - known)
         if self.source.names_files:
@@ -76,18 +78,22 @@ class Catalog:
             self.promises = {_filename(one.key, self.prefix): [one] for one in described}
         lines = (line for one in self.old.projects.values() for line in one.lines()) if anew else gone
         self.earlier = {line.promise.key: line for line in lines}
-        made: dict[str, list[Made]] = {}
+        made: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
         for seen, stored in fresh.items():
             entry = self._judged(seen, stored)
             if entry is not None:
-                made.setdefault(entry.name, []).append((entry, seen, row(entry)))
+                made[entry.name].append((entry, seen))
         projects = dict(old)
-        again = self._with_other_reasons()
-        for name in {read_name(line.promise.key).name for line in gone} | made.keys() | again:
+        changed = {read_name(line.promise.key).name for line in gone} | self._with_other_reasons()
+        for name in changed | made.keys():
             stay = [line for line in old[name].lines() if line.seen in known] if name in old else []
-            kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
-            rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
-            projects[name] = project_of([*rows, *made.get(name, ())])
+            made[name] += [(entry_of(line, self.yanked), line.seen) for line in stay]
+        rank = ranks(entry for listed in made.values() for entry, _ in listed)
+        for name, listed in made.items():
+            listed.sort(key=lambda one: (rank[one[0].version], one[0].filename))
+            self.entries[name] = [one for one, _ in listed]
+            projects[name] = project_of(self.entries[name], [seen for _, seen in listed])
+            listed.clear()
         return State(
             form=page_format(),
             title=title,
@@ -110,14 +116,11 @@ class Catalog:
         for promise in () if anew else self.old.pending:
             self.promises[promise.key].append(promise)
         for name, promised in zip(new, self.source.read(new) if new else (), strict=True):
-            mine = [
-                one._replace(key=filename)
-                for one in promised
-                if (filename := _filename(one.key, self.prefix))
-            ]
-            counts[name] = len(mine)
-            for one in mine:
-                self.promises[one.key].append(one)
+            counts[name] = 0
+            for one in promised:
+                if filename := _filename(one.key, self.prefix):
+                    counts[name] += 1
+                    self.promises[filename].append(Promise(filename, *one[1:]))
         return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
@@ -144,11 +147,11 @@ class Catalog:
 
     def _judged(self, seen: str, stored: Stored) -> Entry | None:
         """Return what pages say of a new file; None for one that is held back."""
-        filename = _filename(stored.key, self.prefix)
-        candidates = self.promises.get(filename, ())
-        promise, why = None, "no record names it"
+        filename = seen.partition(" ")[0]
+        candidates = self.promises.pop(filename, ())
+        said, promise, why = None, None, "no record names it"
         try:
-            read_name(filename)
+            said = read_name(filename)
             promise = self._kept(filename, seen, stored, candidates)
         except (StoreError, WheelError) as problem:
             if self.strict:
@@ -156,11 +159,11 @@ class Catalog:
             why = problem.message
         if promise and promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
             promise, why = None, "its metadata sidecar does not exist yet"
-        if promise is None:
+        if promise is None or said is None:
             self.held.append(Held(stored=stored, why=why))
             self.pending |= set(candidates)
             return None
-        return entry_of(promise._replace(key=filename), int(stored.modified), self.yanked)
+        return _entry(said, promise, int(stored.modified), self.yanked)
 
     def _kept(
         self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
@@ -195,28 +198,16 @@ class Catalog:
         return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
 
 
-def entries_of(project: Project, yanked: Mapping[str, str]) -> Sequence[Entry]:
-    """Return a project's files as the entries that their rows were made from."""
-    if project.entries is not None:
-        return project.entries
-    return [entry_of(line.promise, line.modified, yanked) for line in project.lines()]
+def entry_of(line: Line, yanked: Mapping[str, str]) -> Entry:
+    """Return what pages say of a file that is remembered."""
+    return _entry(read_name(line.promise.key), line.promise, line.modified, yanked)
 
 
-def entry_of(promise: Promise, modified: int, yanked: Mapping[str, str]) -> Entry:
-    """Return what pages say of a file."""
-    filename = promise.key
-    name, version, release = read_name(filename)
-    return Entry(
-        filename=filename,
-        name=name,
-        version=version,
-        sha256=promise.sha256,
-        size=promise.size,
-        modified=modified,
-        requires_python=promise.requires_python,
-        metadata_sha256=promise.metadata_sha256,
-        yanked=yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None,
-    )
+def _entry(said: FileName, promise: Promise, modified: int, yanked: Mapping[str, str]) -> Entry:
+    filename, size, sha256, metadata, requires = promise
+    name, _, version = said
+    why = yanked.get(filename, yanked.get(f"{name}=={version}")) if yanked else None
+    return Entry(filename, name, version, sha256, size, modified, requires, metadata, why)
 
 
 def key_in(prefix: str, path: str) -> str:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from email.parser import BytesParser
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from packaging.utils import canonicalize_name
@@ -24,7 +23,8 @@ from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from email.message import Message
     from pathlib import Path
 
     from core.stores import Store, Stored
@@ -54,7 +54,7 @@ class Source:
         """Return the documents that name files, with their etags."""
         return {}
 
-    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:  # noqa: ARG002 - there are none
+    def read(self, names: Sequence[str]) -> Iterable[Sequence[Promise]]:  # noqa: ARG002 - there are none
         """Return what each of these documents promises."""
         return ()
 
@@ -75,11 +75,9 @@ class Records(Source):
         listed = self.store.list(self.prefix, recursive=False)
         return {stored.key: stored.etag for stored in listed if is_record(stored.key)}
 
-    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:
+    def read(self, names: Sequence[str]) -> Iterable[Sequence[Promise]]:
         """Read these documents, in parallel where the store is remote."""
-        if len(names) == 1 or is_local(self.store):
-            return [self._read(name) for name in names]
-        return each(self._read, names)
+        return map(self._read, names) if len(names) == 1 or is_local(self.store) else each(self._read, names)
 
     def _read(self, key: str) -> Sequence[Promise]:
         try:
@@ -135,8 +133,13 @@ class Carried(Source):
             metadata = self.store.read(f"{stored.key}{SIDECAR}") if stored.key.endswith(".whl") else b""
         except MissingInputError:
             return None  # its sidecar is yet to come, or it went meanwhile
-        fields = BytesParser().parsebytes(metadata, headersonly=True)
-        return _promise_of(stored, sha256, str(fields.get("Requires-Python", "")), metadata)
+        return _promise_of(stored, sha256, str(_fields(metadata).get("Requires-Python", "")), metadata)
+
+
+def _fields(metadata: bytes) -> Message:
+    from email.parser import BytesParser
+
+    return BytesParser().parsebytes(metadata, headersonly=True)
 
 
 def _promise_of(stored: Stored, sha256: str, requires_python: str, metadata: bytes = b"") -> Promise:
@@ -158,8 +161,7 @@ def _sdist_requires_python(path: Path) -> str:
             for member in archive:
                 if member.name.count("/") == 1 and member.name.endswith("/PKG-INFO") and member.isfile():
                     stream = archive.extractfile(member)
-                    text = stream.read(_MAX_TEXT) if stream else b""
-                    fields = BytesParser().parsebytes(text, headersonly=True)
+                    fields = _fields(stream.read(_MAX_TEXT) if stream else b"")
                     _require_name(path, str(fields.get("Name", "")), str(fields.get("Version", "")))
                     return str(fields.get("Requires-Python", ""))
     except (tarfile.TarError, OSError, EOFError) as problem:
@@ -194,14 +196,8 @@ def _promises(record: Mapping[str, Any]) -> Sequence[Promise]:
 
 
 def _promise(one: Mapping[str, Any]) -> Promise:
-    promise = Promise(
-        key=one["key"],
-        size=one["size"],
-        sha256=one["sha256"],
-        requires_python=" ".join(one.get("requires_python", "").split()),
-        metadata_sha256=one.get("metadata_sha256", ""),
-    )
-    for digest in (promise.sha256, promise.metadata_sha256 or promise.sha256):
+    key, sha256, metadata = one["key"], one["sha256"], one.get("metadata_sha256", "")
+    for digest in (sha256, metadata or sha256):
         if not _SHA256.fullmatch(digest):
-            raise ValueError(f"{promise.key} has no SHA-256, but {digest!r}")
-    return promise
+            raise ValueError(f"{key} has no SHA-256, but {digest!r}")
+    return Promise(key, one["size"], sha256, metadata, " ".join(one.get("requires_python", "").split()))
