@@ -9,6 +9,8 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol, TypedDict, Unpack
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 
 Outcome = Literal["written", "unchanged", "planned"]
+# of a small object; its parts are not put together where it can be written part by part
+Content = bytes | Sequence[bytes | memoryview]
 
 _CONTENT_TYPES = {
     **dict.fromkeys((".log", ".md", ".metadata", ".sha256sum", ".txt"), "text/plain; charset=utf-8"),
@@ -104,7 +106,7 @@ class Store(Protocol):
         the write itself shows it, or does not care.
         """
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
 
         A race that was lost is a `ConflictError`.
@@ -115,6 +117,11 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete an object; an absent one is not an error."""
+
+
+def whole(data: Content) -> bytes:
+    """Put the parts of a small object together."""
+    return data if isinstance(data, bytes) else b"".join(data)
 
 
 def require_key(key: str, url: str) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from core import files
 from core.stores import (
     Condition,
+    Content,
     Outcome,
     Store,
     Stored,
@@ -24,6 +25,7 @@ from core.stores import (
     refuse_other_bytes,
     require_digest,
     require_key,
+    whole,
 )
 
 _DIGESTS, _MEMORY = ".digests", ".known"
@@ -38,8 +40,8 @@ class DirectoryStore:
     """
 
     root: Path
-    _digests: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
-    _read: dict[Path, int] = field(default_factory=dict, repr=False, compare=False)
+    _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _read: dict[Path, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def url(self) -> str:
@@ -79,10 +81,12 @@ class DirectoryStore:
 
     def digest_of(self, stored: Stored) -> str:
         """Return the digest of an object that was just listed, fast for ten thousand of them."""
-        if digest := self._remembered(stored):
-            return digest
-        self._recall(self._memory(stored.key))
-        if digest := self._remembered(stored):
+        known = self._digests.get(stored.key, "")
+        if not known.startswith(f"{stored.etag} "):
+            self._recall(self._memory(stored.key))
+            known = self._digests.get(stored.key, "")
+        etag, _, digest = known.partition(" ")
+        if etag == stored.etag and len(digest) == 64:  # noqa: PLR2004 - a digest, whole
             return digest
         digest = files.sha256(self._existing(stored.key))
         with suppress(OSError):  # a store that can only be read has no memory
@@ -126,12 +130,13 @@ class DirectoryStore:
             self._remember(key, _etag(path.stat()), sha256)
         return "written"
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
-        path = self._path(key)
+        path, parts = self._path(key), [data] if isinstance(data, bytes) else data
         with self._locked(key):
             present = self.find(key)
-            if present is not None and present.size == len(data) and path.read_bytes() == data:
+            same = present is not None and present.size == sum(map(len, parts))
+            if same and path.read_bytes() == whole(data):
                 return "unchanged"
             if present is not None and not how.get("replace", True):
                 raise refuse_other_bytes(key, self.url)
@@ -141,7 +146,8 @@ class DirectoryStore:
             half = path.with_name(f".{path.name}.half")
             with files.writing(path):
                 try:
-                    half.write_bytes(data)
+                    with half.open("wb") as stream:
+                        stream.writelines(parts)
                     half.chmod(0o644)
                     half.replace(path)
                 finally:
@@ -194,24 +200,26 @@ class DirectoryStore:
         return self.root / _DIGESTS / key.rpartition("/")[0] / _MEMORY
 
     def _remember(self, key: str, etag: str, sha256: str) -> None:
-        """Note a digest in one write: half a line is none."""
+        """Note a digest in one write: half a line, and what follows it, says nothing of any file."""
         path = self._memory(key)
         files.made(path.parent)
         if "\n" not in key:
             with path.open("ab", buffering=0) as stream:
-                stream.write(os.fsencode(f"\n{key}\t{etag} {sha256}\n"))
+                stream.write(os.fsencode(f"{key}\t{etag} {sha256}\n"))
 
     def _recall(self, path: Path) -> None:
         """Read what a memory says that was not read yet."""
         with suppress(OSError), path.open("rb") as stream:
-            start = stream.seek(self._read.get(path, 0))
-            lines, end, _ = stream.read().rpartition(b"\n")
-            self._digests.update(line.rpartition("\t")[::2] for line in os.fsdecode(lines).split("\n"))
-            self._read[path] = start + len(lines + end)
+            stream.seek(self._read.get(path, 0))
+            for line in stream:
+                key, _, digest = line.decode("utf-8", "surrogateescape").rpartition("\t")
+                self._digests[key] = digest[:-1]
+            self._read[path] = stream.tell()
 
-    def _remembered(self, stored: Stored) -> str:
-        etag, _, digest = self._digests.get(stored.key, "").partition(" ")
-        return digest if etag == stored.etag and len(digest) == 64 else ""  # noqa: PLR2004 - a digest, whole
+    def forget(self) -> None:
+        """Let go of the digests that were read: of many files they are much."""
+        self._digests.clear()
+        self._read.clear()
 
     def _existing(self, key: str) -> Path:
         path = self._path(key)

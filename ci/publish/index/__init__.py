@@ -25,9 +25,11 @@ import json
 import random
 import re
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ci.publish.index.pages import Entry
-    from core.stores import Store, Stored
+    from core.stores import Content, Store, Stored
 
 __all__ = ["Carried", "Files", "Held", "Indexed", "Records", "is_page", "write_index"]
 
@@ -91,7 +93,7 @@ class _Snapshot:
 
     pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
     documents: Mapping[str, str]
-    files: Mapping[str, Stored]
+    files: dict[str, int]
     yanked: Stored | None
 
 
@@ -99,8 +101,8 @@ class _Snapshot:
 class _Changes:
     """What is to be written, in this order, pages made only then; and the pages that stay."""
 
-    projects: dict[str, Callable[[], bytes]]
-    roots: dict[str, Callable[[], bytes]]
+    projects: dict[str, Callable[[], Content]]
+    roots: dict[str, Callable[[], Content]]
     stale: Sequence[str]
     state: State | None
     pages: dict[str, Page]
@@ -144,8 +146,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             _pause(attempt)
             continue
         # a folder's conditions hold; files that were read had their sidecars written
-        settled = todo is None or (is_local(store) and source.names_files)
-        if settled or found == _snapshot(store, prefix, source):
+        if todo is None or catalog.sure or found == _snapshot(store, prefix, source):
             _warn_of_idle(new, f"{store.url}/{key_in(prefix, YANKED)}")
             return Indexed(
                 files=sum(project.count for project in new.projects.values()),
@@ -171,13 +172,14 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     Pages first: who writes one after this has listed later, and its etag then stops us. Documents
     before files: what they name was there before them.
     """
-    cut = len(prefix) + 1 if prefix else 0
+    cut = len(key_in(prefix, ""))
     pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
     if flat := store.find(key_in(prefix, FLAT)):
         pages[FLAT] = flat
     documents = source.documents()
     listed = store.list(prefix, recursive=False)
-    yanked = next((one for one in listed if one.key == key_in(prefix, YANKED)), None)
+    at = bisect_left(listed, key_in(prefix, YANKED), key=itemgetter(0))
+    yanked = next((one for one in listed[at : at + 1] if one.key == key_in(prefix, YANKED)), None)
     return _Snapshot(pages=pages, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
 
 
@@ -248,14 +250,14 @@ def _changes(
         if one is not (was := old.projects.get(name))
         and (was is None or one.rows != was.rows or one.facts != was.facts)
     }
-    projects: dict[str, Callable[[], bytes]] = {}
+    projects: dict[str, Callable[[], Content]] = {}
     for name, project in new.projects.items():
         if name in other or broken.intersection(paths[name]):
             entries = made.pop(name, None) or [entry_of(line, new.yanked) for line in project.lines()]
             html = partial(project_html, name, project.newest, project.rows)
             projects |= zip(paths[name], (html, partial(project_json, name, entries), html), strict=False)
     renamed = new.projects.keys() != old.projects.keys()
-    roots: dict[str, Callable[[], bytes]] = {}
+    roots: dict[str, Callable[[], Content]] = {}
     if renamed or broken.intersection(at_root):
         html, names = (partial(page, new.projects) for page in (root_html, root_json))
         roots |= zip(at_root, (html, names, html), strict=False)
@@ -305,11 +307,12 @@ class _Writer:
             return
         local, pages = is_local(self.store), todo.pages
 
-        def put(path: str, made: dict[str, Callable[[], bytes]]) -> None:
+        def put(path: str, made: dict[str, Callable[[], Content]]) -> None:
             data = made.pop(path)()
-            # of the flat page, which is large, its size tells what was lost
-            md5 = "" if local or path == FLAT else hashlib.md5(data, usedforsecurity=False).hexdigest()
-            pages[path] = Page(len(data), md5)
+            parts, md5 = [data] if isinstance(data, bytes) else data, ""
+            if not local and path != FLAT:  # which is large: its size tells what was lost
+                md5 = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+            pages[path] = Page(sum(map(len, parts)), md5)
             self._put(path, data, present)
 
         each(lambda path: put(path, todo.projects), list(todo.projects), jobs=1 if local else JOBS)
@@ -321,7 +324,7 @@ class _Writer:
         if todo.state is not None:
             self._put(STATE, dump(replace(todo.state, pages=dict(sorted(pages.items())))), present)
 
-    def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
+    def _put(self, path: str, data: Content, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
         if self.store.put_bytes(key, data, if_match=etag) != "unchanged" and path != STATE:
             self.written[key] = None

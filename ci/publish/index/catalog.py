@@ -11,6 +11,7 @@ from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, ranks, re
 from ci.publish.index.sources import Promise, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
+from core.stores import Stored
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from ci.publish.index.pages import FileName
     from ci.publish.index.sources import Source
-    from core.stores import Store, Stored
+    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +31,14 @@ class Held:
     why: str
 
 
-def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
-    """Pair wheels and sdists with their sidecars: names, times and etags, which change when the files do."""
-    cut = len(prefix) + 1 if prefix else 0
+def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, int]:
+    """Pair wheels and sdists with their sidecars: names, times, etags, which change with them; and sizes."""
+    cut = len(key_in(prefix, ""))
     sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{one.key[cut:]} {int(one.modified)}-{one.etag} {sidecars.get(one.key + SIDECAR, '')}": one
-        for one in stored
-        if one.key.endswith(FILES)
+        f"{key[cut:]} {int(modified)}-{etag} {sidecars.get(key + SIDECAR, '')}": size
+        for key, size, etag, modified, _ in stored
+        if key.endswith(FILES)
     }
 
 
@@ -50,7 +51,7 @@ class Catalog:
     source: Source
     old: State
     documents: Mapping[str, str]
-    files: Mapping[str, Stored]
+    files: dict[str, int]
     yanked: Mapping[str, str]
     strict: bool
     promises: dict[str, list[Promise]] = field(default_factory=lambda: defaultdict(list))
@@ -58,6 +59,11 @@ class Catalog:
     held: list[Held] = field(default_factory=list)
     pending: set[Promise] = field(default_factory=set)
     entries: dict[str, Sequence[Entry]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find out once what each file is judged by."""
+        self._local, self._cut = is_local(self.store), len(key_in(self.prefix, ""))
+        self.sure = self._local and self.source.names_files
 
     def listed(self, title: str) -> State:
         """Return what the index lists now; its pages are not made yet."""
@@ -67,22 +73,27 @@ class Catalog:
         # what is promised once more is judged once more: by all promises, whichever came first
         known = before & self.files.keys()
         known -= {seen for seen in known if seen.partition(" ")[0] in self.promises}
-        fresh = {seen: stored for seen, stored in self.files.items() if seen not in known}
+        fresh = [seen for seen in self.files if seen not in known]
         gone = self._gone(before - known)
         if self.source.names_files:
             for line in gone:
                 self.promises[line.promise.key].append(line.promise)
-            self._collect_absent({seen.partition(" ")[0] for seen in fresh})
         else:
-            described = self.source.query(list(fresh.values()))
-            self.promises = {_filename(one.key, self.prefix): [one] for one in described}
+            described = self.source.query([self._stored(seen) for seen in fresh])
+            self.promises = {one.key: [one] for one in described}
         lines = (line for one in self.old.projects.values() for line in one.lines()) if anew else gone
         self.earlier = {line.promise.key: line for line in lines}
         made: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
-        for seen, stored in fresh.items():
-            entry = self._judged(seen, stored)
-            if entry is not None:
+        for seen in fresh:
+            if entry := self._judged(seen):
                 made[entry.name].append((entry, seen))
+        if self.source.names_files:
+            self._collect_absent()
+        if self.sure:  # these are not needed again, and take much memory where they are many
+            self.files.clear()
+            self.promises.clear()
+        if isinstance(self.store, DirectoryStore):
+            self.store.forget()
         projects = dict(old)
         changed = {read_name(line.promise.key).name for line in gone} | self._with_other_reasons()
         for name in changed | made.keys():
@@ -115,12 +126,12 @@ class Catalog:
         counts = dict.fromkeys(self.documents, 0) | {name: one[1] for name, one in old.items()}
         for promise in () if anew else self.old.pending:
             self.promises[promise.key].append(promise)
-        for name, promised in zip(new, self.source.read(new) if new else (), strict=True):
+        for name, promised in zip(new, self.source.read(new, self.prefix) if new else (), strict=True):
             counts[name] = 0
             for one in promised:
-                if filename := _filename(one.key, self.prefix):
+                if one.key.endswith(FILES):
                     counts[name] += 1
-                    self.promises[filename].append(Promise(filename, *one[1:]))
+                    self.promises[one.key].append(one)
         return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
@@ -128,12 +139,11 @@ class Catalog:
         names = {read_name(one.partition(" ")[0]).name for one in seen}
         return [line for name in names for line in self.old.projects[name].lines() if line.seen in seen]
 
-    def _collect_absent(self, new: AbstractSet[str]) -> None:
+    def _collect_absent(self) -> None:
         """Keep promises of files that do not exist yet, or refuse them."""
-        missing = self.promises.keys() - new
-        present = {seen.partition(" ")[0] for seen in self.files} if missing else set()
+        present = {seen.partition(" ")[0] for seen in self.files} if self.promises else set()
         absent = []
-        for filename in sorted(missing - present):
+        for filename in sorted(self.promises.keys() - present):
             with nullcontext() if self.strict else suppress(WheelError):
                 read_name(filename)
                 absent.append(filename)
@@ -145,19 +155,26 @@ class Catalog:
             )
         self.pending |= {one for filename in absent for one in self.promises[filename]}
 
-    def _judged(self, seen: str, stored: Stored) -> Entry | None:
+    def _stored(self, seen: str) -> Stored:
+        """Return a file as it was listed."""
+        name, listed, _ = seen.rsplit(" ", 2)
+        modified, _, etag = listed.partition("-")
+        return Stored(key_in(self.prefix, name), self.files[seen], etag, int(modified))
+
+    def _judged(self, seen: str) -> Entry | None:
         """Return what pages say of a new file; None for one that is held back."""
-        filename = seen.partition(" ")[0]
+        stored = self._stored(seen)
+        filename = stored.key[self._cut :]
         candidates = self.promises.pop(filename, ())
         said, promise, why = None, None, "no record names it"
         try:
             said = read_name(filename)
-            promise = self._kept(filename, seen, stored, candidates)
+            promise = self._kept(filename, seen, stored, candidates) if candidates else None
         except (StoreError, WheelError) as problem:
             if self.strict:
                 raise
             why = problem.message
-        if promise and promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
+        if promise and promise.metadata_sha256 and seen[-1] == " " and self.source.names_files:
             promise, why = None, "its metadata sidecar does not exist yet"
         if promise is None or said is None:
             self.held.append(Held(stored=stored, why=why))
@@ -165,14 +182,10 @@ class Catalog:
             return None
         return _entry(said, promise, int(stored.modified), self.yanked)
 
-    def _kept(
-        self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
-    ) -> Promise | None:
-        """Choose the promise that the file keeps; None where there is no promise."""
-        if not candidates:
-            return None
+    def _kept(self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]) -> Promise:
+        """Choose the promise that the file keeps."""
         fitting = [one for one in candidates if one.size == stored.size]
-        if fitting and self.source.names_files and self._doubted(filename, seen, fitting):
+        if fitting and self.source.names_files and (self._local or self._doubted(filename, seen, fitting)):
             store = self.store
             quick = store.digest_of(stored) if isinstance(store, DirectoryStore) else ""
             digest = quick or store.digest(stored.key)
@@ -185,11 +198,10 @@ class Catalog:
         return max(fitting)
 
     def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
-        """Whether its size alone does not tell which file it is."""
-        if is_local(self.store) or len({one.sha256 for one in fitting}) > 1:
-            return True
+        """Whether its size alone does not tell which file of a bucket it is."""
         before = self.earlier.get(filename)
-        return before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
+        changed = before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
+        return changed or len({one.sha256 for one in fitting}) > 1
 
     def _with_other_reasons(self) -> set[str]:
         """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""
@@ -213,9 +225,3 @@ def _entry(said: FileName, promise: Promise, modified: int, yanked: Mapping[str,
 def key_in(prefix: str, path: str) -> str:
     """Return the key of a path in the folder that is indexed."""
     return f"{prefix}/{path}" if prefix else path
-
-
-def _filename(key: str, prefix: str) -> str:
-    """Return the name of a wheel or sdist directly in the folder; "" for another key."""
-    folder, _, filename = key.rpartition("/")
-    return filename if folder == prefix and filename.endswith(FILES) else ""

@@ -51,7 +51,6 @@ SIMPLE = "simple"
 Block = tuple[bytes, bytes | memoryview, bytes]
 
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
-_DAY = 86400
 
 # read where the function's zip is imported, too
 HEAD, _, FOOT = (pkgutil.get_data(__name__, "page.html") or b"").decode().partition("@BODY@\n")
@@ -68,16 +67,17 @@ class FileName(NamedTuple):
 def read_name(filename: str) -> FileName:
     """Read the name of a wheel or an sdist."""
     match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
-    if match is None or "__" in match["name"]:
+    name, version = match.group("name", "version") if match else ("__", "")
+    if "__" in name:
         raise WheelError(
             f"{filename!r} is not the name of a wheel or an sdist.",
             hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
         )
     try:
-        return FileName(_normalised(match["name"]), *read_version(match["version"]))
+        return FileName(_normalised(name), *read_version(version))
     except InvalidVersion:
         raise WheelError(
-            f"{filename!r}: {match['version']!r} is not a version.",
+            f"{filename!r}: {version!r} is not a version.",
             hint="Versions are written as PEP 440 says.",
         ) from None
 
@@ -118,10 +118,10 @@ def newest(entries: Sequence[Entry]) -> str:
     return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
 
 
-def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
+def flat_page(title: str, files: int, blocks: Iterable[Block]) -> Sequence[bytes | memoryview]:
     """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
     head = f"{HEAD.replace('@TITLE@', escape(title))}<p>{console.counted(files, 'file')}</p>\n"
-    return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
+    return [head.encode(), *chain.from_iterable(blocks), FOOT.encode()]
 
 
 def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
@@ -174,7 +174,7 @@ def row(entry: Entry) -> str:
     address = f"{quoted(entry.filename)}#sha256={entry.sha256}"
     return (
         f'<li><a href="{address}"{attributes}>{escape(entry.filename)}</a>'
-        f" <span>{console.size(entry.size)}</span> <time>{_minute(entry.modified)}</time>"
+        f" <span>{console.size(entry.size)}</span> <time>{_minute(entry.modified // 60, ' ')}</time>"
         f" <code>{entry.sha256[:12]}</code>{why}</li>"
     )
 
@@ -207,7 +207,7 @@ def page_format() -> str:
     )
     rows = f"{row(sample)}\n".encode()
     flat = flat_page("t", 1, [flat_block("a", "1", rows)])
-    pages = [project_html("a", "1", rows), project_json("a", [sample]), root_html("a"), root_json("a"), flat]
+    pages = [project_html("a", "1", rows), project_json("a", [sample]), root_html("a"), root_json("a"), *flat]
     return hashlib.sha256(b"".join(pages)).hexdigest()[:12]
 
 
@@ -222,7 +222,7 @@ def _json_file(entry: Entry) -> str:
     return (
         f'{{"filename":{_json(entry.filename)},"url":"../../{quoted(entry.filename)}"'
         f',"hashes":{{"sha256":"{entry.sha256}"}},"size":{entry.size}'
-        f',"upload-time":"{_minute(entry.modified, "T")}:{entry.modified % 60:02}Z"{more}}}'
+        f',"upload-time":"{_minute(entry.modified // 60, "T")}:{entry.modified % 60:02}Z"{more}}}'
     )
 
 
@@ -232,11 +232,6 @@ def _commands(requirement: str, where: str) -> str:
     )
 
 
-def _minute(moment: int, between: str = " ") -> str:
-    seconds = moment % _DAY
-    return f"{_day(moment // _DAY)}{between}{seconds // 3600:02}:{seconds // 60 % 60:02}"
-
-
-@functools.lru_cache(maxsize=4096)
-def _day(number: int) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY))
+@lru_cache(maxsize=1 << 16)
+def _minute(number: int, between: str) -> str:
+    return time.strftime(f"%Y-%m-%d{between}%H:%M", time.gmtime(number * 60))

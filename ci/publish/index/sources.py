@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from packaging.utils import canonicalize_name
@@ -34,7 +35,7 @@ _MAX_TEXT = 16 << 20
 
 
 class Promise(NamedTuple):
-    """What a file is to be; of one that is remembered, the key is its name alone."""
+    """What a file is to be; the key is its name alone."""
 
     key: str
     size: int
@@ -54,8 +55,8 @@ class Source:
         """Return the documents that name files, with their etags."""
         return {}
 
-    def read(self, names: Sequence[str]) -> Iterable[Sequence[Promise]]:  # noqa: ARG002 - there are none
-        """Return what each of these documents promises."""
+    def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:  # noqa: ARG002 - none
+        """Return what each of these documents promises of the files directly in a folder."""
         return ()
 
     def query(self, found: Sequence[Stored]) -> Sequence[Promise]:  # noqa: ARG002 - documents name files
@@ -75,14 +76,15 @@ class Records(Source):
         listed = self.store.list(self.prefix, recursive=False)
         return {stored.key: stored.etag for stored in listed if is_record(stored.key)}
 
-    def read(self, names: Sequence[str]) -> Iterable[Sequence[Promise]]:
+    def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:
         """Read these documents, in parallel where the store is remote."""
-        return map(self._read, names) if len(names) == 1 or is_local(self.store) else each(self._read, names)
+        read = partial(self._read, folder=folder)
+        return map(read, names) if len(names) == 1 or is_local(self.store) else each(read, names)
 
-    def _read(self, key: str) -> Sequence[Promise]:
+    def _read(self, key: str, folder: str) -> Sequence[Promise]:
         try:
-            return _promises(json.loads(self.store.read(key)))
-        except (ValueError, KeyError, TypeError) as problem:
+            return _promises(json.loads(self.store.read(key)), folder)
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise DataError(
                 f"{key} is not a record: {type(problem).__name__}: {problem}.",
                 hint="Run the stage again with --force.",
@@ -144,10 +146,10 @@ def _fields(metadata: bytes) -> Message:
 
 def _promise_of(stored: Stored, sha256: str, requires_python: str, metadata: bytes = b"") -> Promise:
     return Promise(
-        key=stored.key,
+        key=stored.key.rpartition("/")[2],
         size=stored.size,
         sha256=sha256,
-        requires_python=" ".join(requires_python.split()),
+        requires_python=_one_line(requires_python),
         metadata_sha256=hashlib.sha256(metadata).hexdigest() if metadata else "",
     )
 
@@ -188,16 +190,23 @@ def is_local(store: Store) -> bool:
     return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)
 
 
-def _promises(record: Mapping[str, Any]) -> Sequence[Promise]:
-    """Read what a stage's record promises; a failed stage's promises nothing."""
+def _promises(record: Mapping[str, Any], folder: str) -> Sequence[Promise]:
+    """Read what a stage's record promises of a folder; a failed stage's promises nothing."""
     if record["schema_version"] != 1:
         raise ValueError(f"schema_version is {record['schema_version']!r}")
-    return [_promise(one) for one in record["files"] if one["key"]] if record["status"] == "ok" else ()
+    named = (one for one in record["files"] if one["key"]) if record["status"] == "ok" else ()
+    return [promise for one in named if (promise := _promise(one, folder)).key]
 
 
-def _promise(one: Mapping[str, Any]) -> Promise:
+def _promise(one: Mapping[str, Any], folder: str) -> Promise:
     key, sha256, metadata = one["key"], one["sha256"], one.get("metadata_sha256", "")
-    for digest in (sha256, metadata or sha256):
-        if not _SHA256.fullmatch(digest):
-            raise ValueError(f"{key} has no SHA-256, but {digest!r}")
-    return Promise(key, one["size"], sha256, metadata, " ".join(one.get("requires_python", "").split()))
+    if not _SHA256.fullmatch(sha256) or (metadata and not _SHA256.fullmatch(metadata)):
+        raise ValueError(f"{key} has SHA-256 {sha256!r}, and of its metadata {metadata!r}")
+    there, _, name = key.rpartition("/")
+    python = _one_line(one.get("requires_python", ""))
+    return Promise(name if there == folder else "", one["size"], sha256, metadata, python)
+
+
+@lru_cache
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

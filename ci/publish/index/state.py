@@ -88,7 +88,7 @@ class State:
         return set(_split(b"".join(project.seen for project in self.projects.values())))
 
 
-def dump(state: State) -> bytes:
+def dump(state: State) -> Sequence[bytes | memoryview]:
     """Write a state as its document."""
     projects = state.projects.values()
     sections = [
@@ -109,7 +109,7 @@ def dump(state: State) -> bytes:
         "sections": [len(section) for section in sections],
         "projects": [[name, project.newest, project.count] for name, project in state.projects.items()],
     }
-    return b"".join([json.dumps(header, separators=(",", ":")).encode(), b"\n", *sections])
+    return [json.dumps(header, separators=(",", ":")).encode(), b"\n", *sections]
 
 
 def load(data: bytes) -> State | None:
