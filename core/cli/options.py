@@ -9,6 +9,7 @@ import argparse
 import functools
 import os
 import re
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -255,15 +256,16 @@ def use_config_file(named: Path | None) -> Path | None:
     Returns:
         The file's whole path, where it is named; None where it is found, as it is by whoever comes next.
     """
-    from core.data import use_own
-
     chosen = named or Path(environment().get(CONFIG) or OWN_FILE)
     path = ROOT / chosen.expanduser()
     if not path.is_file() and chosen != Path(OWN_FILE):
         raise MissingInputError(f"{path} does not exist.", hint=f"Correct --config-file, or {CONFIG}.")
     if path != ROOT / OWN_FILE and (ROOT / OWN_FILE).is_file():
         console.detail(f"{path} is read in the place of {OWN_FILE}")
-    use_own(path if path.is_file() else None)
+    if path.is_file() or "core.data" in sys.modules:  # it takes long to import: till then none is in use
+        from core.data import use_own
+
+        use_own(path if path.is_file() else None)
     return path if named else None
 
 

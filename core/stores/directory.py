@@ -95,8 +95,10 @@ class DirectoryStore:
 
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
+        require_key(key, self.url)
         try:
-            return self._path(key).read_bytes()
+            with open(f"{self.root}/{key}", "rb", buffering=0) as stream:  # noqa: PTH123 - a Path costs more
+                return stream.read()
         except OSError:
             self._existing(key)
             raise
@@ -248,7 +250,7 @@ def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> No
                 except FileNotFoundError:
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    found.append(_stored(key, status))
+                    found.append(Stored(key, status.st_size, _etag(status), status.st_mtime))
                 elif recursive and entry.is_dir(follow_symlinks=False):
                     waiting.append(f"{key}/")
 

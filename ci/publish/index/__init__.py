@@ -32,7 +32,6 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci.publish.index.catalog import Catalog, Held, entry_of, key_in, seen_of
@@ -41,6 +40,7 @@ from ci.publish.index.pages import (
     SIMPLE,
     flat_block,
     flat_page,
+    normalised,
     page_format,
     project_html,
     project_json,
@@ -214,7 +214,7 @@ def _yanked_key(text: str) -> str:
     if not equal:
         read_name(text)
         return text
-    return f"{canonicalize_name(name.strip())}=={Version(version.strip())}"
+    return f"{normalised(name.strip())}=={Version(version.strip())}"
 
 
 def _warn_of_idle(state: State, where: str) -> None:

@@ -26,7 +26,6 @@ from json.encoder import encode_basestring_ascii as _json
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from core import console
@@ -50,6 +49,7 @@ SIMPLE = "simple"
 
 Block = tuple[bytes, bytes | memoryview, bytes]
 
+_SEPARATORS = re.compile(r"[-_.]+")
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 
 # read where the function's zip is imported, too
@@ -74,7 +74,7 @@ def read_name(filename: str) -> FileName:
             hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
         )
     try:
-        return FileName(_normalised(name), *read_version(version))
+        return FileName(normalised(name), *read_version(version))
     except InvalidVersion:
         raise WheelError(
             f"{filename!r}: {version!r} is not a version.",
@@ -82,7 +82,10 @@ def read_name(filename: str) -> FileName:
         ) from None
 
 
-_normalised = lru_cache(maxsize=1 << 16)(canonicalize_name)
+@lru_cache(maxsize=1 << 16)
+def normalised(name: str) -> str:
+    """Write a project's name as PEP 503 does; `packaging.utils`, which does too, takes long to import."""
+    return _SEPARATORS.sub("-", name).lower()
 
 
 @lru_cache(maxsize=1 << 16)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.publish.index.pages import SIDECAR, read_name
+from ci.publish.index.pages import SIDECAR, normalised, read_name
 from core import files
 from core.errors import DataError, MissingInputError, WheelError
 from core.parallel import each
@@ -175,7 +174,7 @@ def _require_name(path: Path, name: str, version: str) -> None:
     """Refuse an sdist whose metadata contradicts its name."""
     expected = read_name(path.name)
     try:
-        same = canonicalize_name(name) == expected.name and Version(version) == expected.version
+        same = normalised(name) == expected.name and Version(version) == expected.version
     except InvalidVersion:
         same = False
     if not same:
