@@ -58,11 +58,25 @@ class DirectoryStore:
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
-        folder = self._path(prefix).relative_to(self.root).as_posix()
-        found: list[Stored] = []
-        _scan(os.fspath(self.root), "" if folder == "." else f"{folder}/", found, recursive=recursive)
-        found.sort(key=itemgetter(0))
-        return found
+        folder, root = self._path(prefix).relative_to(self.root).as_posix(), os.fspath(self.root)
+        found, waiting = list[Stored](), ["" if folder == "." else f"{folder}/"]
+        while waiting:  # without `pathlib`, as indexes list a hundred thousand files at once
+            folder = waiting.pop()
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
+                for entry in entries:
+                    # what begins with a dot is half written, or remembered; any may go while this looks
+                    if entry.name[0] == ".":
+                        continue
+                    key = folder + entry.name
+                    try:
+                        status = os.stat(f"{root}/{key}")  # noqa: PTH116 - its own knows no inode on Windows
+                    except FileNotFoundError:
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        found.append(_stored(key, status))
+                    elif recursive and entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{key}/")
+        return sorted(found, key=itemgetter(0))
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Name the folders directly under `prefix`, sorted; without looking into them."""
@@ -81,11 +95,9 @@ class DirectoryStore:
 
     def digest_of(self, stored: Stored) -> str:
         """Return the digest of an object that was just listed, fast for ten thousand of them."""
-        known = self._digests.get(stored.key, "")
-        if not known.startswith(f"{stored.etag} "):
+        if not self._digests.get(stored.key, "").startswith(f"{stored.etag} "):
             self._recall(self._memory(stored.key))
-            known = self._digests.get(stored.key, "")
-        etag, _, digest = known.partition(" ")
+        etag, _, digest = self._digests.get(stored.key, "").partition(" ")
         if etag == stored.etag and len(digest) == 64:  # noqa: PLR2004 - a digest, whole
             return digest
         digest = files.sha256(self._existing(stored.key))
@@ -122,14 +134,16 @@ class DirectoryStore:
     ) -> Outcome:
         """Link (or copy) a file under `key`."""
         path = self._path(key)
-        with self._writing(key) as within:
+        with self._locked(key) as folder, files.workspace(self.parts) as within:
             if self.find(key) is not None:
                 if self.digest(key) == sha256:
                     return "unchanged"
                 if not replace:
                     raise refuse_other_bytes(key, self.url)
-            files.link_or_copy(source, path, within=within)
-            self._remember(key, _etag(path.stat()), sha256)
+            # a part of a store may be mounted from elsewhere
+            near = within.stat().st_dev == folder.stat().st_dev
+            files.link_or_copy(source, path, within=within if near else None)
+            self._remember(key, _stored(key, path.stat()).etag, sha256)
         return "written"
 
     def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
@@ -166,20 +180,15 @@ class DirectoryStore:
             return self.put_file(key, path, sha256=sha256, replace=False)
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
+        """Delete an object and its remembered digest."""
         self._path(key).unlink(missing_ok=True)
+        if self._digests.pop(key, "") or self._memory(key).is_file():
+            self._remember(key, "", "")
 
     @property
     def parts(self) -> Path:
         """Where what is half written lies, in workspaces."""
         return self.root / ".parts"
-
-    @contextmanager
-    def _writing(self, key: str) -> Iterator[Path | None]:
-        """Hold the lock of a key; yield where to write half of it, None for beside it."""
-        with self._locked(key) as folder, files.workspace(self.parts) as within:
-            # a part of a store may be mounted from elsewhere
-            yield within if within.stat().st_dev == folder.stat().st_dev else None
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[Path]:
@@ -207,7 +216,7 @@ class DirectoryStore:
         files.made(path.parent)
         if "\n" not in key:
             with path.open("ab", buffering=0) as stream:
-                stream.write(os.fsencode(f"{key}\t{etag} {sha256}\n"))
+                stream.write(f"{key}\t{etag} {sha256}\n".encode("utf-8", "surrogateescape"))
 
     def _recall(self, path: Path) -> None:
         """Read what a memory says that was not read yet."""
@@ -234,30 +243,6 @@ class DirectoryStore:
         return self.root / key
 
 
-def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> None:
-    """List a folder; without `pathlib`, as indexes list ten thousand files at once."""
-    waiting = [folder]
-    while waiting:
-        folder = waiting.pop()
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
-            for entry in entries:
-                # what begins with a dot is half written, or remembered; any may go while this looks
-                if entry.name[0] == ".":
-                    continue
-                key = folder + entry.name
-                try:
-                    status = os.stat(f"{root}/{key}")  # noqa: PTH116 - an entry's own knows no inode on Windows
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    found.append(Stored(key, status.st_size, _etag(status), status.st_mtime))
-                elif recursive and entry.is_dir(follow_symlinks=False):
-                    waiting.append(f"{key}/")
-
-
 def _stored(key: str, status: os.stat_result) -> Stored:
-    return Stored(key, status.st_size, _etag(status), status.st_mtime)
-
-
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    etag = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    return Stored(key, status.st_size, etag, status.st_mtime)

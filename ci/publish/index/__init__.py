@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from ci.publish.index.catalog import Catalog, Held, entry_of, key_in, seen_of
+from ci.publish.index.catalog import Catalog, Held, Snapshot, key_in, seen_of
 from ci.publish.index.pages import (
     FLAT,
     SIMPLE,
@@ -53,11 +53,11 @@ from ci.publish.index.state import Page, State, dump, load
 from core import console
 from core.errors import ConflictError, DataError, FatalError, MissingInputError, StoreError, WheelError
 from core.parallel import JOBS, each
+from core.stores import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ci.publish.index.pages import Entry
     from core.stores import Content, Store, Stored
 
 __all__ = ["Carried", "Files", "Held", "Indexed", "Records", "is_page", "write_index"]
@@ -88,16 +88,6 @@ class Indexed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Snapshot:
-    """What there is: pages by path, what names files, files by how they are listed, what yanks them."""
-
-    pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
-    documents: Mapping[str, str]
-    files: dict[str, int]
-    yanked: Stored | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Changes:
     """What is to be written, in this order, pages made only then; and the pages that stay."""
 
@@ -120,15 +110,9 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
         found = _snapshot(store, prefix, source)
         old = _remembered(store, prefix, found)
         try:
+            yanked = _read_yanked(store, found.yanked)
             catalog = Catalog(
-                store=store,
-                prefix=prefix,
-                source=source,
-                old=old,
-                documents=found.documents,
-                files=found.files,
-                yanked=_read_yanked(store, found.yanked),
-                strict=strict,
+                store=store, prefix=prefix, source=source, old=old, found=found, yanked=yanked, strict=strict
             )
             new = catalog.listed(title)
         except FatalError:
@@ -138,7 +122,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
                 continue
             raise
         folders = _ROOT in old.pages or store.keeps_folder_pages(prefix)
-        todo = _changes(old, new, catalog.entries, found.pages, folders=folders)
+        todo = _changes(catalog, new, folders=folders)
         try:
             writer.write(todo, found.pages)
         except ConflictError:
@@ -166,7 +150,7 @@ def _pause(attempt: int) -> None:
     time.sleep(random.uniform(0, longest))  # noqa: S311 - nothing is secret about it
 
 
-def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
+def _snapshot(store: Store, prefix: str, source: Source) -> Snapshot:
     """List pages, documents and files, in this order.
 
     Pages first: who writes one after this has listed later, and its etag then stops us. Documents
@@ -180,10 +164,10 @@ def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
     listed = store.list(prefix, recursive=False)
     at = bisect_left(listed, key_in(prefix, YANKED), key=itemgetter(0))
     yanked = next((one for one in listed[at : at + 1] if one.key == key_in(prefix, YANKED)), None)
-    return _Snapshot(pages=pages, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
+    return Snapshot(pages=pages, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
 
 
-def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
+def _remembered(store: Store, prefix: str, found: Snapshot) -> State:
     """Read what the index remembers; nothing of another form, so that all is written anew."""
     if STATE not in found.pages:
         return State()
@@ -228,15 +212,9 @@ def _warn_of_idle(state: State, where: str) -> None:
         console.warn(f"{where}: nothing is listed for {key!r}, which it yanks.{guess}")
 
 
-def _changes(
-    old: State,
-    new: State,
-    made: dict[str, Sequence[Entry]],
-    present: Mapping[str, Stored],
-    *,
-    folders: bool,
-) -> _Changes | None:
+def _changes(catalog: Catalog, new: State, *, folders: bool) -> _Changes | None:
     """Return which pages change; None where nothing does."""
+    old, present = catalog.old, catalog.found.pages
     if not new.projects and not present:
         return None
     paths = {name: _paths(f"{_ROOT}{name}/", folders=folders) for name in new.projects}
@@ -253,7 +231,7 @@ def _changes(
     projects: dict[str, Callable[[], Content]] = {}
     for name, project in new.projects.items():
         if name in other or broken.intersection(paths[name]):
-            entries = made.pop(name, None) or [entry_of(line, new.yanked) for line in project.lines()]
+            entries = catalog.entries.pop(name, None) or catalog.remembered(project.lines())
             html = partial(project_html, name, project.newest, project.rows)
             projects |= zip(paths[name], (html, partial(project_json, name, entries), html), strict=False)
     renamed = new.projects.keys() != old.projects.keys()
@@ -300,31 +278,29 @@ class _Writer:
     prefix: str
     written: dict[str, None] = field(default_factory=dict)
     removed: dict[str, None] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
 
     def write(self, todo: _Changes | None, present: Mapping[str, Stored]) -> None:
         """Write what changes."""
         if todo is None:
             return
-        local, pages = is_local(self.store), todo.pages
-
-        def put(path: str, made: dict[str, Callable[[], Content]]) -> None:
-            data = made.pop(path)()
-            parts, md5 = [data] if isinstance(data, bytes) else data, ""
-            if not local and path != FLAT:  # which is large: its size tells what was lost
-                md5 = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
-            pages[path] = Page(sum(map(len, parts)), md5)
-            self._put(path, data, present)
-
-        each(lambda path: put(path, todo.projects), list(todo.projects), jobs=1 if local else JOBS)
+        self.pages = dict(todo.pages)
+        jobs = 1 if is_local(self.store) else JOBS
+        each(lambda path: self._put(path, todo.projects.pop(path)(), present), list(todo.projects), jobs=jobs)
         for path in list(todo.roots):
-            put(path, todo.roots)
+            self._put(path, todo.roots.pop(path)(), present)
         for path in todo.stale:
             self.store.delete(key_in(self.prefix, path))
             self.removed[key_in(self.prefix, path)] = None
         if todo.state is not None:
-            self._put(STATE, dump(replace(todo.state, pages=dict(sorted(pages.items())))), present)
+            pages = dict(sorted(self.pages.items()))
+            self._put(STATE, dump(replace(todo.state, pages=pages)), present)
 
     def _put(self, path: str, data: Content, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
+        # of the flat page, which is large, its size tells what was lost
+        named = isinstance(data, bytes) and not is_local(self.store)
+        md5 = hashlib.md5(whole(data), usedforsecurity=False).hexdigest() if named else ""
+        self.pages[path] = Page(len(data) if isinstance(data, bytes) else sum(map(len, data)), md5)
         if self.store.put_bytes(key, data, if_match=etag) != "unchanged" and path != STATE:
             self.written[key] = None

@@ -15,7 +15,7 @@ from core.stores import Stored
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ci.publish.index.pages import FileName
@@ -29,6 +29,16 @@ class Held:
 
     stored: Stored
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What there is: pages by path, what names files, files by how they are listed, what yanks them."""
+
+    pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
+    documents: Mapping[str, str]
+    files: dict[str, int]
+    yanked: Stored | None
 
 
 def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, int]:
@@ -50,8 +60,7 @@ class Catalog:
     prefix: str
     source: Source
     old: State
-    documents: Mapping[str, str]
-    files: dict[str, int]
+    found: Snapshot
     yanked: Mapping[str, str]
     strict: bool
     promises: dict[str, list[Promise]] = field(default_factory=lambda: defaultdict(list))
@@ -61,7 +70,6 @@ class Catalog:
     entries: dict[str, Sequence[Entry]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Find out once what each file is judged by."""
         self._local, self._cut = is_local(self.store), len(key_in(self.prefix, ""))
         self.sure = self._local and self.source.names_files
 
@@ -71,9 +79,9 @@ class Catalog:
         old: Mapping[str, Project] = {} if anew else self.old.projects
         before = set() if anew else self.old.seen()
         # what is promised once more is judged once more: by all promises, whichever came first
-        known = before & self.files.keys()
+        known = before & self.found.files.keys()
         known -= {seen for seen in known if seen.partition(" ")[0] in self.promises}
-        fresh = [seen for seen in self.files if seen not in known]
+        fresh = [seen for seen in self.found.files if seen not in known]
         gone = self._gone(before - known)
         if self.source.names_files:
             for line in gone:
@@ -90,7 +98,7 @@ class Catalog:
         if self.source.names_files:
             self._collect_absent()
         if self.sure:  # these are not needed again, and take much memory where they are many
-            self.files.clear()
+            self.found.files.clear()
             self.promises.clear()
         if isinstance(self.store, DirectoryStore):
             self.store.forget()
@@ -98,7 +106,7 @@ class Catalog:
         changed = {read_name(line.promise.key).name for line in gone} | self._with_other_reasons()
         for name in changed | made.keys():
             stay = [line for line in old[name].lines() if line.seen in known] if name in old else []
-            made[name] += [(entry_of(line, self.yanked), line.seen) for line in stay]
+            made[name] += zip(self.remembered(stay), (line.seen for line in stay), strict=True)
         rank = ranks(entry for listed in made.values() for entry, _ in listed)
         for name, listed in made.items():
             listed.sort(key=lambda one: (rank[one[0].version], one[0].filename))
@@ -117,13 +125,13 @@ class Catalog:
     def _read_documents(self) -> tuple[Mapping[str, tuple[str, int]], bool]:
         """Gather promises; return documents with etags and counts, and whether all were read anew."""
         old = self.old.documents
-        new = [name for name, etag in self.documents.items() if old.get(name, ("", 0))[0] != etag]
+        new = [name for name, etag in self.found.documents.items() if old.get(name, ("", 0))[0] != etag]
         # a document that says other than it did may have stopped naming a file, which others may name
         anew = any(name in old for name in new) or any(
-            count for name, (_, count) in old.items() if name not in self.documents
+            count for name, (_, count) in old.items() if name not in self.found.documents
         )
-        new = list(self.documents) if anew else new
-        counts = dict.fromkeys(self.documents, 0) | {name: one[1] for name, one in old.items()}
+        new = list(self.found.documents) if anew else new
+        counts = dict.fromkeys(self.found.documents, 0) | {name: one[1] for name, one in old.items()}
         for promise in () if anew else self.old.pending:
             self.promises[promise.key].append(promise)
         for name, promised in zip(new, self.source.read(new, self.prefix) if new else (), strict=True):
@@ -132,7 +140,7 @@ class Catalog:
                 if one.key.endswith(FILES):
                     counts[name] += 1
                     self.promises[one.key].append(one)
-        return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
+        return {name: (etag, counts[name]) for name, etag in self.found.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
         """Find what was listed and does not exist as it was."""
@@ -141,7 +149,7 @@ class Catalog:
 
     def _collect_absent(self) -> None:
         """Keep promises of files that do not exist yet, or refuse them."""
-        present = {seen.partition(" ")[0] for seen in self.files} if self.promises else set()
+        present = {seen.partition(" ")[0] for seen in self.found.files} if self.promises else set()
         absent = []
         for filename in sorted(self.promises.keys() - present):
             with nullcontext() if self.strict else suppress(WheelError):
@@ -159,7 +167,7 @@ class Catalog:
         """Return a file as it was listed."""
         name, listed, _ = seen.rsplit(" ", 2)
         modified, _, etag = listed.partition("-")
-        return Stored(key_in(self.prefix, name), self.files[seen], etag, int(modified))
+        return Stored(key_in(self.prefix, name), self.found.files[seen], etag, int(modified))
 
     def _judged(self, seen: str) -> Entry | None:
         """Return what pages say of a new file; None for one that is held back."""
@@ -180,15 +188,16 @@ class Catalog:
             self.held.append(Held(stored=stored, why=why))
             self.pending |= set(candidates)
             return None
-        return _entry(said, promise, int(stored.modified), self.yanked)
+        return self._entry(said, promise, int(stored.modified))
 
     def _kept(self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]) -> Promise:
         """Choose the promise that the file keeps."""
         fitting = [one for one in candidates if one.size == stored.size]
         if fitting and self.source.names_files and (self._local or self._doubted(filename, seen, fitting)):
             store = self.store
-            quick = store.digest_of(stored) if isinstance(store, DirectoryStore) else ""
-            digest = quick or store.digest(stored.key)
+            digest = (
+                store.digest_of(stored) if isinstance(store, DirectoryStore) else store.digest(stored.key)
+            )
             fitting = [one for one in fitting if one.sha256 == digest]
         if not fitting:
             raise StoreError(
@@ -203,23 +212,21 @@ class Catalog:
         changed = before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
         return changed or len({one.sha256 for one in fitting}) > 1
 
+    def remembered(self, lines: Iterable[Line]) -> Sequence[Entry]:
+        """Return what pages say of files that were listed before."""
+        return [self._entry(read_name(one.promise.key), one.promise, one.modified) for one in lines]
+
+    def _entry(self, said: FileName, promise: Promise, modified: int) -> Entry:
+        filename, size, sha256, metadata, requires = promise
+        name, _, version = said
+        why = self.yanked.get(filename, self.yanked.get(f"{name}=={version}")) if self.yanked else None
+        return Entry(filename, name, version, sha256, size, modified, requires, metadata, why)
+
     def _with_other_reasons(self) -> set[str]:
         """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""
         old, new = self.old.yanked, self.yanked
         changed = [key for key in {*old, *new} if old.get(key) != new.get(key)]
         return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
-
-
-def entry_of(line: Line, yanked: Mapping[str, str]) -> Entry:
-    """Return what pages say of a file that is remembered."""
-    return _entry(read_name(line.promise.key), line.promise, line.modified, yanked)
-
-
-def _entry(said: FileName, promise: Promise, modified: int, yanked: Mapping[str, str]) -> Entry:
-    filename, size, sha256, metadata, requires = promise
-    name, _, version = said
-    why = yanked.get(filename, yanked.get(f"{name}=={version}")) if yanked else None
-    return Entry(filename, name, version, sha256, size, modified, requires, metadata, why)
 
 
 def key_in(prefix: str, path: str) -> str:

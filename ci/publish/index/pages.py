@@ -49,7 +49,6 @@ SIMPLE = "simple"
 
 Block = tuple[bytes, bytes | memoryview, bytes]
 
-_SEPARATORS = re.compile(r"[-_.]+")
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 
 # read where the function's zip is imported, too
@@ -85,7 +84,7 @@ def read_name(filename: str) -> FileName:
 @lru_cache(maxsize=1 << 16)
 def normalised(name: str) -> str:
     """Write a project's name as PEP 503 does; `packaging.utils`, which does too, takes long to import."""
-    return _SEPARATORS.sub("-", name).lower()
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @lru_cache(maxsize=1 << 16)
@@ -165,7 +164,7 @@ def project_json(name: str, entries: Sequence[Entry]) -> bytes:
 
 def row(entry: Entry) -> str:
     """Write the line of an entry as the flat page holds it, without a line feed or a tab."""
-    attributes = _requires(entry.requires_python) if entry.requires_python else ""
+    attributes = f' data-requires-python="{escape(entry.requires_python)}"' if entry.requires_python else ""
     if entry.metadata_sha256:
         # the older name beside PEP 714's, for installers that know only that
         digest = f'sha256={entry.metadata_sha256}"'
@@ -182,11 +181,6 @@ def row(entry: Entry) -> str:
     )
 
 
-@lru_cache
-def _requires(python: str) -> str:
-    return f' data-requires-python="{escape(python)}"'
-
-
 def quoted(filename: str) -> str:
     """Write a file name as a relative address; ``+`` means a space to some servers."""
     if _PLAIN.fullmatch(filename):
@@ -197,17 +191,7 @@ def quoted(filename: str) -> str:
 @functools.cache
 def page_format() -> str:
     """Name the form that this version writes pages in; pages of another form are written anew."""
-    sample = Entry(
-        filename="a-1-py3-none-any.whl",
-        name="a",
-        version="1",
-        sha256="0" * 64,
-        size=1,
-        modified=0,
-        requires_python=">=3",
-        metadata_sha256="1" * 64,
-        yanked="why",
-    )
+    sample = Entry("a-1-py3-none-any.whl", "a", "1", "0" * 64, 1, 0, ">=3", "1" * 64, "why")
     rows = f"{row(sample)}\n".encode()
     flat = flat_page("t", 1, [flat_block("a", "1", rows)])
     pages = [project_html("a", "1", rows), project_json("a", [sample]), root_html("a"), root_json("a"), *flat]

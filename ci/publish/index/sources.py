@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from packaging.version import InvalidVersion, Version
@@ -144,12 +145,9 @@ def _fields(metadata: bytes) -> Message:
 
 
 def _promise_of(stored: Stored, sha256: str, requires_python: str, metadata: bytes = b"") -> Promise:
+    digest = hashlib.sha256(metadata).hexdigest() if metadata else ""
     return Promise(
-        key=stored.key.rpartition("/")[2],
-        size=stored.size,
-        sha256=sha256,
-        requires_python=_one_line(requires_python),
-        metadata_sha256=hashlib.sha256(metadata).hexdigest() if metadata else "",
+        stored.key.rpartition("/")[2], stored.size, sha256, digest, " ".join(requires_python.split())
     )
 
 
@@ -202,10 +200,5 @@ def _promise(one: Mapping[str, Any], folder: str) -> Promise:
     if not _SHA256.fullmatch(sha256) or (metadata and not _SHA256.fullmatch(metadata)):
         raise ValueError(f"{key} has SHA-256 {sha256!r}, and of its metadata {metadata!r}")
     there, _, name = key.rpartition("/")
-    python = _one_line(one.get("requires_python", ""))
+    python = intern(" ".join(one.get("requires_python", "").split()))  # most say the same
     return Promise(name if there == folder else "", one["size"], sha256, metadata, python)
-
-
-@lru_cache
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

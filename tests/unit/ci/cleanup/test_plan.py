@@ -26,6 +26,7 @@ from core.data import validated
 from core.errors import DataError, StoreError, UsageError
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
+from tests.unit.ci.memory_store import MemoryStore
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400
@@ -146,22 +147,17 @@ def test_each_reason_is_said() -> None:
     assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
 
 
-def test_of_chained_pins_each_sidecar_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, read, reading = DirectoryStore(tmp_path), list[str](), DirectoryStore.read
-
-    def noted(self: DirectoryStore, key: str) -> bytes:
-        read.append(key)
-        return reading(self, key)
-
-    monkeypatch.setattr(DirectoryStore, "read", noted)
+def test_of_chained_pins_each_sidecar_is_read_once() -> None:
+    store = MemoryStore()
     names = [f"p{number}-{version}-py3-none-any.whl" for number in range(5) for version in (1, 2)]
     for name in names:
         pin = f"Requires-Dist: p{int(name[1]) + 1}==1\n" if name[1] == "0" or name[3] == "1" else ""
         store.put_bytes(f"v2-staging/g/{name}", b"")
         store.put_bytes(f"v2-staging/g/{name}.metadata", pin.encode())
-    rules = Rules(policy=POLICY, run_ids=RUN_IDS, now=datetime.fromtimestamp(LATER, tz=UTC))
-    assert [one.unit.name for one in planned(store, rules).goes] == ["v2-staging/g/p0 1"]
-    assert sorted(read) == [f"v2-staging/g/{name}.metadata" for name in names[1:]]
+    made = planned(store, Rules(policy=POLICY, run_ids=RUN_IDS, now=datetime.fromtimestamp(LATER, tz=UTC)))
+    assert [one.unit.name for one in made.goes] == ["v2-staging/g/p0 1"]
+    read = sorted(key for call, key in store.calls if call == "read")
+    assert read == [f"v2-staging/g/{name}.metadata" for name in names[1:]]
 
 
 def test_a_wrong_clock_deletes_nothing() -> None:

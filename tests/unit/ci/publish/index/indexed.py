@@ -8,19 +8,8 @@ from typing import Any
 
 from ci.publish import index as indexing
 from ci.publish.index import Indexed, Records, write_index
-from ci.publish.index.pages import (
-    FLAT,
-    Entry,
-    flat_block,
-    flat_page,
-    newest,
-    project_html,
-    project_json,
-    ranks,
-    root_html,
-    root_json,
-    row,
-)
+from ci.publish.index import pages as rendering
+from ci.publish.index.pages import FLAT, Entry, flat_block, newest, project_html, project_json, ranks, row
 from tests.unit.ci.memory_store import MemoryStore
 
 PREFIX, MANIFESTS = "run/python/g", "run/manifests/g"
@@ -49,8 +38,11 @@ def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
         pages[f"simple/{name}/index.html"] = project_html(name, newest(mine), rows)
         pages[f"simple/{name}/index.json"] = project_json(name, mine)
     names = [path.split("/")[1] for path in pages if path.endswith(".html")]
-    pages |= {"simple/index.html": root_html(names), "simple/index.json": root_json(names)}
-    pages[FLAT] = b"".join(flat_page(title, len(entries), blocks))
+    pages |= {
+        "simple/index.html": rendering.root_html(names),
+        "simple/index.json": rendering.root_json(names),
+    }
+    pages[FLAT] = b"".join(rendering.flat_page(title, len(entries), blocks))
     return {path: page.decode() for path, page in pages.items()}
 
 
