@@ -81,19 +81,19 @@ class Catalog:
         # what is promised once more is judged once more: by all promises, whichever came first
         known = before & self.found.files.keys()
         known -= {seen for seen in known if seen.partition(" ")[0] in self.promises}
-        fresh = [seen for seen in self.found.files if seen not in known]
         gone = self._gone(before - known)
         if self.source.names_files:
             for line in gone:
                 self.promises[line.promise.key].append(line.promise)
         else:
-            described = self.source.query([self._stored(seen) for seen in fresh])
+            fresh = [self._stored(seen) for seen in self.found.files if seen not in known]
+            described = self.source.query(fresh)
             self.promises = {one.key: [one] for one in described}
         lines = (line for one in self.old.projects.values() for line in one.lines()) if anew else gone
         self.earlier = {line.promise.key: line for line in lines}
         made: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
-        for seen in fresh:
-            if entry := self._judged(seen):
+        for seen in self.found.files:
+            if seen not in known and (entry := self._judged(seen)):
                 made[entry.name].append((entry, seen))
         if self.source.names_files:
             self._collect_absent()
