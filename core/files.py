@@ -43,9 +43,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic(path: Path, *, within: Path | None = None) -> Iterator[BinaryIO]:
+def atomic(path: Path) -> Iterator[BinaryIO]:
     """Write a file that appears under its name only when it is complete."""
-    with half(path, within=within) as part:
+    with half(path) as part:
         with part.open("wb") as stream:
             yield stream
         part.chmod(0o644)

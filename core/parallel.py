@@ -22,7 +22,9 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
 
     The first error of an item, in their order, is raised; what has not begun by then is left out.
     """
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+    if jobs <= 1:
+        return [action(item) for item in items]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
         started = [pool.submit(action, item) for item in items]
         try:
             wait(started, return_when=FIRST_EXCEPTION)

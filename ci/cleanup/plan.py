@@ -129,13 +129,12 @@ def planned(store: Store, rules: Rules) -> Plan:
         in_use=in_promotion(store),
         staged_runs=frozenset().union(*(_staged_runs(one, store.url) for one in (store, *others))),
     )
-    while True:
-        # what stays may require what would go, which then stays and may require more
-        decided = plan_of(found, rules, held)
-        required = _required(store, decided)
-        if required <= held.required:
-            return decided
+    decided, followed = plan_of(found, rules, held), Plan(goes=(), stays=())
+    # what stays may require what would go, which then stays and may require more
+    while required := _required(store, decided, followed):
         held = replace(held, required=held.required | required)
+        decided, followed = plan_of(found, rules, held), decided
+    return decided
 
 
 def plan_of(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
@@ -221,9 +220,10 @@ def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
     )
 
 
-def _required(store: Store, decided: Plan) -> frozenset[str]:
+def _required(store: Store, decided: Plan, followed: Plan) -> frozenset[str]:
     folders = {one.unit.folder for one in decided.goes if one.unit.folder}
-    staying = [one.unit for one in decided.stays if one.unit.folder in folders]
+    known = {one.unit.name for one in followed.stays}
+    staying = [one.unit for one in decided.stays if one.unit.folder in folders and one.unit.name not in known]
     keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR)]
     metadata = dict(zip(keys, parallel.each(store.read, keys), strict=True))
     return cleanup.required(staying, [one.unit for one in decided.goes], metadata)

@@ -84,8 +84,8 @@ def source_of(data: Mirror, store: Store) -> Records:
 def recorded(data: Mirror, store: Store) -> Mapping[str, str]:
     """List what was mirrored before: file name to SHA-256."""
     source = source_of(data, store)
-    promised = source.read(list(source.documents()))
-    return {one.key.rpartition("/")[2]: one.sha256 for promises in promised for one in promises}
+    promised = source.read(list(source.documents()), data.prefix)
+    return {one.key: one.sha256 for promises in promised for one in promises}
 
 
 def absent(

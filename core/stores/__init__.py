@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, TypedDict, Unpack
+from typing import BinaryIO, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 
 Outcome = Literal["written", "unchanged", "planned"]
+# of a small object; its parts are not put together where it can be written part by part
+Content = bytes | Sequence[bytes | memoryview]
 
 _CONTENT_TYPES = {
     **dict.fromkeys((".log", ".md", ".metadata", ".sha256sum", ".txt"), "text/plain; charset=utf-8"),
@@ -37,15 +38,14 @@ def headers_for(key: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """One object; its ETag is the argument of a conditional write. A digest that is not known is ""."""
 
     key: str
     size: int
     etag: str
     modified: float  # seconds since 1970 UTC
-    sha256: str = field(default="", compare=False)
+    sha256: str = ""
 
 
 class Condition(TypedDict, total=False):
@@ -106,7 +106,7 @@ class Store(Protocol):
         the write itself shows it, or does not care.
         """
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Put a small object; with `if_match`, only over the object of that ETag ("" = over none).
 
         A race that was lost is a `ConflictError`.
@@ -117,6 +117,11 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete an object; an absent one is not an error."""
+
+
+def whole(data: Content) -> bytes:
+    """Put the parts of a small object together."""
+    return data if isinstance(data, bytes) else b"".join(data)
 
 
 def require_key(key: str, url: str) -> None:

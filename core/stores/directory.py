@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, Unpack
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from core import files
 from core.stores import (
     Condition,
+    Content,
     Outcome,
     Store,
     Stored,
@@ -23,9 +25,10 @@ from core.stores import (
     refuse_other_bytes,
     require_digest,
     require_key,
+    whole,
 )
 
-_DIGESTS = ".digests"
+_DIGESTS, _MEMORY = ".digests", ".known"
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,12 @@ class DirectoryStore:
     """Run outputs in a folder.
 
     Digests are remembered beside the objects (by size and time of change), so that a listing of gigabytes is
-    not hashed again.
+    not hashed again: a file for each folder, which only grows, with a line for each digest.
     """
 
     root: Path
+    _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _read: dict[Path, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def url(self) -> str:
@@ -53,10 +58,25 @@ class DirectoryStore:
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
-        folder = self._path(prefix).relative_to(self.root).as_posix()
-        found: list[Stored] = []
-        _scan(os.fspath(self.root), "" if folder == "." else f"{folder}/", found, recursive=recursive)
-        return sorted(found, key=attrgetter("key"))
+        folder, root = self._path(prefix).relative_to(self.root).as_posix(), os.fspath(self.root)
+        found, waiting = list[Stored](), ["" if folder == "." else f"{folder}/"]
+        while waiting:  # without `pathlib`, as indexes list a hundred thousand files at once
+            folder = waiting.pop()
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
+                for entry in entries:
+                    # what begins with a dot is half written, or remembered; any may go while this looks
+                    if entry.name[0] == ".":
+                        continue
+                    key = folder + entry.name
+                    try:
+                        status = os.stat(f"{root}/{key}")  # noqa: PTH116 - its own knows no inode on Windows
+                    except FileNotFoundError:
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        found.append(_stored(key, status))
+                    elif recursive and entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{key}/")
+        return sorted(found, key=itemgetter(0))
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Name the folders directly under `prefix`, sorted; without looking into them."""
@@ -75,18 +95,25 @@ class DirectoryStore:
 
     def digest_of(self, stored: Stored) -> str:
         """Return the digest of an object that was just listed, fast for ten thousand of them."""
-        key, etag, root = stored.key, stored.etag, os.fspath(self.root)
-        known, _, remembered = _remembered(f"{root}/{_DIGESTS}/{key}").partition(" ")
-        if known == etag and len(remembered) == 64:  # noqa: PLR2004 - a digest, whole
-            return remembered
-        digest = files.sha256(self._existing(key))
+        if not self._digests.get(stored.key, "").startswith(f"{stored.etag} "):
+            self._recall(self._memory(stored.key))
+        etag, _, digest = self._digests.get(stored.key, "").partition(" ")
+        if etag == stored.etag and len(digest) == 64:  # noqa: PLR2004 - a digest, whole
+            return digest
+        digest = files.sha256(self._existing(stored.key))
         with suppress(OSError):  # a store that can only be read has no memory
-            self._remember(key, etag, digest)
+            self._remember(stored.key, stored.etag, digest)
         return digest
 
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
-        return self._existing(key).read_bytes()
+        require_key(key, self.url)
+        try:
+            with open(f"{self.root}/{key}", "rb", buffering=0) as stream:  # noqa: PTH123 - a Path costs more
+                return stream.read()
+        except OSError:
+            self._existing(key)
+            raise
 
     def open(self, key: str) -> BinaryIO:
         """Open an object's file."""
@@ -107,29 +134,40 @@ class DirectoryStore:
     ) -> Outcome:
         """Link (or copy) a file under `key`."""
         path = self._path(key)
-        with self._writing(key) as within:
+        with self._locked(key) as folder, files.workspace(self.parts) as within:
             if self.find(key) is not None:
                 if self.digest(key) == sha256:
                     return "unchanged"
                 if not replace:
                     raise refuse_other_bytes(key, self.url)
-            files.link_or_copy(source, path, within=within)
-            self._remember(key, _etag(path.stat()), sha256)
+            # a part of a store may be mounted from elsewhere
+            near = within.stat().st_dev == folder.stat().st_dev
+            files.link_or_copy(source, path, within=within if near else None)
+            self._remember(key, _stored(key, path.stat()).etag, sha256)
         return "written"
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
-        path = self._path(key)
-        with self._writing(key) as within:
+        path, parts = self._path(key), [data] if isinstance(data, bytes) else data
+        with self._locked(key):
             present = self.find(key)
-            if present is not None and path.read_bytes() == data:
+            same = present is not None and present.size == sum(map(len, parts))
+            if same and path.read_bytes() == whole(data):
                 return "unchanged"
             if present is not None and not how.get("replace", True):
                 raise refuse_other_bytes(key, self.url)
             if how.get("if_match") not in (None, present.etag if present else ""):
                 raise conflict(key, self.url)
-            with files.atomic(path, within=within) as stream:
-                stream.write(data)
+            # of a process that was killed the next one that writes this key takes what it left
+            half = path.with_name(f".{path.name}.half")
+            with files.writing(path):
+                try:
+                    with half.open("wb") as stream:
+                        stream.writelines(parts)
+                    half.chmod(0o644)
+                    half.replace(path)
+                finally:
+                    half.unlink(missing_ok=True)
         return "written"
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
@@ -144,7 +182,8 @@ class DirectoryStore:
     def delete(self, key: str) -> None:
         """Delete an object and its remembered digest."""
         self._path(key).unlink(missing_ok=True)
-        (self.root / _DIGESTS / key).unlink(missing_ok=True)
+        if self._digests.pop(key, "") or self._memory(key).is_file():
+            self._remember(key, "", "")
 
     @property
     def parts(self) -> Path:
@@ -152,22 +191,46 @@ class DirectoryStore:
         return self.root / ".parts"
 
     @contextmanager
-    def _writing(self, key: str) -> Iterator[Path | None]:
-        """Hold the lock of a key; yield where to write half of it, None for beside it."""
-        from filelock import FileLock
-
-        folder = files.made(self._path(key).parent)
-        lock = self.root / _DIGESTS / f"{key}.lock"
+    def _locked(self, key: str) -> Iterator[Path]:
+        """Hold the lock of a key; yield its folder."""
+        folder, lock = files.made(self._path(key).parent), self.root / _DIGESTS / f"{key}.lock"
         files.made(lock.parent)
-        with FileLock(lock, poll_interval=0.005), files.workspace(self.parts) as within:
-            # a part of a store may be mounted from elsewhere
-            yield within if within.stat().st_dev == folder.stat().st_dev else None
+        if sys.platform == "win32":
+            from filelock import FileLock
+
+            with FileLock(lock, poll_interval=0.005):
+                yield folder
+        else:
+            import fcntl  # filelock takes forty times as long
+
+            with lock.open("ab") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+                yield folder
+
+    def _memory(self, key: str) -> Path:
+        return self.root / _DIGESTS / key.rpartition("/")[0] / _MEMORY
 
     def _remember(self, key: str, etag: str, sha256: str) -> None:
-        """Note a digest in one write: half a line is none."""
-        path = self.root / _DIGESTS / key
+        """Note a digest in one write: half a line, and what follows it, says nothing of any file."""
+        path = self._memory(key)
         files.made(path.parent)
-        path.write_text(f"{etag} {sha256}", encoding="ascii")
+        if "\n" not in key:
+            with path.open("ab", buffering=0) as stream:
+                stream.write(f"{key}\t{etag} {sha256}\n".encode("utf-8", "surrogateescape"))
+
+    def _recall(self, path: Path) -> None:
+        """Read what a memory says that was not read yet."""
+        with suppress(OSError), path.open("rb") as stream:
+            stream.seek(self._read.get(path, 0))
+            for line in stream:
+                key, _, digest = line.decode("utf-8", "surrogateescape").rpartition("\t")
+                self._digests[key] = digest[:-1]
+            self._read[path] = stream.tell()
+
+    def forget(self) -> None:
+        """Let go of the digests that were read: of many files they are much."""
+        self._digests.clear()
+        self._read.clear()
 
     def _existing(self, key: str) -> Path:
         path = self._path(key)
@@ -180,37 +243,6 @@ class DirectoryStore:
         return self.root / key
 
 
-def _scan(root: str, folder: str, found: list[Stored], *, recursive: bool) -> None:
-    """List a folder; without `pathlib`, as indexes list ten thousand files at once."""
-    waiting = [folder]
-    while waiting:
-        folder = waiting.pop()
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
-            for entry in entries:
-                # what begins with a dot is half written, or remembered; any may go while this looks
-                if entry.name[0] == ".":
-                    continue
-                key = folder + entry.name
-                try:
-                    status = os.stat(f"{root}/{key}")  # noqa: PTH116 - an entry's own knows no inode on Windows
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    found.append(_stored(key, status))
-                elif recursive and entry.is_dir(follow_symlinks=False):
-                    waiting.append(f"{key}/")
-
-
-def _remembered(path: str) -> str:
-    """Read what is remembered of a file, without a buffer, which costs as much again."""
-    with suppress(OSError), open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - a Path costs more
-        return stream.read(1024).decode()
-    return ""
-
-
 def _stored(key: str, status: os.stat_result) -> Stored:
-    return Stored(key=key, size=status.st_size, etag=_etag(status), modified=status.st_mtime)
-
-
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    etag = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    return Stored(key, status.st_size, etag, status.st_mtime)

@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 from core import console, files
 from core.errors import FatalError, UsageError
-from core.stores import Condition, Outcome, Store, Stored, refuse_other_bytes, require_digest
+from core.stores import Condition, Content, Outcome, Store, Stored, refuse_other_bytes, require_digest, whole
 
 _PATIENCE = 5.0  # seconds, instead of many retries, on a machine without a network
 _PORTS = {"http": 80, "https": 443}
 _SILENT: set[str] = set()
 Found = TypeVar("Found")
 # of an object that would be there: its bytes, its file, or of a copy neither
-_Content = bytes | Path | None
+_Planned = bytes | Path | None
 
 
 def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
@@ -57,7 +57,7 @@ class DryRunStore:
 
     store: Store
     named: str = ""
-    _planned: dict[str, tuple[Stored, _Content]] = field(default_factory=dict, compare=False, repr=False)
+    _planned: dict[str, tuple[Stored, _Planned]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def url(self) -> str:
@@ -116,7 +116,7 @@ class DryRunStore:
             return path
         return content or self.store.fetch(key, folder)
 
-    def _content(self, key: str) -> _Content:
+    def _content(self, key: str) -> _Planned:
         return self._planned[key][1] if key in self._planned else None
 
     def put_file(
@@ -126,8 +126,9 @@ class DryRunStore:
         what = f"would write {self.url}/{key}  ({console.size(source.stat().st_size)}, sha256 {sha256[:12]})"
         return self._plan(key, source.stat().st_size, sha256, source, what, replace=replace, absent=absent)
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Print the write of a small object; refuse what the store behind would refuse."""
+        data = whole(data)
         what = f"would write {self.url}/{key}  ({console.size(len(data))})"
         sha256 = hashlib.sha256(data).hexdigest()
         return self._plan(key, len(data), sha256, data, what, **how)
@@ -149,7 +150,7 @@ class DryRunStore:
         key: str,
         size: int,
         sha256: str,
-        content: _Content,
+        content: _Planned,
         what: str,
         **how: Unpack[Condition],
     ) -> Outcome:
@@ -255,7 +256,7 @@ class OverlayStore:
         """Put a file into the first store."""
         return self.store.put_file(key, source, sha256=sha256, replace=replace, absent=absent)
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Put a small object into the first store."""
         return self.store.put_bytes(key, data, **how)
 

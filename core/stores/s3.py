@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 
 from core import files, stores
 from core.errors import FatalError, StoreError, UsageError
-from core.stores import Condition, Outcome, Store, Stored
+from core.stores import Condition, Content, Outcome, Store, Stored
 from core.stores import s3_transfer as transfer
 from core.stores.s3_client import (
     ABSENT,
@@ -168,8 +168,9 @@ class S3Store:
         whole = size <= transfer.PART
         return self._write(key, sha256, size, send, replace=replace, whole=whole, absent=absent)
 
-    def put_bytes(self, key: str, data: bytes, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
         """Upload a small object, on the condition that no other process wrote it meanwhile."""
+        data = stores.whole(data)
         sha256, send = hashlib.sha256(data).hexdigest(), partial(transfer.put, data=data)
         return self._write(key, sha256, len(data), send, **how)
 

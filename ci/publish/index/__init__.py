@@ -25,34 +25,40 @@ import json
 import random
 import re
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ci.publish.index.catalog import Catalog, Held, entries_of, key_in, seen_of
+from ci.publish.index.catalog import Catalog, Held, Snapshot, key_in, seen_of
 from ci.publish.index.pages import (
     FLAT,
     SIMPLE,
     flat_block,
     flat_page,
+    normalised,
     page_format,
-    project_pages,
+    project_html,
+    project_json,
     read_name,
-    root_pages,
+    root_html,
+    root_json,
 )
 from ci.publish.index.sources import Carried, Files, Records, Source, is_local
 from ci.publish.index.state import Page, State, dump, load
 from core import console
 from core.errors import ConflictError, DataError, FatalError, MissingInputError, StoreError, WheelError
 from core.parallel import JOBS, each
+from core.stores import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from core.stores import Store, Stored
+    from core.stores import Content, Store, Stored
 
 __all__ = ["Carried", "Files", "Held", "Indexed", "Records", "is_page", "write_index"]
 
@@ -82,22 +88,14 @@ class Indexed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Snapshot:
-    """What there is: pages by path, what names files, what else lies directly in the folder."""
-
-    pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
-    documents: Mapping[str, str]
-    found: Sequence[Stored]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Changes:
-    """What is to be written, in this order."""
+    """What is to be written, in this order, pages made only then; and the pages that stay."""
 
-    projects: Mapping[str, bytes]
-    roots: Mapping[str, bytes]
+    projects: dict[str, Callable[[], Content]]
+    roots: dict[str, Callable[[], Content]]
     stale: Sequence[str]
     state: State | None
+    pages: dict[str, Page]
 
 
 def is_page(key: str) -> bool:
@@ -112,15 +110,9 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
         found = _snapshot(store, prefix, source)
         old = _remembered(store, prefix, found)
         try:
+            yanked = _read_yanked(store, found.yanked)
             catalog = Catalog(
-                store=store,
-                prefix=prefix,
-                source=source,
-                old=old,
-                documents=found.documents,
-                files=seen_of(found.found, prefix),
-                yanked=_read_yanked(store, key_in(prefix, YANKED), found),
-                strict=strict,
+                store=store, prefix=prefix, source=source, old=old, found=found, yanked=yanked, strict=strict
             )
             new = catalog.listed(title)
         except FatalError:
@@ -130,7 +122,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
                 continue
             raise
         folders = _ROOT in old.pages or store.keeps_folder_pages(prefix)
-        todo = _changes(old, new, found.pages, folders=folders, md5=not is_local(store))
+        todo = _changes(catalog, new, folders=folders)
         try:
             writer.write(todo, found.pages)
         except ConflictError:
@@ -138,8 +130,7 @@ def write_index(store: Store, prefix: str, source: Source, *, title: str, strict
             _pause(attempt)
             continue
         # a folder's conditions hold; files that were read had their sidecars written
-        settled = todo is None or (is_local(store) and source.names_files)
-        if settled or found == _snapshot(store, prefix, source):
+        if todo is None or catalog.sure or found == _snapshot(store, prefix, source):
             _warn_of_idle(new, f"{store.url}/{key_in(prefix, YANKED)}")
             return Indexed(
                 files=sum(project.count for project in new.projects.values()),
@@ -159,23 +150,24 @@ def _pause(attempt: int) -> None:
     time.sleep(random.uniform(0, longest))  # noqa: S311 - nothing is secret about it
 
 
-def _snapshot(store: Store, prefix: str, source: Source) -> _Snapshot:
+def _snapshot(store: Store, prefix: str, source: Source) -> Snapshot:
     """List pages, documents and files, in this order.
 
     Pages first: who writes one after this has listed later, and its etag then stops us. Documents
     before files: what they name was there before them.
     """
-    cut = len(prefix) + 1 if prefix else 0
-    flat_key = key_in(prefix, FLAT)
+    cut = len(key_in(prefix, ""))
     pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
-    if flat := store.find(flat_key):
+    if flat := store.find(key_in(prefix, FLAT)):
         pages[FLAT] = flat
     documents = source.documents()
-    found = [stored for stored in store.list(prefix, recursive=False) if stored.key != flat_key]
-    return _Snapshot(pages=pages, documents=documents, found=found)
+    listed = store.list(prefix, recursive=False)
+    at = bisect_left(listed, key_in(prefix, YANKED), key=itemgetter(0))
+    yanked = next((one for one in listed[at : at + 1] if one.key == key_in(prefix, YANKED)), None)
+    return Snapshot(pages=pages, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
 
 
-def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
+def _remembered(store: Store, prefix: str, found: Snapshot) -> State:
     """Read what the index remembers; nothing of another form, so that all is written anew."""
     if STATE not in found.pages:
         return State()
@@ -186,17 +178,17 @@ def _remembered(store: Store, prefix: str, found: _Snapshot) -> State:
     return state if state is not None and state.form == page_format() else State()
 
 
-def _read_yanked(store: Store, key: str, found: _Snapshot) -> Mapping[str, str]:
+def _read_yanked(store: Store, stored: Stored | None) -> Mapping[str, str]:
     """Read why files are yanked (PEP 592): file name, or ``name==version``, to reason."""
-    if all(stored.key != key for stored in found.found):
+    if stored is None:
         return {}
     try:
-        reasons = json.loads(store.read(key))
+        reasons = json.loads(store.read(stored.key))
         # pages are UTF-8, which not every text of JSON is
         return {_yanked_key(one): " ".join(why.encode().decode().split()) for one, why in reasons.items()}
     except (ValueError, AttributeError, RecursionError, WheelError) as problem:
         raise DataError(
-            f"{store.url}/{key} does not say what is yanked: {problem}",
+            f"{store.url}/{stored.key} does not say what is yanked: {problem}",
             hint='Write file names, or name==version, and why: {"torch==2.10.0": "broken on gfx90a"}.',
         ) from problem
 
@@ -206,7 +198,7 @@ def _yanked_key(text: str) -> str:
     if not equal:
         read_name(text)
         return text
-    return f"{canonicalize_name(name.strip())}=={Version(version.strip())}"
+    return f"{normalised(name.strip())}=={Version(version.strip())}"
 
 
 def _warn_of_idle(state: State, where: str) -> None:
@@ -220,10 +212,9 @@ def _warn_of_idle(state: State, where: str) -> None:
         console.warn(f"{where}: nothing is listed for {key!r}, which it yanks.{guess}")
 
 
-def _changes(
-    old: State, new: State, present: Mapping[str, Stored], *, folders: bool, md5: bool
-) -> _Changes | None:
+def _changes(catalog: Catalog, new: State, *, folders: bool) -> _Changes | None:
     """Return which pages change; None where nothing does."""
+    old, present = catalog.old, catalog.found.pages
     if not new.projects and not present:
         return None
     paths = {name: _paths(f"{_ROOT}{name}/", folders=folders) for name in new.projects}
@@ -237,48 +228,31 @@ def _changes(
         if one is not (was := old.projects.get(name))
         and (was is None or one.rows != was.rows or one.facts != was.facts)
     }
-    projects: dict[str, bytes] = {}
+    projects: dict[str, Callable[[], Content]] = {}
     for name, project in new.projects.items():
         if name in other or broken.intersection(paths[name]):
-            pages = project_pages(name, entries_of(project, new.yanked), project.html())
-            projects |= _encoded(pages, folders=folders)
+            entries = catalog.entries.pop(name, None) or catalog.remembered(project.lines())
+            html = partial(project_html, name, project.newest, project.rows)
+            projects |= zip(paths[name], (html, partial(project_json, name, entries), html), strict=False)
     renamed = new.projects.keys() != old.projects.keys()
-    roots: dict[str, bytes] = {}
+    roots: dict[str, Callable[[], Content]] = {}
     if renamed or broken.intersection(at_root):
-        roots = _encoded(root_pages(list(new.projects)), folders=folders)
+        html, names = (partial(page, new.projects) for page in (root_html, root_json))
+        roots |= zip(at_root, (html, names, html), strict=False)
     if other or renamed or FLAT in broken or new.title != old.title:
-        blocks = [flat_block(name, one.newest, one.rows) for name, one in new.projects.items()]
-        roots[FLAT] = flat_page(new.title, sum(one.count for one in new.projects.values()), blocks)
+        blocks = (flat_block(name, one.newest, one.rows) for name, one in new.projects.items())
+        roots[FLAT] = partial(flat_page, new.title, sum(one.count for one in new.projects.values()), blocks)
     stale = sorted(path for path in present if path not in expected and path != STATE and is_page(path))
-    written = {**projects, **roots}
-    remembered = replace(
-        new,
-        pages={
-            path: _page(written[path], md5=md5 and path != FLAT) if path in written else old.pages[path]
-            for path in sorted(expected)
-        },
-    )
-    same = not written and STATE in present and new == replace(old, pages={}, pending=list(old.pending))
-    if same and not stale:
+    same = STATE in present and new == replace(old, pages={}, pending=list(old.pending))
+    if same and not (projects or roots or stale):
         return None
-    return _Changes(projects=projects, roots=roots, stale=stale, state=None if same else remembered)
+    kept = {path: page for path, page in old.pages.items() if path in expected}
+    state = None if same and not (projects or roots) else new
+    return _Changes(projects=projects, roots=roots, stale=stale, state=state, pages=kept)
 
 
 def _paths(folder: str, *, folders: bool) -> tuple[str, ...]:
     return (f"{folder}index.html", f"{folder}index.json", *([folder] if folders else []))
-
-
-def _encoded(pages: Mapping[str, str], *, folders: bool) -> dict[str, bytes]:
-    found = {path: page.encode() for path, page in pages.items()}
-    if folders:
-        name = "index.html"
-        found |= {path.removesuffix(name): page for path, page in found.items() if path.endswith(name)}
-    return found
-
-
-def _page(data: bytes, *, md5: bool) -> Page:
-    # of the flat page, which is large, its size tells what was lost
-    return Page(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest() if md5 else "")
 
 
 def _broken(known: Mapping[str, Page], present: Mapping[str, Stored], expected: set[str]) -> set[str]:
@@ -304,22 +278,29 @@ class _Writer:
     prefix: str
     written: dict[str, None] = field(default_factory=dict)
     removed: dict[str, None] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
 
     def write(self, todo: _Changes | None, present: Mapping[str, Stored]) -> None:
         """Write what changes."""
         if todo is None:
             return
+        self.pages = dict(todo.pages)
         jobs = 1 if is_local(self.store) else JOBS
-        each(lambda path: self._put(path, todo.projects[path], present), todo.projects, jobs=jobs)
-        for path, page in todo.roots.items():
-            self._put(path, page, present)
+        each(lambda path: self._put(path, todo.projects.pop(path)(), present), list(todo.projects), jobs=jobs)
+        for path in list(todo.roots):
+            self._put(path, todo.roots.pop(path)(), present)
         for path in todo.stale:
             self.store.delete(key_in(self.prefix, path))
             self.removed[key_in(self.prefix, path)] = None
         if todo.state is not None:
-            self._put(STATE, dump(todo.state), present)
+            pages = dict(sorted(self.pages.items()))
+            self._put(STATE, dump(replace(todo.state, pages=pages)), present)
 
-    def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:
+    def _put(self, path: str, data: Content, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""
+        # of the flat page, which is large, its size tells what was lost
+        named = isinstance(data, bytes) and not is_local(self.store)
+        md5 = hashlib.md5(whole(data), usedforsecurity=False).hexdigest() if named else ""
+        self.pages[path] = Page(len(data) if isinstance(data, bytes) else sum(map(len, data)), md5)
         if self.store.put_bytes(key, data, if_match=etag) != "unchanged" and path != STATE:
             self.written[key] = None

@@ -7,19 +7,20 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, read_name, row
+from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, ranks, read_name
 from ci.publish.index.sources import Promise, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
+from core.stores import Stored
 from core.stores.directory import DirectoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from ci.publish.index.pages import FileName
     from ci.publish.index.sources import Source
-    from ci.publish.index.state import Made
-    from core.stores import Store, Stored
+    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +31,24 @@ class Held:
     why: str
 
 
-def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, Stored]:
-    """Pair wheels and sdists with their sidecars: names, times and etags, which change when the files do."""
-    cut = len(prefix) + 1 if prefix else 0
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What there is: pages by path, what names files, files by how they are listed, what yanks them."""
+
+    pages: Mapping[str, Stored] = field(compare=False)  # an index of the same files is the same
+    documents: Mapping[str, str]
+    files: dict[str, int]
+    yanked: Stored | None
+
+
+def seen_of(stored: Sequence[Stored], prefix: str) -> dict[str, int]:
+    """Pair wheels and sdists with their sidecars: names, times, etags, which change with them; and sizes."""
+    cut = len(key_in(prefix, ""))
     sidecars = {one.key: one.etag for one in stored if one.key.endswith(SIDECAR)}
     return {
-        f"{key[cut:]} {int(one.modified)}-{one.etag} {sidecars.get(key + SIDECAR, '')}": one
-        for one in stored
-        if (key := one.key).endswith(FILES)
+        f"{key[cut:]} {int(modified)}-{etag} {sidecars.get(key + SIDECAR, '')}": size
+        for key, size, etag, modified, _ in stored
+        if key.endswith(FILES)
     }
 
 
@@ -49,14 +60,18 @@ class Catalog:
     prefix: str
     source: Source
     old: State
-    documents: Mapping[str, str]
-    files: Mapping[str, Stored]
+    found: Snapshot
     yanked: Mapping[str, str]
     strict: bool
     promises: dict[str, list[Promise]] = field(default_factory=lambda: defaultdict(list))
     earlier: Mapping[str, Line] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     pending: set[Promise] = field(default_factory=set)
+    entries: dict[str, Sequence[Entry]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._local, self._cut = is_local(self.store), len(key_in(self.prefix, ""))
+        self.sure = self._local and self.source.names_files
 
     def listed(self, title: str) -> State:
         """Return what the index lists now; its pages are not made yet."""
@@ -64,30 +79,40 @@ class Catalog:
         old: Mapping[str, Project] = {} if anew else self.old.projects
         before = set() if anew else self.old.seen()
         # what is promised once more is judged once more: by all promises, whichever came first
-        known = {seen for seen in before & self.files.keys() if seen.partition(" ")[0] not in self.promises}
-        fresh = {seen: stored for seen, stored in self.files.items() if seen not in known}
+        known = before & self.found.files.keys()
+        known -= {seen for seen in known if seen.partition(" ")[0] in self.promises}
         gone = self._gone(before - known)
         if self.source.names_files:
             for line in gone:
                 self.promises[line.promise.key].append(line.promise)
-            self._collect_absent({seen.partition(" ")[0] for seen in fresh})
         else:
-            described = self.source.query(list(fresh.values()))
-            self.promises = {_filename(one.key, self.prefix): [one] for one in described}
+            fresh = [self._stored(seen) for seen in self.found.files if seen not in known]
+            described = self.source.query(fresh)
+            self.promises = {one.key: [one] for one in described}
         lines = (line for one in self.old.projects.values() for line in one.lines()) if anew else gone
         self.earlier = {line.promise.key: line for line in lines}
-        made: dict[str, list[Made]] = {}
-        for seen, stored in fresh.items():
-            entry = self._judged(seen, stored)
-            if entry is not None:
-                made.setdefault(entry.name, []).append((entry, seen, row(entry)))
+        made: dict[str, list[tuple[Entry, str]]] = defaultdict(list)
+        for seen in self.found.files:
+            if seen not in known and (entry := self._judged(seen)):
+                made[entry.name].append((entry, seen))
+        if self.source.names_files:
+            self._collect_absent()
+        if self.sure:  # these are not needed again, and take much memory where they are many
+            self.found.files.clear()
+            self.promises.clear()
+        if isinstance(self.store, DirectoryStore):
+            self.store.forget()
         projects = dict(old)
-        again = self._with_other_reasons()
-        for name in {read_name(line.promise.key).name for line in gone} | made.keys() | again:
+        changed = {read_name(line.promise.key).name for line in gone} | self._with_other_reasons()
+        for name in changed | made.keys():
             stay = [line for line in old[name].lines() if line.seen in known] if name in old else []
-            kept = [(entry_of(line.promise, line.modified, self.yanked), line) for line in stay]
-            rows = [(one, line.seen, row(one) if name in again else line.html) for one, line in kept]
-            projects[name] = project_of([*rows, *made.get(name, ())])
+            made[name] += zip(self.remembered(stay), (line.seen for line in stay), strict=True)
+        rank = ranks(entry for listed in made.values() for entry, _ in listed)
+        for name, listed in made.items():
+            listed.sort(key=lambda one: (rank[one[0].version], one[0].filename))
+            self.entries[name] = [one for one, _ in listed]
+            projects[name] = project_of(self.entries[name], [seen for _, seen in listed])
+            listed.clear()
         return State(
             form=page_format(),
             title=title,
@@ -100,37 +125,33 @@ class Catalog:
     def _read_documents(self) -> tuple[Mapping[str, tuple[str, int]], bool]:
         """Gather promises; return documents with etags and counts, and whether all were read anew."""
         old = self.old.documents
-        new = [name for name, etag in self.documents.items() if old.get(name, ("", 0))[0] != etag]
+        new = [name for name, etag in self.found.documents.items() if old.get(name, ("", 0))[0] != etag]
         # a document that says other than it did may have stopped naming a file, which others may name
         anew = any(name in old for name in new) or any(
-            count for name, (_, count) in old.items() if name not in self.documents
+            count for name, (_, count) in old.items() if name not in self.found.documents
         )
-        new = list(self.documents) if anew else new
-        counts = dict.fromkeys(self.documents, 0) | {name: one[1] for name, one in old.items()}
+        new = list(self.found.documents) if anew else new
+        counts = dict.fromkeys(self.found.documents, 0) | {name: one[1] for name, one in old.items()}
         for promise in () if anew else self.old.pending:
             self.promises[promise.key].append(promise)
-        for name, promised in zip(new, self.source.read(new) if new else (), strict=True):
-            mine = [
-                one._replace(key=filename)
-                for one in promised
-                if (filename := _filename(one.key, self.prefix))
-            ]
-            counts[name] = len(mine)
-            for one in mine:
-                self.promises[one.key].append(one)
-        return {name: (etag, counts[name]) for name, etag in self.documents.items()}, anew
+        for name, promised in zip(new, self.source.read(new, self.prefix) if new else (), strict=True):
+            counts[name] = 0
+            for one in promised:
+                if one.key.endswith(FILES):
+                    counts[name] += 1
+                    self.promises[one.key].append(one)
+        return {name: (etag, counts[name]) for name, etag in self.found.documents.items()}, anew
 
     def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
         """Find what was listed and does not exist as it was."""
         names = {read_name(one.partition(" ")[0]).name for one in seen}
         return [line for name in names for line in self.old.projects[name].lines() if line.seen in seen]
 
-    def _collect_absent(self, new: AbstractSet[str]) -> None:
+    def _collect_absent(self) -> None:
         """Keep promises of files that do not exist yet, or refuse them."""
-        missing = self.promises.keys() - new
-        present = {seen.partition(" ")[0] for seen in self.files} if missing else set()
+        present = {seen.partition(" ")[0] for seen in self.found.files} if self.promises else set()
         absent = []
-        for filename in sorted(missing - present):
+        for filename in sorted(self.promises.keys() - present):
             with nullcontext() if self.strict else suppress(WheelError):
                 read_name(filename)
                 absent.append(filename)
@@ -142,37 +163,41 @@ class Catalog:
             )
         self.pending |= {one for filename in absent for one in self.promises[filename]}
 
-    def _judged(self, seen: str, stored: Stored) -> Entry | None:
+    def _stored(self, seen: str) -> Stored:
+        """Return a file as it was listed."""
+        name, listed, _ = seen.rsplit(" ", 2)
+        modified, _, etag = listed.partition("-")
+        return Stored(key_in(self.prefix, name), self.found.files[seen], etag, int(modified))
+
+    def _judged(self, seen: str) -> Entry | None:
         """Return what pages say of a new file; None for one that is held back."""
-        filename = _filename(stored.key, self.prefix)
-        candidates = self.promises.get(filename, ())
-        promise, why = None, "no record names it"
+        stored = self._stored(seen)
+        filename = stored.key[self._cut :]
+        candidates = self.promises.pop(filename, ())
+        said, promise, why = None, None, "no record names it"
         try:
-            read_name(filename)
-            promise = self._kept(filename, seen, stored, candidates)
+            said = read_name(filename)
+            promise = self._kept(filename, seen, stored, candidates) if candidates else None
         except (StoreError, WheelError) as problem:
             if self.strict:
                 raise
             why = problem.message
-        if promise and promise.metadata_sha256 and seen.endswith(" ") and self.source.names_files:
+        if promise and promise.metadata_sha256 and seen[-1] == " " and self.source.names_files:
             promise, why = None, "its metadata sidecar does not exist yet"
-        if promise is None:
+        if promise is None or said is None:
             self.held.append(Held(stored=stored, why=why))
             self.pending |= set(candidates)
             return None
-        return entry_of(promise._replace(key=filename), int(stored.modified), self.yanked)
+        return self._entry(said, promise, int(stored.modified))
 
-    def _kept(
-        self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]
-    ) -> Promise | None:
-        """Choose the promise that the file keeps; None where there is no promise."""
-        if not candidates:
-            return None
+    def _kept(self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]) -> Promise:
+        """Choose the promise that the file keeps."""
         fitting = [one for one in candidates if one.size == stored.size]
-        if fitting and self.source.names_files and self._doubted(filename, seen, fitting):
+        if fitting and self.source.names_files and (self._local or self._doubted(filename, seen, fitting)):
             store = self.store
-            quick = store.digest_of(stored) if isinstance(store, DirectoryStore) else ""
-            digest = quick or store.digest(stored.key)
+            digest = (
+                store.digest_of(stored) if isinstance(store, DirectoryStore) else store.digest(stored.key)
+            )
             fitting = [one for one in fitting if one.sha256 == digest]
         if not fitting:
             raise StoreError(
@@ -182,11 +207,20 @@ class Catalog:
         return max(fitting)
 
     def _doubted(self, filename: str, seen: str, fitting: Sequence[Promise]) -> bool:
-        """Whether its size alone does not tell which file it is."""
-        if is_local(self.store) or len({one.sha256 for one in fitting}) > 1:
-            return True
+        """Whether its size alone does not tell which file of a bucket it is."""
         before = self.earlier.get(filename)
-        return before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
+        changed = before is not None and before.seen.split(" ")[1] != seen.split(" ")[1]
+        return changed or len({one.sha256 for one in fitting}) > 1
+
+    def remembered(self, lines: Iterable[Line]) -> Sequence[Entry]:
+        """Return what pages say of files that were listed before."""
+        return [self._entry(read_name(one.promise.key), one.promise, one.modified) for one in lines]
+
+    def _entry(self, said: FileName, promise: Promise, modified: int) -> Entry:
+        filename, size, sha256, metadata, requires = promise
+        name, _, version = said
+        why = self.yanked.get(filename, self.yanked.get(f"{name}=={version}")) if self.yanked else None
+        return Entry(filename, name, version, sha256, size, modified, requires, metadata, why)
 
     def _with_other_reasons(self) -> set[str]:
         """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""
@@ -195,36 +229,6 @@ class Catalog:
         return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
 
 
-def entries_of(project: Project, yanked: Mapping[str, str]) -> Sequence[Entry]:
-    """Return a project's files as the entries that their rows were made from."""
-    if project.entries is not None:
-        return project.entries
-    return [entry_of(line.promise, line.modified, yanked) for line in project.lines()]
-
-
-def entry_of(promise: Promise, modified: int, yanked: Mapping[str, str]) -> Entry:
-    """Return what pages say of a file."""
-    filename = promise.key
-    name, version, release = read_name(filename)
-    return Entry(
-        filename=filename,
-        name=name,
-        version=version,
-        sha256=promise.sha256,
-        size=promise.size,
-        modified=modified,
-        requires_python=promise.requires_python,
-        metadata_sha256=promise.metadata_sha256,
-        yanked=yanked.get(filename, yanked.get(f"{name}=={release}")) if yanked else None,
-    )
-
-
 def key_in(prefix: str, path: str) -> str:
     """Return the key of a path in the folder that is indexed."""
     return f"{prefix}/{path}" if prefix else path
-
-
-def _filename(key: str, prefix: str) -> str:
-    """Return the name of a wheel or sdist directly in the folder; "" for another key."""
-    folder, _, filename = key.rpartition("/")
-    return filename if folder == prefix and filename.endswith(FILES) else ""

@@ -19,21 +19,20 @@ import json
 import pkgutil
 import re
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
-from itertools import chain
+from itertools import chain, groupby
+from json.encoder import encode_basestring_ascii as _json
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from core import console
 from core.errors import WheelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 SIDECAR = ".metadata"
 FILES = (".whl", ".tar.gz")
@@ -50,9 +49,7 @@ SIMPLE = "simple"
 
 Block = tuple[bytes, bytes | memoryview, bytes]
 
-_json = json.JSONEncoder(separators=(",", ":")).encode
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
-_DAY = 86400
 
 # read where the function's zip is imported, too
 HEAD, _, FOOT = (pkgutil.get_data(__name__, "page.html") or b"").decode().partition("@BODY@\n")
@@ -66,57 +63,67 @@ class FileName(NamedTuple):
     release: str
 
 
-@lru_cache(maxsize=1 << 15)
 def read_name(filename: str) -> FileName:
     """Read the name of a wheel or an sdist."""
     match = (_WHEEL if filename.endswith(".whl") else _SDIST).fullmatch(filename)
-    if match is None or "__" in match["name"]:
+    name, version = match.group("name", "version") if match else ("__", "")
+    if "__" in name:
         raise WheelError(
             f"{filename!r} is not the name of a wheel or an sdist.",
             hint="Wheels are named NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, sdists NAME-VERSION.tar.gz.",
         )
     try:
-        return FileName(_normalised(match["name"]), *_version(match["version"]))
+        return FileName(normalised(name), *read_version(version))
     except InvalidVersion:
         raise WheelError(
-            f"{filename!r}: {match['version']!r} is not a version.",
+            f"{filename!r}: {version!r} is not a version.",
             hint="Versions are written as PEP 440 says.",
         ) from None
 
 
-_normalised = lru_cache(maxsize=4096)(canonicalize_name)
+@lru_cache(maxsize=1 << 16)
+def normalised(name: str) -> str:
+    """Write a project's name as PEP 503 does; `packaging.utils`, which does too, takes long to import."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@lru_cache(maxsize=4096)
-def _version(text: str) -> tuple[Version, str]:
+@lru_cache(maxsize=1 << 16)
+def read_version(text: str) -> tuple[Version, str]:
+    """Read a version; return how it is written, too."""
     version = Version(text)
     return version, str(version)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One file that a page lists."""
+class Entry(NamedTuple):
+    """One file that a page lists; its version as PEP 440 writes it."""
 
     filename: str
     name: str
-    version: Version
+    version: str
     sha256: str
     size: int
-    modified: float
+    modified: int
     requires_python: str = ""
     metadata_sha256: str = ""
     yanked: str | None = None
 
 
-def newest(entries: Sequence[Entry]) -> Version:
+def ranks(entries: Iterable[Entry]) -> Mapping[str, int]:
+    """Number the versions of entries by PEP 440, equal ones alike: comparing two takes long."""
+    versions = {text: read_version(text)[0] for text in {one.version for one in entries}}
+    same = groupby(sorted(versions, key=versions.__getitem__), key=versions.__getitem__)
+    return {text: rank for rank, (_, texts) in enumerate(same) for text in texts}
+
+
+def newest(entries: Sequence[Entry]) -> str:
     """Return the version that a command to copy installs: the last one that is not yanked, else the last."""
     return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
 
 
-def flat_page(title: str, files: int, blocks: Iterable[Block]) -> bytes:
+def flat_page(title: str, files: int, blocks: Iterable[Block]) -> Sequence[bytes | memoryview]:
     """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
     head = f"{HEAD.replace('@TITLE@', escape(title))}<p>{console.counted(files, 'file')}</p>\n"
-    return b"".join([head.encode(), *chain.from_iterable(blocks), FOOT.encode()])
+    return [head.encode(), *chain.from_iterable(blocks), FOOT.encode()]
 
 
 def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
@@ -126,39 +133,38 @@ def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
     return head.encode(), rows, b"</ul>\n</section>\n"
 
 
-def root_pages(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the pages that name every project, which change with the projects alone."""
+def root_html(names: Collection[str]) -> bytes:
+    """Write the page that names every project, which changes with the projects alone."""
     links = "".join(f'<li><a href="{name}/">{name}</a></li>\n' for name in names)
+    head, count = HEAD.replace("@TITLE@", "Simple index"), console.counted(len(names), "project")
+    return f"{head}<p>{count}</p>\n<ul>\n{links}</ul>\n{FOOT}".encode()
+
+
+def root_json(names: Collection[str]) -> bytes:
+    """Write the same as JSON."""
     listed = {"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in names]}
-    title = "Simple index"
-    head, count = HEAD.replace("@TITLE@", title), console.counted(len(names), "project")
-    return {
-        f"{SIMPLE}/index.html": f"{head}<p>{count}</p>\n<ul>\n{links}</ul>\n{FOOT}",
-        f"{SIMPLE}/index.json": json.dumps(listed, separators=(",", ":")) + "\n",
-    }
+    return f"{json.dumps(listed, separators=(',', ':'))}\n".encode()
 
 
-def project_pages(name: str, entries: Sequence[Entry], rows: Sequence[str]) -> Mapping[str, str]:
-    """Write a project's pages, ``simple/{name}/``, from its entries in order and their rows."""
-    title = f"Links for {name}"
-    commands = _commands(
-        f"{name}=={newest(entries)}", '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
-    )
-    links = _lines(line.replace('href="', 'href="../../', 1) for line in rows)
-    versions = ",".join(dict.fromkeys(f'"{entry.version}"' for entry in entries))
+def project_html(name: str, version: str, rows: bytes | memoryview) -> bytes:
+    """Write a project's page for people and PEP 503, ``simple/{name}/``, from the rows of the flat page."""
+    where = '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
+    head = f"{HEAD.replace('@TITLE@', f'Links for {name}')}{_commands(f'{name}=={version}', where)}<ul>\n"
+    links = bytes(rows).replace(b'<li><a href="', b'<li><a href="../../')
+    return b"".join([head.encode(), links, b"</ul>\n", FOOT.encode()])
+
+
+def project_json(name: str, entries: Sequence[Entry]) -> bytes:
+    """Write a project's page as PEP 691's JSON, from its entries in order."""
+    meta = f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
+    versions = '","'.join(dict.fromkeys(entry.version for entry in entries))
     files = ",\n".join(map(_json_file, entries))
-    head, meta = HEAD.replace("@TITLE@", title), f'{{"meta":{{"api-version":"{API_VERSION}"}},"name":"{name}"'
-    return {
-        f"{SIMPLE}/{name}/index.html": f"{head}{commands}<ul>\n{links}</ul>\n{FOOT}",
-        f"{SIMPLE}/{name}/index.json": f'{meta},"versions":[{versions}],"files":[\n{files}]}}\n',
-    }
+    return f'{meta},"versions":["{versions}"],"files":[\n{files}]}}\n'.encode()
 
 
 def row(entry: Entry) -> str:
     """Write the line of an entry as the flat page holds it, without a line feed or a tab."""
-    attributes = ""
-    if entry.requires_python:
-        attributes = f' data-requires-python="{escape(entry.requires_python)}"'
+    attributes = f' data-requires-python="{escape(entry.requires_python)}"' if entry.requires_python else ""
     if entry.metadata_sha256:
         # the older name beside PEP 714's, for installers that know only that
         digest = f'sha256={entry.metadata_sha256}"'
@@ -170,7 +176,7 @@ def row(entry: Entry) -> str:
     address = f"{quoted(entry.filename)}#sha256={entry.sha256}"
     return (
         f'<li><a href="{address}"{attributes}>{escape(entry.filename)}</a>'
-        f" <span>{console.size(entry.size)}</span> <time>{_minute(int(entry.modified))}</time>"
+        f" <span>{console.size(entry.size)}</span> <time>{_minute(entry.modified // 60, ' ')}</time>"
         f" <code>{entry.sha256[:12]}</code>{why}</li>"
     )
 
@@ -185,36 +191,25 @@ def quoted(filename: str) -> str:
 @functools.cache
 def page_format() -> str:
     """Name the form that this version writes pages in; pages of another form are written anew."""
-    sample = Entry(
-        filename="a-1-py3-none-any.whl",
-        name="a",
-        version=Version("1"),
-        sha256="0" * 64,
-        size=1,
-        modified=0,
-        requires_python=">=3",
-        metadata_sha256="1" * 64,
-        yanked="why",
-    )
-    rows = [row(sample)]
-    flat = flat_page("t", 1, [flat_block("a", "1", _lines(rows).encode())]).decode()
-    pages = {**project_pages("a", [sample], rows), **root_pages(["a"]), FLAT: flat}
-    return hashlib.sha256(repr(sorted(pages.items())).encode()).hexdigest()[:12]
+    sample = Entry("a-1-py3-none-any.whl", "a", "1", "0" * 64, 1, 0, ">=3", "1" * 64, "why")
+    rows = f"{row(sample)}\n".encode()
+    flat = flat_page("t", 1, [flat_block("a", "1", rows)])
+    pages = [project_html("a", "1", rows), project_json("a", [sample]), root_html("a"), root_json("a"), *flat]
+    return hashlib.sha256(b"".join(pages)).hexdigest()[:12]
 
 
 def _json_file(entry: Entry) -> str:
     # put together by hand: the encoder takes three times as long
-    moment = int(entry.modified)
     more = f',"requires-python":{_json(entry.requires_python)}' if entry.requires_python else ""
     if entry.metadata_sha256:
         # PEP 714's name alone: pip 22.3 to 23.1 fails at the older one in JSON
         more += f',"core-metadata":{{"sha256":"{entry.metadata_sha256}"}}'
     if entry.yanked is not None:
-        more += f',"yanked":{_json(entry.yanked or True)}'
+        more += f',"yanked":{_json(entry.yanked) if entry.yanked else "true"}'
     return (
         f'{{"filename":{_json(entry.filename)},"url":"../../{quoted(entry.filename)}"'
         f',"hashes":{{"sha256":"{entry.sha256}"}},"size":{entry.size}'
-        f',"upload-time":"{_minute(moment, "T")}:{moment % 60:02}Z"{more}}}'
+        f',"upload-time":"{_minute(entry.modified // 60, "T")}:{entry.modified % 60:02}Z"{more}}}'
     )
 
 
@@ -224,15 +219,6 @@ def _commands(requirement: str, where: str) -> str:
     )
 
 
-def _lines(rows: Iterable[str]) -> str:
-    return "\n".join([*rows, ""])
-
-
-def _minute(moment: int, between: str = " ") -> str:
-    seconds = moment % _DAY
-    return f"{_day(moment // _DAY)}{between}{seconds // 3600:02}:{seconds // 60 % 60:02}"
-
-
-@functools.lru_cache(maxsize=4096)
-def _day(number: int) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(number * _DAY))
+@lru_cache(maxsize=1 << 16)
+def _minute(number: int, between: str) -> str:
+    return time.strftime(f"%Y-%m-%d{between}%H:%M", time.gmtime(number * 60))

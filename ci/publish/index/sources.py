@@ -9,13 +9,13 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from email.parser import BytesParser
+from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ci.publish.index.pages import SIDECAR, read_name
+from ci.publish.index.pages import SIDECAR, normalised, read_name
 from core import files
 from core.errors import DataError, MissingInputError, WheelError
 from core.parallel import each
@@ -24,7 +24,8 @@ from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from email.message import Message
     from pathlib import Path
 
     from core.stores import Store, Stored
@@ -34,7 +35,7 @@ _MAX_TEXT = 16 << 20
 
 
 class Promise(NamedTuple):
-    """What a file is to be; of one that is remembered, the key is its name alone."""
+    """What a file is to be; the key is its name alone."""
 
     key: str
     size: int
@@ -54,8 +55,8 @@ class Source:
         """Return the documents that name files, with their etags."""
         return {}
 
-    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:  # noqa: ARG002 - there are none
-        """Return what each of these documents promises."""
+    def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:  # noqa: ARG002 - none
+        """Return what each of these documents promises of the files directly in a folder."""
         return ()
 
     def query(self, found: Sequence[Stored]) -> Sequence[Promise]:  # noqa: ARG002 - documents name files
@@ -75,16 +76,15 @@ class Records(Source):
         listed = self.store.list(self.prefix, recursive=False)
         return {stored.key: stored.etag for stored in listed if is_record(stored.key)}
 
-    def read(self, names: Sequence[str]) -> Sequence[Sequence[Promise]]:
+    def read(self, names: Sequence[str], folder: str) -> Iterable[Sequence[Promise]]:
         """Read these documents, in parallel where the store is remote."""
-        if len(names) == 1 or is_local(self.store):
-            return [self._read(name) for name in names]
-        return each(self._read, names)
+        read = partial(self._read, folder=folder)
+        return map(read, names) if len(names) == 1 or is_local(self.store) else each(read, names)
 
-    def _read(self, key: str) -> Sequence[Promise]:
+    def _read(self, key: str, folder: str) -> Sequence[Promise]:
         try:
-            return _promises(json.loads(self.store.read(key)))
-        except (ValueError, KeyError, TypeError) as problem:
+            return _promises(json.loads(self.store.read(key)), folder)
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise DataError(
                 f"{key} is not a record: {type(problem).__name__}: {problem}.",
                 hint="Run the stage again with --force.",
@@ -135,17 +135,19 @@ class Carried(Source):
             metadata = self.store.read(f"{stored.key}{SIDECAR}") if stored.key.endswith(".whl") else b""
         except MissingInputError:
             return None  # its sidecar is yet to come, or it went meanwhile
-        fields = BytesParser().parsebytes(metadata, headersonly=True)
-        return _promise_of(stored, sha256, str(fields.get("Requires-Python", "")), metadata)
+        return _promise_of(stored, sha256, str(_fields(metadata).get("Requires-Python", "")), metadata)
+
+
+def _fields(metadata: bytes) -> Message:
+    from email.parser import BytesParser
+
+    return BytesParser().parsebytes(metadata, headersonly=True)
 
 
 def _promise_of(stored: Stored, sha256: str, requires_python: str, metadata: bytes = b"") -> Promise:
+    digest = hashlib.sha256(metadata).hexdigest() if metadata else ""
     return Promise(
-        key=stored.key,
-        size=stored.size,
-        sha256=sha256,
-        requires_python=" ".join(requires_python.split()),
-        metadata_sha256=hashlib.sha256(metadata).hexdigest() if metadata else "",
+        stored.key.rpartition("/")[2], stored.size, sha256, digest, " ".join(requires_python.split())
     )
 
 
@@ -158,8 +160,7 @@ def _sdist_requires_python(path: Path) -> str:
             for member in archive:
                 if member.name.count("/") == 1 and member.name.endswith("/PKG-INFO") and member.isfile():
                     stream = archive.extractfile(member)
-                    text = stream.read(_MAX_TEXT) if stream else b""
-                    fields = BytesParser().parsebytes(text, headersonly=True)
+                    fields = _fields(stream.read(_MAX_TEXT) if stream else b"")
                     _require_name(path, str(fields.get("Name", "")), str(fields.get("Version", "")))
                     return str(fields.get("Requires-Python", ""))
     except (tarfile.TarError, OSError, EOFError) as problem:
@@ -171,7 +172,7 @@ def _require_name(path: Path, name: str, version: str) -> None:
     """Refuse an sdist whose metadata contradicts its name."""
     expected = read_name(path.name)
     try:
-        same = canonicalize_name(name) == expected.name and Version(version) == expected.version
+        same = normalised(name) == expected.name and Version(version) == expected.version
     except InvalidVersion:
         same = False
     if not same:
@@ -186,22 +187,18 @@ def is_local(store: Store) -> bool:
     return isinstance(store.store if isinstance(store, DryRunStore) else store, DirectoryStore)
 
 
-def _promises(record: Mapping[str, Any]) -> Sequence[Promise]:
-    """Read what a stage's record promises; a failed stage's promises nothing."""
+def _promises(record: Mapping[str, Any], folder: str) -> Sequence[Promise]:
+    """Read what a stage's record promises of a folder; a failed stage's promises nothing."""
     if record["schema_version"] != 1:
         raise ValueError(f"schema_version is {record['schema_version']!r}")
-    return [_promise(one) for one in record["files"] if one["key"]] if record["status"] == "ok" else ()
+    named = (one for one in record["files"] if one["key"]) if record["status"] == "ok" else ()
+    return [promise for one in named if (promise := _promise(one, folder)).key]
 
 
-def _promise(one: Mapping[str, Any]) -> Promise:
-    promise = Promise(
-        key=one["key"],
-        size=one["size"],
-        sha256=one["sha256"],
-        requires_python=" ".join(one.get("requires_python", "").split()),
-        metadata_sha256=one.get("metadata_sha256", ""),
-    )
-    for digest in (promise.sha256, promise.metadata_sha256 or promise.sha256):
-        if not _SHA256.fullmatch(digest):
-            raise ValueError(f"{promise.key} has no SHA-256, but {digest!r}")
-    return promise
+def _promise(one: Mapping[str, Any], folder: str) -> Promise:
+    key, sha256, metadata = one["key"], one["sha256"], one.get("metadata_sha256", "")
+    if not _SHA256.fullmatch(sha256) or (metadata and not _SHA256.fullmatch(metadata)):
+        raise ValueError(f"{key} has SHA-256 {sha256!r}, and of its metadata {metadata!r}")
+    there, _, name = key.rpartition("/")
+    python = intern(" ".join(one.get("requires_python", "").split()))  # most say the same
+    return Promise(name if there == folder else "", one["size"], sha256, metadata, python)

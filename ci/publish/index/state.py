@@ -9,20 +9,21 @@ because what has not changed is then compared and copied whole, whatever it hold
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ci.publish.index.pages import Entry, newest
+from ci.publish.index.pages import newest, row
 from ci.publish.index.sources import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ci.publish.index.pages import Entry
+
 SCHEMA = 2
-# a file that is listed: what pages say of it, how it was listed, its row of the flat page
-Made = tuple[Entry, str, str]
 
 
 class Page(NamedTuple):
@@ -33,12 +34,11 @@ class Page(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is remembered of a listed file: how it was listed, its facts, its row."""
+    """What is remembered of a listed file: how it was listed, and its facts."""
 
     seen: str
     modified: int
     promise: Promise
-    html: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,29 +50,20 @@ class Project:
     seen: bytes | memoryview
     facts: bytes | memoryview
     rows: bytes | memoryview
-    entries: Sequence[Entry] | None = field(default=None, compare=False, repr=False)
-
-    def html(self) -> Sequence[str]:
-        """Return its rows one by one."""
-        return _split(self.rows)
 
     def lines(self) -> Sequence[Line]:
         """Return its files one by one."""
-        parts = zip(_split(self.seen), _split(self.facts), _split(self.rows), strict=True)
-        return [_line(seen, facts, html) for seen, facts, html in parts]
+        return list(map(_line, _split(self.seen), _split(self.facts)))
 
 
-def project_of(made: Sequence[Made]) -> Project:
-    """Put a project's files together, in the pages' order."""
-    in_order = sorted(made, key=lambda one: (one[0].version, one[0].filename))
-    entries = [one[0] for one in in_order]
+def project_of(entries: Sequence[Entry], seen: Iterable[str]) -> Project:
+    """Put a project's files together, in the pages' order, with how each was listed."""
     return Project(
-        newest=str(newest(entries)) if entries else "",
+        newest=newest(entries) if entries else "",
         count=len(entries),
-        seen=_joined(one[1] for one in in_order),
-        facts=_joined(map(_facts, entries, (int(one.modified) for one in entries))),
-        rows=_joined(one[2] for one in in_order),
-        entries=entries,
+        seen=_joined(seen),
+        facts=_joined(_facts(one, one.modified) for one in entries),
+        rows=_joined(map(row, entries)),
     )
 
 
@@ -97,7 +88,7 @@ class State:
         return set(_split(b"".join(project.seen for project in self.projects.values())))
 
 
-def dump(state: State) -> bytes:
+def dump(state: State) -> Sequence[bytes | memoryview]:
     """Write a state as its document."""
     projects = state.projects.values()
     sections = [
@@ -110,7 +101,7 @@ def dump(state: State) -> bytes:
     ]
     header = {
         "schema": SCHEMA,
-        "crc": zlib.crc32(b"".join(sections)),
+        "crc": functools.reduce(lambda crc, section: zlib.crc32(section, crc), sections, 0),
         "form": state.form,
         "title": state.title,
         "yanked": state.yanked,
@@ -118,7 +109,7 @@ def dump(state: State) -> bytes:
         "sections": [len(section) for section in sections],
         "projects": [[name, project.newest, project.count] for name, project in state.projects.items()],
     }
-    return b"".join([json.dumps(header, separators=(",", ":")).encode(), b"\n", *sections])
+    return [json.dumps(header, separators=(",", ":")).encode(), b"\n", *sections]
 
 
 def load(data: bytes) -> State | None:
@@ -126,14 +117,14 @@ def load(data: bytes) -> State | None:
     try:
         end = data.index(b"\n") + 1
         header = json.loads(data[:end])
-        if header["schema"] != SCHEMA:
+        view = memoryview(data)
+        if header["schema"] != SCHEMA or header["crc"] != zlib.crc32(view[end:]):
             return None
         sections = []
-        view = memoryview(data)
         for length in header["sections"]:
             sections.append(view[end : end + length])
             end += length
-        if end != len(data) or header["crc"] != zlib.crc32(b"".join(sections)):
+        if end != len(data):
             return None
         return _state(header, sections)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -148,7 +139,6 @@ def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
         name: Project(newest=newest, count=count, seen=seen, facts=facts, rows=rows)
         for (name, newest, count), (seen, facts, rows) in zip(header["projects"], parts, strict=True)
     }
-    waiting = zip(_split(sections[1]), _split(sections[2]), strict=True)
     return State(
         form=header["form"],
         title=header["title"],
@@ -156,7 +146,7 @@ def _state(header: Mapping[str, Any], sections: Sequence[memoryview]) -> State:
         pages={path: Page(*page) for path, page in header["pages"].items()},
         documents={name: (etag, int(count)) for name, etag, count in documents},
         projects=projects,
-        pending=[_line(name, facts, "").promise for name, facts in waiting],
+        pending=[line.promise for line in map(_line, _split(sections[1]), _split(sections[2]))],
     )
 
 
@@ -169,8 +159,7 @@ def _split(section: bytes | memoryview) -> Sequence[str]:
     return str(section, "utf-8").split("\n")[:-1]
 
 
-def _line(seen: str, facts: str, html: str) -> Line:
+def _line(seen: str, facts: str) -> Line:
     size, modified, sha256, metadata, requires = facts.split("\t", 4)
-    return Line(
-        seen, int(modified), Promise(seen.partition(" ")[0], int(size), sha256, metadata, requires), html
-    )
+    promise = Promise(seen.partition(" ")[0], int(size), sha256, metadata, requires)
+    return Line(seen, int(modified), promise)

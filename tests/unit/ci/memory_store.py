@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from core.errors import ConflictError, MissingInputError
-from core.stores import Outcome, Store, Stored, refuse_other_bytes, require_digest
+from core.stores import Content, Outcome, Store, Stored, refuse_other_bytes, require_digest, whole
 
 _LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})"([^>]*)')
 
@@ -112,14 +112,14 @@ class MemoryStore:
     def put_bytes(
         self,
         key: str,
-        data: bytes,
+        data: Content,
         *,
         if_match: str | None = None,
         replace: bool = True,
         absent: bool = False,  # noqa: ARG002 - a dictionary is looked at either way
     ) -> Outcome:
         # the condition is compared with what is there when the write arrives, not when it set off
-        number = self._begun("put", key)
+        number, data = self._begun("put", key), whole(data)
         with self.lock:
             self._live()
             present = self.objects.get(key)

@@ -17,6 +17,7 @@ from ci.cleanup.plan import (
     Rules,
     carry_out,
     plan_of,
+    planned,
     require_modest,
     retention,
 )
@@ -25,6 +26,7 @@ from core.data import validated
 from core.errors import DataError, StoreError, UsageError
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
+from tests.unit.ci.memory_store import MemoryStore
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400
@@ -143,6 +145,19 @@ def test_each_reason_is_said() -> None:
     planned = decide(objects, policy, Held(required=frozenset({"v2-staging/g/rocm 1"})))
     assert going(planned) == {"v2-staging/g/rocm-2-py3-none-any.whl"}
     assert why(planned)["v2-staging/g/rocm 1"] == "a version that stays requires it"
+
+
+def test_of_chained_pins_each_sidecar_is_read_once() -> None:
+    store = MemoryStore()
+    names = [f"p{number}-{version}-py3-none-any.whl" for number in range(5) for version in (1, 2)]
+    for name in names:
+        pin = f"Requires-Dist: p{int(name[1]) + 1}==1\n" if name[1] == "0" or name[3] == "1" else ""
+        store.put_bytes(f"v2-staging/g/{name}", b"")
+        store.put_bytes(f"v2-staging/g/{name}.metadata", pin.encode())
+    made = planned(store, Rules(policy=POLICY, run_ids=RUN_IDS, now=datetime.fromtimestamp(LATER, tz=UTC)))
+    assert [one.unit.name for one in made.goes] == ["v2-staging/g/p0 1"]
+    read = sorted(key for call, key in store.calls if call == "read")
+    assert read == [f"v2-staging/g/{name}.metadata" for name in names[1:]]
 
 
 def test_a_wrong_clock_deletes_nothing() -> None:

@@ -322,7 +322,7 @@ class Dying(DirectoryStore):
         self._act()
         super().delete(key)
 
-    def put_bytes(self, key: str, data: bytes, **options: Any) -> Any:
+    def put_bytes(self, key: str, data: Any, **options: Any) -> Any:
         self._act()
         return super().put_bytes(key, data, **options)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from ci.publish import index as indexing
 from ci.publish.index import Indexed, Records, write_index
-from ci.publish.index.pages import FLAT, Entry, flat_block, flat_page, newest, project_pages, root_pages, row
+from ci.publish.index import pages as rendering
+from ci.publish.index.pages import FLAT, Entry, flat_block, newest, project_html, project_json, ranks, row
 from tests.unit.ci.memory_store import MemoryStore
 
 PREFIX, MANIFESTS = "run/python/g", "run/manifests/g"
@@ -22,20 +23,27 @@ def pages(store: MemoryStore) -> dict[str, bytes]:
 
 def in_order(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Sort entries by name, version (PEP 440) and file name, as pages do."""
-    return sorted(entries, key=lambda entry: (entry.name, entry.version, entry.filename))
+    rank = ranks(entries)
+    return sorted(entries, key=lambda entry: (entry.name, rank[entry.version], entry.filename))
 
 
 def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
     """Write every page of an index."""
-    pages: dict[str, str] = {}
+    pages: dict[str, bytes] = {}
     blocks = []
     for name, group in groupby(in_order(entries), key=lambda entry: entry.name):
         mine = tuple(group)
-        rows = [row(entry) for entry in mine]
-        blocks.append(flat_block(name, str(newest(mine)), "\n".join([*rows, ""]).encode()))
-        pages |= project_pages(name, mine, rows)
+        rows = "".join(f"{row(entry)}\n" for entry in mine).encode()
+        blocks.append(flat_block(name, newest(mine), rows))
+        pages[f"simple/{name}/index.html"] = project_html(name, newest(mine), rows)
+        pages[f"simple/{name}/index.json"] = project_json(name, mine)
     names = [path.split("/")[1] for path in pages if path.endswith(".html")]
-    return {**pages, **root_pages(names), FLAT: flat_page(title, len(entries), blocks).decode()}
+    pages |= {
+        "simple/index.html": rendering.root_html(names),
+        "simple/index.json": rendering.root_json(names),
+    }
+    pages[FLAT] = b"".join(rendering.flat_page(title, len(entries), blocks))
+    return {path: page.decode() for path, page in pages.items()}
 
 
 def wheel_name(project: str, version: str) -> str:
