@@ -201,15 +201,15 @@ class _Running:
             process.tail(self.log, lines=_TAIL_LINES),
             may_be_empty=self.selects or only is not None,
         )
+        explained = [one.test for one in found if one.attempts > 1 or one.outcome in {"skipped", "xfailed"}]
+        taken = plugin.taken(self.setting.rules, explained)
         for case in found:
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
             if not (case.failing or self._exists(case.test)):
                 continue
             again = case.attempts > 1
-            explained = again or case.outcome in {"skipped", "xfailed"}
-            rules = [one for one in self.setting.rules if explained and one.takes(case.test)]
-            rules = [one for one in rules if (one.action == "retry") == again]
+            rules = [one for one in taken.get(case.test, ()) if (one.action == "retry") == again]
             rule = f"{rules[0].name}: {rules[0].reason}" if rules else ""
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:

@@ -7,7 +7,6 @@ What runs tests puts `TARGET` on the process's PYTHONPATH, adds `arguments` to p
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from core import files
 from core.data import Model, read_text
 from core.errors import DataError
+from pytorch_build.test.target.wheel_test_index import Index
 
 TARGET = Path(__file__).with_name("target")
 PLUGIN = "wheel_test_plugin"
@@ -28,18 +28,14 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 
 
 class PlannedRule(Model):
-    """One rule that applies; `patterns` are regular expressions for whole test ids."""
+    """One rule that applies; `patterns` with regular expressions for whole test ids."""
 
     name: str
     action: Action
     reason: str
     retries: int = 0
     tests: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-
-    def takes(self, test: str) -> bool:
-        """Whether it names this test."""
-        return test in self.tests or any(re.fullmatch(one, test) for one in self.patterns)
+    patterns: dict[str, str] = Field(default_factory=dict)
 
 
 class Plan(Model):
@@ -110,6 +106,15 @@ class Session:
         """Tests that were about to run and never began."""
         begun = {*self.started, *(one.test for one in self.results)}
         return tuple(test for test in self.collected if test not in begun)
+
+
+def taken(rules: Sequence[PlannedRule], tests: Sequence[str]) -> Mapping[str, list[PlannedRule]]:
+    """Return which rules name each of the tests."""
+    index, found = Index(tests), defaultdict[str, list[PlannedRule]](list)
+    for rule in rules:
+        for place in index.places(rule.tests, rule.patterns):
+            found[tests[place]].append(rule)
+    return found
 
 
 def arguments(path: Path, plan: Plan) -> Sequence[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from core.data import parse_toml
 from core.errors import DataError, UsageError
 from pytorch_build.test.ids import Pattern, TestId
+from pytorch_build.test.target.wheel_test_index import Index
 
 if TYPE_CHECKING:
     from pytorch_build.test.plugin import Session
@@ -78,6 +79,14 @@ class Evidence:
     complete: bool = False
 
     @cached_property
+    def _index(self) -> Index:
+        return Index(sorted(self.tests))
+
+    @cached_property
+    def _files(self) -> Index:
+        return Index(sorted(self.files))
+
+    @cached_property
     def by_function(self) -> dict[str, list[TestId]]:
         """The tests by their function's name."""
         found: dict[str, list[TestId]] = {}
@@ -86,16 +95,16 @@ class Evidence:
             found.setdefault("".join(parts.names[-1:]), []).append(parts)
         return found
 
-    def has(self, entry: str, *, exact: bool) -> bool:
-        """Whether an entry matches a test."""
-        if exact:
-            return entry in self.tests
-        expression = re.compile(Pattern.parse(entry).regex)
-        return any(map(expression.fullmatch, self.tests))
+    def matched(self, rule: Rule) -> dict[str, bool]:
+        """Whether each entry of a rule matches a test."""
+        patterns = ((text, self._index.places((), {text: regex})) for text, regex in rule.patterns.items())
+        return {test: test in self.tests for test in rule.table.tests} | {
+            text: bool(places) for text, places in patterns
+        }
 
     def judges(self, entry: str) -> bool:
         """Whether an entry would match a test, if there were one to match."""
-        return self.complete or any(in_file(entry, file) for file in self.files)
+        return self.complete or bool(in_files(entry, self._files))
 
     def hint(self, entry: str) -> str:
         """Name a test that an entry nearly takes."""
@@ -126,17 +135,18 @@ def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence
 
 def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
     """Find rules that took nothing in a run, although it had files that they name."""
+    index = Index(sorted(files))
     return [
         rule
         for rule in rules
-        if rule.name not in matched and any(in_file(entry, file) for entry in rule.entries for file in files)
+        if rule.name not in matched and any(in_files(entry, index) for entry in rule.entries)
     ]
 
 
-def in_file(entry: str, file: str) -> bool:
-    """Whether an id or pattern names this file; one without a file names none."""
+def in_files(entry: str, files: Index) -> Sequence[int]:
+    """Find the files that an id or pattern names; one without a file names none."""
     pattern = Pattern.parse(entry)
-    return bool(pattern.path) and Pattern("", pattern.path, ("*",)).matches(f"{file}::any")
+    return files.places((), {pattern.path: pattern.path_regex} if pattern.path else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +177,7 @@ def review(decisions: Sequence[Decision], seen: Evidence) -> Review:
     """Find what is stale."""
     stale, judged, unjudged = [], 0, 0
     for rule in (one.rule for one in decisions if one.applies):
-        matches = {entry: seen.has(entry, exact=entry in rule.table.tests) for entry in rule.entries}
+        matches = seen.matched(rule)
         known = [entry for entry, match in matches.items() if match or seen.judges(entry)]
         judged, unjudged = judged + len(known), unjudged + len(matches) - len(known)
         if unmatched := tuple(entry for entry in known if not matches[entry]):

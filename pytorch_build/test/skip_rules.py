@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt  # noqa: TC003 - pydantic reads it
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
 from pytorch_build.test.ids import Pattern, exact
 from pytorch_build.test.plugin import Action, PlannedRule
+from pytorch_build.test.target.wheel_test_index import Index
 
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
@@ -86,7 +88,7 @@ class RuleTable(Model):
         listed = [*self.tests, *self.patterns]
         if not listed:
             raise ValueError("the rule names no test: give 'tests' or 'patterns'.")
-        if twice := sorted({one for one in listed if listed.count(one) > 1}):
+        if twice := sorted(one for one, count in Counter(listed).items() if count > 1):
             raise ValueError(f"{twice[0]!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
@@ -119,10 +121,14 @@ class Rule:
         """Its exact ids and patterns, in their order."""
         return (*self.table.tests, *self.table.patterns)
 
+    @property
+    def patterns(self) -> dict[str, str]:
+        """Its patterns, with their regular expressions."""
+        return {one: Pattern.parse(one).regex for one in self.table.patterns}
+
     def takes(self, test: str) -> bool:
         """Whether it names this test, whatever its conditions say."""
-        patterns = map(Pattern.parse, self.table.patterns)
-        return test in self.table.tests or any(one.matches(test) for one in patterns)
+        return bool(Index([test]).places(self.table.tests, self.patterns))
 
     def expired(self, today: dt.date) -> bool:
         """Whether its last day has passed."""
@@ -137,7 +143,7 @@ class Rule:
             reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
             retries=(table.retries or RETRIES) if table.action == "retry" else 0,
             tests=table.tests,
-            patterns=tuple(Pattern.parse(one).regex for one in table.patterns),
+            patterns=self.patterns,
         )
 
 

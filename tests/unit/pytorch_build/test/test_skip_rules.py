@@ -193,5 +193,5 @@ def test_the_plan_holds_what_applies_in_order_with_patterns_as_expressions() -> 
     assert (first.name, first.reason) == ("mine.a", "It fails. (ROCm/TheRock#2070)")
     assert fourth.reason == "It fails."
     assert first.tests == ("test/a.py::test_x",)
-    assert first.patterns == (r"[^:]+::(?:[^:\[]+::)*TestA::[^:\[]+(?:::[^:\[]+)*(?:\[.*)?",)
+    assert first.patterns == {"TestA::*": r"[^:]+::(?:[^:\[]+::)*TestA::[^:\[]+(?:::[^:\[]+)*(?:\[.*)?"}
     assert (first.retries, third.retries, fourth.retries) == (0, 2, 4)

@@ -1,0 +1,65 @@
+"""Finds the tests that rules take, without trying every pattern on every test.
+
+It lies beside `wheel_test_plugin`, which imports it in the target environment; the tool uses it, too.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from functools import cached_property
+from itertools import accumulate
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+
+class Index:
+    """Test ids, or files, by what patterns say of them."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self._tests = tests
+
+    @cached_property
+    def _exact(self) -> dict[str, list[int]]:
+        found = defaultdict[str, list[int]](list)
+        for place, test in enumerate(self._tests):
+            found[test].append(place)
+        return found
+
+    @cached_property
+    def _parts(self) -> tuple[list[str], list[list[int]], list[int]]:
+        """Every file, class and function without parameters, its tests' places, and how many come before."""
+        found = defaultdict[str, list[int]](list)
+        for place, test in enumerate(self._tests):
+            for part in test.split("::"):
+                found[part.partition("[")[0]].append(place)
+        parts = sorted(found)
+        return parts, [found[part] for part in parts], [0, *accumulate(len(found[part]) for part in parts)]
+
+    def places(self, exact: Iterable[str], patterns: Mapping[str, str]) -> list[int]:
+        """Find tests by their ids, or by patterns -> regular expressions for whole ids."""
+        found = {place for test in exact for place in self._exact.get(test, ())}
+        for pattern, regex in patterns.items():
+            if near := self._near(pattern):
+                matches = re.compile(regex).fullmatch
+                found.update(place for place in near if matches(self._tests[place]))
+        return sorted(found)
+
+    def _near(self, pattern: str) -> Collection[int]:
+        """Find the tests of which one part begins like the rarest part of a pattern: no other is taken."""
+        parts, places, before = self._parts
+        spans = []
+        for part in pattern.partition("[")[0].split("::"):
+            # what is before its first star; a path may hold single colons
+            if head := re.split("[*:]", part, maxsplit=1)[0]:
+                first = bisect_left(parts, head)
+                last = bisect_right(parts, head, lo=first, key=itemgetter(slice(len(head))))
+                spans.append((before[last] - before[first], first, last))
+        if not spans:
+            return range(len(self._tests))
+        _, first, last = min(spans)
+        return {place for some in places[first:last] for place in some}
