@@ -83,10 +83,6 @@ class Evidence:
         return Index(sorted(self.tests))
 
     @cached_property
-    def _files(self) -> Index:
-        return Index(sorted(self.files))
-
-    @cached_property
     def by_function(self) -> dict[str, list[TestId]]:
         """The tests by their function's name."""
         found: dict[str, list[TestId]] = {}
@@ -97,14 +93,14 @@ class Evidence:
 
     def matched(self, rule: Rule) -> dict[str, bool]:
         """Whether each entry of a rule matches a test."""
-        patterns = ((text, self._index.places((), {text: regex})) for text, regex in rule.patterns.items())
-        return {test: test in self.tests for test in rule.table.tests} | {
-            text: bool(places) for text, places in patterns
+        found = {test: test in self.tests for test in rule.table.tests}
+        return found | {
+            one: bool(self._index.places((), {one: regex})) for one, regex in rule.patterns.items()
         }
 
     def judges(self, entry: str) -> bool:
         """Whether an entry would match a test, if there were one to match."""
-        return self.complete or bool(in_files(entry, self._files))
+        return self.complete or any(map(files_of([entry]).fullmatch, self.files))
 
     def hint(self, entry: str) -> str:
         """Name a test that an entry nearly takes."""
@@ -135,18 +131,14 @@ def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence
 
 def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
     """Find rules that took nothing in a run, although it had files that they name."""
-    index = Index(sorted(files))
-    return [
-        rule
-        for rule in rules
-        if rule.name not in matched and any(in_files(entry, index) for entry in rule.entries)
-    ]
+    unmatched = (rule for rule in rules if rule.name not in matched)
+    return [rule for rule in unmatched if any(map(files_of(rule.entries).fullmatch, files))]
 
 
-def in_files(entry: str, files: Index) -> Sequence[int]:
-    """Find the files that an id or pattern names; one without a file names none."""
-    pattern = Pattern.parse(entry)
-    return files.places((), {pattern.path: pattern.path_regex} if pattern.path else {})
+def files_of(entries: Iterable[str]) -> re.Pattern[str]:
+    """Return an expression for the files that ids and patterns name; those without a file name none."""
+    patterns = map(Pattern.parse, entries)
+    return re.compile("|".join({one.path_regex for one in patterns if one.path}) or "(?!)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,6 @@ from pytorch_build.context import Context, context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.skip_rules import Decision, UnderTest, decide
-from pytorch_build.test.target.wheel_test_index import Index
 from pytorch_build.test.upstream_tests import TESTS, Torch
 
 if TYPE_CHECKING:
@@ -262,10 +261,8 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
 def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     """List the test files that rules which apply name."""
     known = [f"{TESTS}/{one}.py" for one in upstream_tests.modules_of(tree)]
-    named = [entry for one in decisions if one.applies for entry in one.rule.entries]
-    index = Index(known)
-    places = {place for entry in named for place in skip_review.in_files(entry, index)}
-    found = [known[place] for place in sorted(places)]
+    named = skip_review.files_of(entry for one in decisions if one.applies for entry in one.rule.entries)
+    found = list(filter(named.fullmatch, known))
     if not found:
         raise MissingInputError(
             f"No rule that applies names a test file of {tree}.",

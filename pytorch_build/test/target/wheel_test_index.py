@@ -1,7 +1,4 @@
-"""Finds the tests that rules take, without trying every pattern on every test.
-
-It lies beside `wheel_test_plugin`, which imports it in the target environment; the tool uses it, too.
-"""
+"""Finds the tests that rules take without trying each pattern on each test. The tool uses it, too."""
 
 from __future__ import annotations
 
@@ -18,25 +15,22 @@ if TYPE_CHECKING:
 
 
 class Index:
-    """Test ids, or files, by what patterns say of them."""
+    """Test ids by what rules say of them."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         self._tests = tests
 
     @cached_property
-    def _exact(self) -> dict[str, list[int]]:
-        found = defaultdict[str, list[int]](list)
-        for place, test in enumerate(self._tests):
-            found[test].append(place)
-        return found
+    def _exact(self) -> Mapping[str, list[int]]:
+        return _grouped((test, place) for place, test in enumerate(self._tests))
 
     @cached_property
     def _parts(self) -> tuple[list[str], list[list[int]], list[int]]:
         """Every file, class and function without parameters, its tests' places, and how many come before."""
-        found = defaultdict[str, list[int]](list)
-        for place, test in enumerate(self._tests):
-            for part in test.split("::"):
-                found[part.partition("[")[0]].append(place)
+        places = enumerate(self._tests)
+        found = _grouped(
+            (part.partition("[")[0], place) for place, test in places for part in test.split("::")
+        )
         parts = sorted(found)
         return parts, [found[part] for part in parts], [0, *accumulate(len(found[part]) for part in parts)]
 
@@ -50,7 +44,7 @@ class Index:
         return sorted(found)
 
     def _near(self, pattern: str) -> Collection[int]:
-        """Find the tests of which one part begins like the rarest part of a pattern: no other is taken."""
+        """Find the tests with a part that begins like the rarest part of a pattern: it takes no others."""
         parts, places, before = self._parts
         spans = []
         for part in pattern.partition("[")[0].split("::"):
@@ -63,3 +57,10 @@ class Index:
             return range(len(self._tests))
         _, first, last = min(spans)
         return {place for some in places[first:last] for place in some}
+
+
+def _grouped(pairs: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
+    found = defaultdict[str, list[int]](list)
+    for key, place in pairs:
+        found[key].append(place)
+    return found
