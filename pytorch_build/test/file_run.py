@@ -24,6 +24,7 @@ from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from pytorch_build.test import plugin
 from pytorch_build.test.plugin import Line, Plan, PlannedRule, Session
 from pytorch_build.test.results import last_attempts
+from pytorch_build.test.target.wheel_test_index import Index
 
 if TYPE_CHECKING:
     from core.process import Ended
@@ -201,15 +202,16 @@ class _Running:
             process.tail(self.log, lines=_TAIL_LINES),
             may_be_empty=self.selects or only is not None,
         )
-        explained = [one.test for one in found if one.attempts > 1 or one.outcome in {"skipped", "xfailed"}]
-        taken = plugin.taken(self.setting.rules, explained)
-        for case in found:
+        taken = Index([case.test for case in found]).taken(self.setting.rules)
+        for place, case in enumerate(found):
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
             if not (case.failing or self._exists(case.test)):
                 continue
             again = case.attempts > 1
-            rules = [one for one in taken.get(case.test, ()) if (one.action == "retry") == again]
+            explained = again or case.outcome in {"skipped", "xfailed"}
+            rules = taken.get(place, []) if explained else []
+            rules = [one for one in rules if (one.action == "retry") == again]
             rule = f"{rules[0].name}: {rules[0].reason}" if rules else ""
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:

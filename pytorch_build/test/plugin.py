@@ -18,7 +18,6 @@ from pydantic import ConfigDict, Field, ValidationError
 from core import files
 from core.data import Model, read_text
 from core.errors import DataError
-from pytorch_build.test.target.wheel_test_index import Index
 
 TARGET = Path(__file__).with_name("target")
 PLUGIN = "wheel_test_plugin"
@@ -106,15 +105,6 @@ class Session:
         """Tests that were about to run and never began."""
         begun = {*self.started, *(one.test for one in self.results)}
         return tuple(test for test in self.collected if test not in begun)
-
-
-def taken(rules: Sequence[PlannedRule], tests: Sequence[str]) -> Mapping[str, list[PlannedRule]]:
-    """Return which rules name each of the tests."""
-    index, found = Index(tests), defaultdict[str, list[PlannedRule]](list)
-    for rule in rules:
-        for place in index.places(rule.tests, rule.patterns):
-            found[tests[place]].append(rule)
-    return found
 
 
 def arguments(path: Path, plan: Plan) -> Sequence[str]:

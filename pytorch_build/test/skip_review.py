@@ -55,7 +55,7 @@ def explained(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
         raise UsageError(
             f"{test!r} is not a test id.", hint="Give one such as test/test_nn.py::TestNN::test_conv."
         )
-    taken = [one for one in decisions if one.rule.takes(test)]
+    taken = [one for one in decisions if Index([test]).taken([one.rule.planned()])]
     applying = [(one.rule.table.action, one.rule.name) for one in taken if one.applies]
     fates = [
         f"{words}, by {name}" for fate, words in _FATES.items() for action, name in applying if action == fate
@@ -94,9 +94,8 @@ class Evidence:
     def matched(self, rule: Rule) -> dict[str, bool]:
         """Whether each entry of a rule matches a test."""
         found = {test: test in self.tests for test in rule.table.tests}
-        return found | {
-            one: bool(self._index.places((), {one: regex})) for one, regex in rule.patterns.items()
-        }
+        patterns = rule.planned().patterns.items()
+        return found | {one: bool(self._index.places((), {one: regex})) for one, regex in patterns}
 
     def judges(self, entry: str) -> bool:
         """Whether an entry would match a test, if there were one to match."""

@@ -23,7 +23,6 @@ from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
 from pytorch_build.test.ids import Pattern, exact
 from pytorch_build.test.plugin import Action, PlannedRule
-from pytorch_build.test.target.wheel_test_index import Index
 
 FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
@@ -121,15 +120,6 @@ class Rule:
         """Its exact ids and patterns, in their order."""
         return (*self.table.tests, *self.table.patterns)
 
-    @property
-    def patterns(self) -> dict[str, str]:
-        """Its patterns, with their regular expressions."""
-        return {one: Pattern.parse(one).regex for one in self.table.patterns}
-
-    def takes(self, test: str) -> bool:
-        """Whether it names this test, whatever its conditions say."""
-        return bool(Index([test]).places(self.table.tests, self.patterns))
-
     def expired(self, today: dt.date) -> bool:
         """Whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
@@ -143,7 +133,7 @@ class Rule:
             reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
             retries=(table.retries or RETRIES) if table.action == "retry" else 0,
             tests=table.tests,
-            patterns=self.patterns,
+            patterns={one: Pattern.parse(one).regex for one in table.patterns},
         )
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from functools import cached_property
 from itertools import accumulate
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,14 +34,18 @@ class Index:
         parts = sorted(found)
         return parts, [found[part] for part in parts], [0, *accumulate(len(found[part]) for part in parts)]
 
-    def places(self, exact: Iterable[str], patterns: Mapping[str, str]) -> list[int]:
+    def taken(self, rules: Iterable[Any]) -> Mapping[int, list[Any]]:
+        """Return the place of a test -> the rules that take it, in their order."""
+        return _grouped((place, rule) for rule in rules for place in self.places(rule.tests, rule.patterns))
+
+    def places(self, exact: Iterable[str], patterns: Mapping[str, str]) -> set[int]:
         """Find tests by their ids, or by patterns -> regular expressions for whole ids."""
         found = {place for test in exact for place in self._exact.get(test, ())}
         for pattern, regex in patterns.items():
             if near := self._near(pattern):
                 matches = re.compile(regex).fullmatch
                 found.update(place for place in near if matches(self._tests[place]))
-        return sorted(found)
+        return found
 
     def _near(self, pattern: str) -> Collection[int]:
         """Find the tests with a part that begins like the rarest part of a pattern: it takes no others."""
@@ -59,8 +63,8 @@ class Index:
         return {place for some in places[first:last] for place in some}
 
 
-def _grouped(pairs: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
-    found = defaultdict[str, list[int]](list)
-    for key, place in pairs:
-        found[key].append(place)
+def _grouped(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, list[Any]]:
+    found = defaultdict[Any, list[Any]](list)
+    for key, value in pairs:
+        found[key].append(value)
     return found

@@ -45,7 +45,6 @@ import json
 import os
 import platform
 import time
-from collections import defaultdict
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -112,7 +111,7 @@ class Rule:
     def __init__(self, table: dict[str, Any]) -> None:
         self.name: str = table["name"]
         self.action: str = table["action"]
-        self.exact: list[str] = table["tests"]
+        self.tests: list[str] = table["tests"]
         self.patterns: dict[str, str] = table["patterns"]
         self.matched: list[str] = []
         reason = f"{table['reason']} [rule {self.name}]"
@@ -164,13 +163,12 @@ class WheelTests:
         kept: list[pytest.Item] = []
         dropped: list[pytest.Item] = []
         tests = [self._id(item.nodeid) for item in items]
-        index, taken = Index(tests), defaultdict[int, list[Rule]](list)
-        for rule in self._rules:
-            for place in index.places(rule.exact, rule.patterns):
-                rule.matched.append(tests[place])
-                taken[place].append(rule)
+        taken = Index(tests).taken(self._rules)
         for place, (item, test) in enumerate(zip(items, tests, strict=True)):
-            if rules := taken.get(place, []):
+            rules = taken.get(place, [])
+            for rule in rules:
+                rule.matched.append(test)
+            if rules:
                 # travels with the reports, from the workers of pytest-xdist too
                 item.user_properties.append((_RULE_PROPERTY, rules[0].name))
                 if self._apply:

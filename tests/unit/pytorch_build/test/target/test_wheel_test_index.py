@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytorch_build.test.ids import Pattern
+from pytorch_build.test.plugin import PlannedRule
 from pytorch_build.test.target.wheel_test_index import Index
 
 # few and alike, so that they often meet; letters of regular expressions and of ids stand where they may
@@ -45,7 +46,8 @@ def test_an_index_finds_what_trying_each_pattern_on_each_test_finds(
         for place, test in enumerate(tests)
         if test in exact or any(re.fullmatch(regex, test) for regex in regexes.values())
     ]
-    assert Index(tests).places(exact, regexes) == plain
+    rule = PlannedRule(name="any", action="skip", reason="", tests=tuple(exact), patterns=regexes)
+    assert Index(tests).taken([rule, rule]) == {place: [rule, rule] for place in plain}
     for text, regex in regexes.items():
-        found = [place for place, test in enumerate(tests) if re.fullmatch(regex, test)]
+        found = {place for place, test in enumerate(tests) if re.fullmatch(regex, test)}
         assert Index(tests).places((), {text: regex}) == found
