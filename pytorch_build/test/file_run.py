@@ -210,8 +210,7 @@ class _Running:
                 continue
             again = case.attempts > 1
             explained = again or case.outcome in {"skipped", "xfailed"}
-            rules = taken.get(place, []) if explained else []
-            rules = [one for one in rules if (one.action == "retry") == again]
+            rules = [one for one in taken.get(place, ()) if explained and (one.action == "retry") == again]
             rule = f"{rules[0].name}: {rules[0].reason}" if rules else ""
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:

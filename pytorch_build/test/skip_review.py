@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from core.data import parse_toml
 from core.errors import DataError, UsageError
 from pytorch_build.test.ids import Pattern, TestId
-from pytorch_build.test.target.wheel_test_index import Index
+from pytorch_build.test.target.wheel_test_index import Index, grouped
 
 if TYPE_CHECKING:
     from pytorch_build.test.plugin import Session
@@ -79,23 +79,10 @@ class Evidence:
     complete: bool = False
 
     @cached_property
-    def _index(self) -> Index:
-        return Index(sorted(self.tests))
-
-    @cached_property
-    def by_function(self) -> dict[str, list[TestId]]:
+    def by_function(self) -> Mapping[str, list[TestId]]:
         """The tests by their function's name."""
-        found: dict[str, list[TestId]] = {}
-        for test in sorted(self.tests):
-            parts = TestId.parse(test)
-            found.setdefault("".join(parts.names[-1:]), []).append(parts)
-        return found
-
-    def matched(self, rule: Rule) -> dict[str, bool]:
-        """Whether each entry of a rule matches a test."""
-        found = {test: test in self.tests for test in rule.table.tests}
-        patterns = rule.planned().patterns.items()
-        return found | {one: bool(self._index.places((), {one: regex})) for one, regex in patterns}
+        tests = map(TestId.parse, sorted(self.tests))
+        return grouped(("".join(one.names[-1:]), one) for one in tests)
 
     def judges(self, entry: str) -> bool:
         """Whether an entry would match a test, if there were one to match."""
@@ -166,9 +153,11 @@ class Review:
 
 def review(decisions: Sequence[Decision], seen: Evidence) -> Review:
     """Find what is stale."""
-    stale, judged, unjudged = [], 0, 0
+    stale, judged, unjudged, index = [], 0, 0, Index(sorted(seen.tests))
     for rule in (one.rule for one in decisions if one.applies):
-        matches = seen.matched(rule)
+        planned = rule.planned()
+        matches = {one: one in seen.tests for one in planned.tests}
+        matches |= {one: bool(index.places((), {one: regex})) for one, regex in planned.patterns.items()}
         known = [entry for entry, match in matches.items() if match or seen.judges(entry)]
         judged, unjudged = judged + len(known), unjudged + len(matches) - len(known)
         if unmatched := tuple(entry for entry in known if not matches[entry]):

@@ -22,13 +22,13 @@ class Index:
 
     @cached_property
     def _exact(self) -> Mapping[str, list[int]]:
-        return _grouped((test, place) for place, test in enumerate(self._tests))
+        return grouped((test, place) for place, test in enumerate(self._tests))
 
     @cached_property
     def _parts(self) -> tuple[list[str], list[list[int]], list[int]]:
         """Every file, class and function without parameters, its tests' places, and how many come before."""
         places = enumerate(self._tests)
-        found = _grouped(
+        found = grouped(
             (part.partition("[")[0], place) for place, test in places for part in test.split("::")
         )
         parts = sorted(found)
@@ -36,7 +36,7 @@ class Index:
 
     def taken(self, rules: Iterable[Any]) -> Mapping[int, list[Any]]:
         """Return the place of a test -> the rules that take it, in their order."""
-        return _grouped((place, rule) for rule in rules for place in self.places(rule.tests, rule.patterns))
+        return grouped((place, rule) for rule in rules for place in self.places(rule.tests, rule.patterns))
 
     def places(self, exact: Iterable[str], patterns: Mapping[str, str]) -> set[int]:
         """Find tests by their ids, or by patterns -> regular expressions for whole ids."""
@@ -63,7 +63,8 @@ class Index:
         return {place for some in places[first:last] for place in some}
 
 
-def _grouped(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, list[Any]]:
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> Mapping[Any, list[Any]]:
+    """Gather what has the same key, in its order."""
     found = defaultdict[Any, list[Any]](list)
     for key, value in pairs:
         found[key].append(value)

@@ -165,10 +165,9 @@ class WheelTests:
         tests = [self._id(item.nodeid) for item in items]
         taken = Index(tests).taken(self._rules)
         for place, (item, test) in enumerate(zip(items, tests, strict=True)):
-            rules = taken.get(place, [])
-            for rule in rules:
-                rule.matched.append(test)
-            if rules:
+            if rules := taken.get(place, []):
+                for rule in rules:
+                    rule.matched.append(test)
                 # travels with the reports, from the workers of pytest-xdist too
                 item.user_properties.append((_RULE_PROPERTY, rules[0].name))
                 if self._apply:
