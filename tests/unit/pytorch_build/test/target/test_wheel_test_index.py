@@ -1,5 +1,5 @@
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,42 +9,38 @@ from pytorch_build.test.plugin import PlannedRule
 from pytorch_build.test.target.wheel_test_index import Index
 
 # few and alike, so that they often meet; letters of regular expressions and of ids stand where they may
-PATHS = st.lists(st.sampled_from(["a", "b", "*", ":", "/", "[", "]", "."]), max_size=5).map("".join)
-NAMES = st.lists(st.sampled_from(["a", "b", "ab", "*", "]", "."]), max_size=3).map("".join)
-PARAMETERS = st.text("ab*[]:/\n", max_size=4)
+PIECES = st.sampled_from(["a", "b", "ab", "*", ".", "/", ":", "[", "]", "\n"])
+PATHS = st.lists(PIECES, max_size=4).map(lambda pieces: "".join([*pieces, ".py"]))
+NAMES = st.lists(PIECES, min_size=1, max_size=3).map("".join)
+WRITTEN = st.tuples(PATHS | st.just(""), st.lists(NAMES, min_size=1, max_size=3).map("::".join)).map(
+    "::".join
+)
 
 
-@st.composite
-def written(draw: st.DrawFn) -> str:
-    path = draw(st.just("") | PATHS.map("{}.py".format))
-    parameters = draw(st.just("") | PARAMETERS.map("[{}]".format))
-    return "::".join([path, *draw(st.lists(NAMES, max_size=3))]) + parameters
+def planned(texts: Iterable[str]) -> dict[str, str]:
+    """Turn what is a pattern into one."""
+    found = {}
+    for text in texts:
+        try:
+            found[text] = Pattern.parse(text).regex
+        except ValueError:
+            continue
+    return found
 
 
-def is_pattern(text: str) -> bool:
-    try:
-        return bool(Pattern.parse(text))
-    except ValueError:
-        return False
-
-
-TESTS = st.lists(written().map(lambda text: text.replace("*", "ba")), max_size=12)
-
-
-@given(TESTS, st.lists(written().filter(is_pattern), max_size=6), st.data())
+@given(st.lists(WRITTEN.map(lambda text: text.replace("*", "ba")), max_size=12), st.lists(WRITTEN), st.data())
 def test_an_index_finds_what_trying_each_pattern_on_each_test_finds(
-    tests: list[str], patterns: Sequence[str], data: st.DataObject
+    tests: list[str], patterns: list[str], data: st.DataObject
 ) -> None:
-    # patterns that are made of the tests, too: a piece of one becomes a star
-    for test in filter(is_pattern, tests):
+    for test in tests:  # patterns that are made of the tests, too: a piece of one becomes a star
         start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(test))] * 2)))
-        patterns = [*patterns, *filter(is_pattern, (test, f"{test[:start]}*{test[end:]}"))]
+        patterns += [test, f"{test[:start]}*{test[end:]}"]
     exact = data.draw(st.lists(st.sampled_from([*tests, "gone"]), max_size=4))
-    regexes = {one: Pattern.parse(one).regex for one in patterns}
-    plain = [
-        place
-        for place, test in enumerate(tests)
-        if test in exact or any(re.fullmatch(regex, test) for regex in regexes.values())
-    ]
-    rule = PlannedRule(name="any", action="skip", reason="", tests=tuple(exact), patterns=regexes)
-    assert Index(tests).taken([rule, rule]) == {place: [rule, rule] for place in plain}
+    rules = [PlannedRule(name="all", action="skip", reason="", tests=exact, patterns=planned(patterns))]
+    rules += [PlannedRule(name=one, action="skip", reason="", patterns=planned([one])) for one in patterns]
+    plain: dict[int, list[PlannedRule]] = {}
+    for place, test in enumerate(tests):
+        for rule in rules:
+            if test in rule.tests or any(re.fullmatch(regex, test) for regex in rule.patterns.values()):
+                plain.setdefault(place, []).append(rule)
+    assert Index(tests).taken(rules) == plain
