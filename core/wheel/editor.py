@@ -183,12 +183,9 @@ def _retagged(step: _Step, platform: str) -> _Step:
     lines: list[str] = []
     for line in content.decode().splitlines():
         field_name, colon, value = line.partition(":")
-        if field_name.strip().lower() != "tag" or not colon:
-            lines.append(line)
-            continue
-        python_and_abi = value.strip().rpartition("-")[0]
-        tags = [f"Tag: {python_and_abi}-{one}" for one in platform.split(".")]
-        lines += [tag for tag in tags if tag not in lines]
+        tags = [f"Tag: {value.strip().rpartition('-')[0]}-{one}" for one in platform.split(".")]
+        is_tag = colon and field_name.strip().lower() == "tag"
+        lines += [tag for tag in tags if tag not in lines] if is_tag else [line]
     return replace(step, content="".join(f"{line}\n" for line in lines).encode())
 
 

@@ -23,6 +23,7 @@ from core.errors import DataError, MissingInputError
 from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line
 from pytorch_build.test import plugin
 from pytorch_build.test.results import last_attempts
+from pytorch_build.test.target.wheel_test_index import Index
 
 if TYPE_CHECKING:
     from core.process import Ended
@@ -200,15 +201,15 @@ class _Running:
             process.tail(self.log, lines=_TAIL_LINES),
             may_be_empty=self.selects or only is not None,
         )
-        for case in found:
+        taken = Index([case.test for case in found]).taken(self.setting.rules)
+        for place, case in enumerate(found):
             if left and together and case.test in {*left, self.file.file}:
                 continue  # one of several that ran: by itself it shows which of them it was
             if not (case.failing or self._exists(case.test)):
                 continue
             again = case.attempts > 1
             explained = again or case.outcome in {"skipped", "xfailed"}
-            rules = [one for one in self.setting.rules if explained and one.takes(case.test)]
-            rules = [one for one in rules if (one.action == "retry") == again]
+            rules = [one for one in taken.get(place, ()) if explained and (one.action == "retry") == again]
             rule = f"{rules[0].name}: {rules[0].reason}" if rules else ""
             self.cases[case.test] = replace(case, rule=rule)
         for session in sessions:

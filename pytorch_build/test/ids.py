@@ -79,12 +79,13 @@ class Pattern:
     @cached_property
     def regex(self) -> str:
         """A regular expression for whole test ids."""
-        path = f"{self._path_regex}::" if self.path else rf"[^:]+::(?:{_NAME}+::)*"
+        path = f"{self.path_regex}::" if self.path else rf"[^:]+::(?:{_NAME}+::)*"
         *classes, last = self.names
         return f"{path}{''.join(f'{_part(name)}::' for name in classes)}{_last(last, self.parameters)}"
 
     @property
-    def _path_regex(self) -> str:
+    def path_regex(self) -> str:
+        """A regular expression for whole paths."""
         return _escaped(self.path, "[^/:]*")
 
     def matches(self, test: str) -> bool:
@@ -99,7 +100,7 @@ class Pattern:
         own = Pattern(self.text, "", self.names[-1:])
         if not test.names or not own.matches(f"{test.path}::{test.names[-1]}"):
             return ""
-        same_path = not self.path or re.fullmatch(self._path_regex, test.path) is not None
+        same_path = not self.path or re.fullmatch(self.path_regex, test.path) is not None
         same_names = Pattern(self.text, self.path and "_", self.names).matches("::".join(("_", *test.names)))
         if same_path and same_names:
             return "the parameters differ: a name without [...] means the test without parameters, [*] any"

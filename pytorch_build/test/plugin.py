@@ -7,7 +7,6 @@ What runs tests puts `TARGET` on the process's PYTHONPATH, adds `arguments` to p
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,18 +27,14 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 
 
 class PlannedRule(Model):
-    """One rule that applies; `patterns` are regular expressions for whole test ids."""
+    """One rule that applies; `patterns` with regular expressions for whole test ids."""
 
     name: str
     action: Action
     reason: str
     retries: int = 0
     tests: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-
-    def takes(self, test: str) -> bool:
-        """Whether it names this test."""
-        return test in self.tests or any(re.fullmatch(one, test) for one in self.patterns)
+    patterns: dict[str, str] = Field(default_factory=dict)
 
 
 class Plan(Model):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from core.data import parse_toml
 from core.errors import DataError, UsageError
 from pytorch_build.test.ids import Pattern, TestId
+from pytorch_build.test.target.wheel_test_index import Index, grouped
 
 if TYPE_CHECKING:
     from pytorch_build.test.plugin import Session
@@ -54,7 +55,7 @@ def explained(test: str, decisions: Sequence[Decision]) -> Sequence[str]:
         raise UsageError(
             f"{test!r} is not a test id.", hint="Give one such as test/test_nn.py::TestNN::test_conv."
         )
-    taken = [one for one in decisions if one.rule.takes(test)]
+    taken = [one for one in decisions if Index([test]).taken([one.rule.planned()])]
     applying = [(one.rule.table.action, one.rule.name) for one in taken if one.applies]
     fates = [
         f"{words}, by {name}" for fate, words in _FATES.items() for action, name in applying if action == fate
@@ -78,24 +79,14 @@ class Evidence:
     complete: bool = False
 
     @cached_property
-    def by_function(self) -> dict[str, list[TestId]]:
+    def by_function(self) -> Mapping[str, list[TestId]]:
         """The tests by their function's name."""
-        found: dict[str, list[TestId]] = {}
-        for test in sorted(self.tests):
-            parts = TestId.parse(test)
-            found.setdefault("".join(parts.names[-1:]), []).append(parts)
-        return found
-
-    def has(self, entry: str, *, exact: bool) -> bool:
-        """Whether an entry matches a test."""
-        if exact:
-            return entry in self.tests
-        expression = re.compile(Pattern.parse(entry).regex)
-        return any(map(expression.fullmatch, self.tests))
+        tests = map(TestId.parse, sorted(self.tests))
+        return grouped(("".join(one.names[-1:]), one) for one in tests)
 
     def judges(self, entry: str) -> bool:
         """Whether an entry would match a test, if there were one to match."""
-        return self.complete or any(in_file(entry, file) for file in self.files)
+        return self.complete or any(map(files_of([entry]).fullmatch, self.files))
 
     def hint(self, entry: str) -> str:
         """Name a test that an entry nearly takes."""
@@ -126,17 +117,14 @@ def evidence(sessions: Iterable[Session], *, complete: bool = False) -> Evidence
 
 def silent(rules: Iterable[Rule], files: Collection[str], matched: Collection[str]) -> Sequence[Rule]:
     """Find rules that took nothing in a run, although it had files that they name."""
-    return [
-        rule
-        for rule in rules
-        if rule.name not in matched and any(in_file(entry, file) for entry in rule.entries for file in files)
-    ]
+    unmatched = (rule for rule in rules if rule.name not in matched)
+    return [rule for rule in unmatched if any(map(files_of(rule.entries).fullmatch, files))]
 
 
-def in_file(entry: str, file: str) -> bool:
-    """Whether an id or pattern names this file; one without a file names none."""
-    pattern = Pattern.parse(entry)
-    return bool(pattern.path) and Pattern("", pattern.path, ("*",)).matches(f"{file}::any")
+def files_of(entries: Iterable[str]) -> re.Pattern[str]:
+    """Return an expression for the files that ids and patterns name; those without a file name none."""
+    patterns = map(Pattern.parse, entries)
+    return re.compile("|".join({one.path_regex for one in patterns if one.path}) or "(?!)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +153,11 @@ class Review:
 
 def review(decisions: Sequence[Decision], seen: Evidence) -> Review:
     """Find what is stale."""
-    stale, judged, unjudged = [], 0, 0
+    stale, judged, unjudged, index = [], 0, 0, Index(sorted(seen.tests))
     for rule in (one.rule for one in decisions if one.applies):
-        matches = {entry: seen.has(entry, exact=entry in rule.table.tests) for entry in rule.entries}
+        planned = rule.planned()
+        matches = {one: one in seen.tests for one in planned.tests}
+        matches |= {one: bool(index.places((), {one: regex})) for one, regex in planned.patterns.items()}
         known = [entry for entry, match in matches.items() if match or seen.judges(entry)]
         judged, unjudged = judged + len(known), unjudged + len(matches) - len(known)
         if unmatched := tuple(entry for entry in known if not matches[entry]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt  # noqa: TC003 - pydantic reads it
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -86,7 +87,7 @@ class RuleTable(Model):
         listed = [*self.tests, *self.patterns]
         if not listed:
             raise ValueError("the rule names no test: give 'tests' or 'patterns'.")
-        if twice := sorted({one for one in listed if listed.count(one) > 1}):
+        if twice := sorted(one for one, count in Counter(listed).items() if count > 1):
             raise ValueError(f"{twice[0]!r} is there twice.")
         if self.retries is not None and self.action != "retry":
             raise ValueError("'retries' is for action = \"retry\".")
@@ -119,11 +120,6 @@ class Rule:
         """Its exact ids and patterns, in their order."""
         return (*self.table.tests, *self.table.patterns)
 
-    def takes(self, test: str) -> bool:
-        """Whether it names this test, whatever its conditions say."""
-        patterns = map(Pattern.parse, self.table.patterns)
-        return test in self.table.tests or any(one.matches(test) for one in patterns)
-
     def expired(self, today: dt.date) -> bool:
         """Whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
@@ -137,7 +133,7 @@ class Rule:
             reason=f"{table.reason} ({table.issue})" if table.issue else table.reason,
             retries=(table.retries or RETRIES) if table.action == "retry" else 0,
             tests=table.tests,
-            patterns=tuple(Pattern.parse(one).regex for one in table.patterns),
+            patterns={one: Pattern.parse(one).regex for one in table.patterns},
         )
 
 

@@ -261,8 +261,8 @@ def _trial(arguments: argparse.Namespace, decisions: Sequence[Decision]) -> Tria
 def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     """List the test files that rules which apply name."""
     known = [f"{TESTS}/{one}.py" for one in upstream_tests.modules_of(tree)]
-    named = [entry for one in decisions if one.applies for entry in one.rule.entries]
-    found = [file for file in known if any(skip_review.in_file(entry, file) for entry in named)]
+    named = skip_review.files_of(entry for one in decisions if one.applies for entry in one.rule.entries)
+    found = list(filter(named.fullmatch, known))
     if not found:
         raise MissingInputError(
             f"No rule that applies names a test file of {tree}.",

@@ -1,6 +1,6 @@
 """A pytest plugin for runs of upstream's tests: applies skip rules, and keeps a journal of what happened.
 
-It runs inside the target environment, so it is one file that needs the standard library and pytest
+It runs inside the target environment, so it needs `wheel_test_index`, the standard library and pytest
 (7 to 9) alone, on Python 3.10 and later. This file's folder goes on PYTHONPATH, and::
 
     python -m pytest -p wheel_test_plugin --wheel-test-plan PLAN …
@@ -44,7 +44,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import time
 from functools import lru_cache
 from importlib import metadata
@@ -52,6 +51,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from wheel_test_index import Index  # type: ignore[import-not-found] # beside this file
 
 SCHEMA = 1
 _ACTIONS = ("skip", "xfail", "retry")  # the first that takes a test wins
@@ -111,8 +111,8 @@ class Rule:
     def __init__(self, table: dict[str, Any]) -> None:
         self.name: str = table["name"]
         self.action: str = table["action"]
-        self.exact = frozenset(table["tests"])
-        self.patterns = [re.compile(pattern) for pattern in table["patterns"]]
+        self.tests: list[str] = table["tests"]
+        self.patterns: dict[str, str] = table["patterns"]
         self.matched: list[str] = []
         reason = f"{table['reason']} [rule {self.name}]"
         self.mark = {
@@ -120,10 +120,6 @@ class Rule:
             "xfail": pytest.mark.xfail(reason=reason, strict=True),
             "retry": pytest.mark.flaky(reruns=table["retries"]),  # of pytest-rerunfailures
         }[self.action]
-
-    def takes(self, test: str) -> bool:
-        """Whether the rule names this test."""
-        return test in self.exact or any(pattern.fullmatch(test) for pattern in self.patterns)
 
 
 class WheelTests:
@@ -166,12 +162,12 @@ class WheelTests:
         """Choose and mark the collected tests."""
         kept: list[pytest.Item] = []
         dropped: list[pytest.Item] = []
-        for item in items:
-            test = self._id(item.nodeid)
-            rules = [rule for rule in self._rules if rule.takes(test)]
-            for rule in rules:
-                rule.matched.append(test)
-            if rules:
+        tests = [self._id(item.nodeid) for item in items]
+        taken = Index(tests).taken(self._rules)
+        for place, (item, test) in enumerate(zip(items, tests, strict=True)):
+            if rules := taken.get(place, []):
+                for rule in rules:
+                    rule.matched.append(test)
                 # travels with the reports, from the workers of pytest-xdist too
                 item.user_properties.append((_RULE_PROPERTY, rules[0].name))
                 if self._apply:

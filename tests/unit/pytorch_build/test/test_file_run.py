@@ -210,7 +210,7 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
             name="a.retry", action="retry", reason="Flaky.", retries=1, tests=(f"{FILE}::test_flaky",)
         ),
         plugin.PlannedRule(
-            name="a.more", action="retry", reason="Bad.", retries=2, patterns=(".*::test_(always|worse)",)
+            name="a.more", action="retry", reason="Bad.", retries=2, patterns={"*": ".*::test_(always|worse)"}
         ),
     )
     made = run(replace(setting, rules=rules), text)
