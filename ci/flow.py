@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from ci import jobs
+from ci.idle import Look, can_look
 from ci.plan import outputs
 from ci.plan.data import OwnStore
 from ci.plan.origins import needs
@@ -62,7 +63,8 @@ def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
     for session, why in jobs.left_out(chosen).items():
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
-    run_jobs(jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout), root=common.root)
+    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout)
+    run_jobs(made, root=common.root, look_first=can_look(common))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def run_trees(
             missing += _borrowed(chosen, lender, tag, project)
     words = jobs.posargs_of(replace(named, dry_run=False))
     made = jobs.ref_jobs(chosen, words, python, trees=changed.trees, missing=missing, rocm=rocm or ())
-    run_jobs(made, dry_run=common.dry_run, root=root)
+    run_jobs(made, dry_run=common.dry_run, root=root, look_first=can_look(common))
 
 
 def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:
@@ -248,19 +250,26 @@ def require_pythons(named: Iterable[str]) -> None:
     )
 
 
-def run_jobs(made: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT) -> None:
+def run_jobs(
+    made: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT, look_first: bool = False
+) -> None:
     """Run jobs one after another, or print them."""
     if dry_run:
         print_jobs(made)
     else:
         require_pythons(call.python for job in made for call in job.calls)
-        show(run_all(made, runner(root, together=False)))
+        show(run_all(made, runner(root, together=False), left=Look() if look_first else lambda job: job))
 
 
 def run_all(
-    made: Sequence[Job], work: Callable[[Job], None], *, at_once: int = 1, keep_going: bool = False
+    made: Sequence[Job],
+    work: Callable[[Job], None],
+    *,
+    at_once: int = 1,
+    keep_going: bool = False,
+    left: Callable[[Job], Job] = lambda job: job,
 ) -> Sequence[Outcome]:
-    """Run every job after those that it needs, the first ones first."""
+    """Run every job after those that it needs, the first ones first; of each, what is left of it."""
     waiting = list(made)
     running: dict[Future[None], tuple[Job, float]] = {}
     outcomes: dict[str, Outcome] = {}
@@ -272,7 +281,8 @@ def run_all(
                 if why := _left_out(ready[0], outcomes, keep_going=keep_going):
                     outcomes[ready[0].name] = Outcome(name=ready[0].name, result="left out", why=why)
                 else:
-                    running[pool.submit(work, ready[0])] = ready[0], time.monotonic()
+                    started = time.monotonic()
+                    running[pool.submit(work, left(ready[0]))] = ready[0], started
                 continue
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, started = running.pop(future)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from core import console, files
+from core import console, files, look
 from core.errors import ProcessError, fatal
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def handed_on(**changes: str | None) -> dict[str, str]:
     """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
     from core.environment import allowed  # no part of the server
 
-    return {name: value for name, value in (allowed(os.environ) | changes).items() if value is not None}
+    passed = allowed(look.environment(os.environ)) | changes
+    return {name: value for name, value in passed.items() if value is not None}
 
 
 def inherited(**changes: str | None) -> dict[str, str]:
@@ -61,12 +62,13 @@ def inherited(**changes: str | None) -> dict[str, str]:
 
     `changes` come on top; ``None`` takes a variable out.
     """
-    return {name: value for name, value in (os.environ | changes).items() if value is not None}
+    own = dict(look.environment(os.environ))
+    return {name: value for name, value in (own | changes).items() if value is not None}
 
 
 def which(program: str, *, path: str | None = None) -> Path | None:
     """Find a program on `path` (default: this process's PATH)."""
-    found = shutil.which(program, path=path)
+    found = shutil.which(program, path=look.environment(os.environ).get("PATH") if path is None else path)
     return Path(found) if found else None
 
 
@@ -99,6 +101,7 @@ def run(
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
     the log's first error goes with it.
     """
+    look.work()
     words = [str(word) for word in argv]
     said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()
@@ -204,7 +207,7 @@ def status(returncode: int) -> str:
 
 
 def _program(name: str, env: Mapping[str, str] | None) -> str:
-    program = shutil.which(name, path=env.get("PATH") if env is not None else None)
+    program = shutil.which(name, path=(look.environment(os.environ) if env is None else env).get("PATH"))
     if program is None:
         raise ProcessError(f"{name} is not installed or not on the PATH.", hint=f"Install {name}.")
     return program

@@ -110,6 +110,15 @@ def _tell(ended: FatalError) -> None:
         console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
 
 
+def run_verb(package: str, words: Sequence[str]) -> None:
+    """Run a verb in this process, as its front door does but for errors, which are the caller's."""
+    token = _CALL.set((package, words))
+    try:
+        _dispatch(package, "", import_module(f"{package}.__main__").VERBS, words)
+    finally:
+        _CALL.reset(token)
+
+
 def exit_code(work: Callable[[], object]) -> int:
     """Run what is no verb; its error is printed, and becomes the process's exit code."""
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from core import console
+from core import console, look
 from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.stores.location import OverlayStore, open_store, unread
@@ -172,7 +172,7 @@ def add_common(parser: ArgumentParser) -> None:
         "that CI runs for (default: out)"
     )
     add("--store", action=Once, default=DEFAULT_STORE, metavar="STORE", help=what)
-    named = os.environ.get("RELEASE_TYPE") or "ci"
+    named = environment().get("RELEASE_TYPE") or "ci"
     what = "whose policy and version form apply (default: RELEASE_TYPE, else ci)"
     add("--release-type", default=named, choices=RELEASE_TYPES, help=what)
     add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
@@ -269,7 +269,7 @@ def use_config_file(named: Path | None) -> Path | None:
 
 def environment() -> Mapping[str, str]:
     """Return this process's environment, for front doors to pass on as a value."""
-    return dict(os.environ)
+    return dict(look.environment(os.environ))
 
 
 def source_date_epoch(env: Mapping[str, str]) -> int | None:
