@@ -11,20 +11,29 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from ci import jobs
-from ci.idle import Look, can_look
 from ci.plan import outputs
 from ci.plan.data import OwnStore
 from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
 from core import console, files, process
-from core.cli import Verb, verb_parser
+from core.cli import Verb, dispatch, verb_parser
 from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
-from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
+from core.data import read_toml
+from core.errors import (
+    EnvironmentSetupError,
+    FatalError,
+    InterruptedStageError,
+    MissingInputError,
+    ProcessError,
+    UsageError,
+)
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
 from core.run.records import edited_words
@@ -35,7 +44,7 @@ from pytorch_build.sources.trees import edits_of
 from rocm_packaging.origin import has_rocm, own_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from ci.jobs import Call, Job, Target
@@ -63,8 +72,9 @@ def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
     for session, why in jobs.left_out(chosen).items():
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
-    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout)
-    run_jobs(made, root=common.root, look_first=can_look(common))
+    run_jobs(
+        jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout), look=common, root=common.root
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +127,7 @@ def run_trees(
             missing += _borrowed(chosen, lender, tag, project)
     words = jobs.posargs_of(replace(named, dry_run=False))
     made = jobs.ref_jobs(chosen, words, python, trees=changed.trees, missing=missing, rocm=rocm or ())
-    run_jobs(made, dry_run=common.dry_run, root=root, look_first=can_look(common))
+    run_jobs(made, look=common, dry_run=common.dry_run, root=root)
 
 
 def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:
@@ -251,25 +261,62 @@ def require_pythons(named: Iterable[str]) -> None:
 
 
 def run_jobs(
-    made: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT, look_first: bool = False
+    made: Sequence[Job], *, look: Common | None = None, dry_run: bool = False, root: Path = ROOT
 ) -> None:
-    """Run jobs one after another, or print them."""
+    """Run jobs one after another, of a stage's options after a `look` what is left of them; or print them."""
     if dry_run:
         print_jobs(made)
-    else:
-        require_pythons(call.python for job in made for call in job.calls)
-        show(run_all(made, runner(root, together=False), left=Look() if look_first else lambda job: job))
+        return
+    require_pythons(call.python for job in made for call in job.calls)
+    # not where all is to be done, or nox folds each session, or a write cannot be foreseen
+    here = look is not None and look.root == root == ROOT == Path.cwd() and "://" not in look.store
+    if look is not None and here and not look.force and console.mode() != "github":
+        made = left(made)
+    show(run_all(made, runner(root, together=False)))
+
+
+def left(made: Sequence[Job]) -> Sequence[Job]:
+    """Leave out the sessions that have nothing to do, up to the first that has: what follows goes by that."""
+    every = ((session, call) for job in made for call in job.calls for session in call.sessions)
+    idle = {session for session, call in takewhile(lambda one: _idle(*one), every)}
+
+    def calls(job: Job) -> Iterator[Call]:
+        for call in job.calls:
+            if sessions := tuple(one for one in call.sessions if one not in idle):
+                yield replace(call, sessions=sessions)
+
+    return [replace(job, calls=tuple(calls(job))) for job in made]
+
+
+def _idle(session: str, call: Call) -> bool:
+    """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
+    row = read_toml(ROOT / "sessions.toml")[session]
+    env, options = process.inherited(MATRIX=None, **_verbose()), []
+    if row.get("cells") or row.get("environment"):
+        # where nox has it, and takes it again as it is
+        folder = ROOT / ".nox" / "-".join([session, *filter(None, call.python.split("."))])
+        programs = folder / ("Scripts" if os.name == "nt" else "bin")
+        if not process.which("python", path=str(programs)) or env.get("NOX_ENABLE_STALENESS_CHECK"):
+            return False
+        env["PATH"] = os.pathsep.join([str(programs), env.get("PATH", "")])
+        options = [f"--python={programs / 'python'}"]
+    package, *words = row["call"].split()
+    try:
+        with process.looking(env):
+            console.detail(f"session {session}")
+            verbs = import_module(f"{package}.__main__").VERBS
+            dispatch(package, "", verbs, [*words, *options, *call.posargs])
+    except InterruptedStageError:
+        raise
+    except (Exception, process.WorkLeft):  # the session says what is wrong
+        return False
+    return True
 
 
 def run_all(
-    made: Sequence[Job],
-    work: Callable[[Job], None],
-    *,
-    at_once: int = 1,
-    keep_going: bool = False,
-    left: Callable[[Job], Job] = lambda job: job,
+    made: Sequence[Job], work: Callable[[Job], None], *, at_once: int = 1, keep_going: bool = False
 ) -> Sequence[Outcome]:
-    """Run every job after those that it needs, the first ones first; of each, what is left of it."""
+    """Run every job after those that it needs, the first ones first."""
     waiting = list(made)
     running: dict[Future[None], tuple[Job, float]] = {}
     outcomes: dict[str, Outcome] = {}
@@ -281,8 +328,7 @@ def run_all(
                 if why := _left_out(ready[0], outcomes, keep_going=keep_going):
                     outcomes[ready[0].name] = Outcome(name=ready[0].name, result="left out", why=why)
                 else:
-                    started = time.monotonic()
-                    running[pool.submit(work, left(ready[0]))] = ready[0], started
+                    running[pool.submit(work, ready[0])] = ready[0], time.monotonic()
                 continue
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, started = running.pop(future)
@@ -337,8 +383,7 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
-            verbose = {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
-            env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note)})
+            env = process.inherited(MATRIX=None, **_verbose(), **{FAILURE_FILE: str(note)})
             for call in job.calls:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
                 if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):
@@ -346,6 +391,10 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
                     raise ProcessError(_why(call, note), returncode=1)
 
     return work
+
+
+def _verbose() -> Mapping[str, str]:
+    return {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
 
 
 def _why(call: Call, note: Path) -> str:

@@ -242,33 +242,21 @@ class _Screen:
 
     def __init__(self) -> None:
         self.verbose = self.folded = False  # whether all is echoed; whether it stands in a fold
+        self.held: list[str] | None = None  # what is not printed before it is known to count
         self._lock = threading.RLock()
         self._steps: list[Step] = []
         self._drawn: list[str] = []
         self._ended = threading.Event()
-        self._held: list[str] | None = None
 
     def write(self, text: str, stream: TextIO | None = None) -> None:
         """Write lines, to standard error unless a stream is given."""
         with self._lock:
-            if self._held is not None:
-                self._held.append(text)
+            if self.held is not None:
+                self.held.append(text)
                 return
             self._draw([])
             print(text, file=stream or sys.stderr, flush=True)
             self.refresh()
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Write what the block prints when it ends, where nox writes it; nothing of it where it raises."""
-        held: list[str] = []
-        self._held = held
-        try:
-            yield
-        finally:
-            self._held = None
-        if held:
-            self.write("\n".join(held), sys.stdout)
 
     def refresh(self) -> None:
         """Draw what is at work."""

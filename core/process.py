@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from core import console, files, look
+from core import console, files
 from core.errors import ProcessError, fatal
 
 if TYPE_CHECKING:
@@ -38,6 +38,12 @@ _COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
 # of the stage that is at work
 _LOG: ContextVar[Path | None] = ContextVar("log", default=None)
+# of a session that this process only looks at: the environment that it would have
+_SESSION: ContextVar[Mapping[str, str] | None] = ContextVar("session", default=None)
+
+
+class WorkLeft(BaseException):
+    """Ends a look at a session where its work would begin; no error, so that nothing handles it as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +55,36 @@ class Completed:
     stderr: str
 
 
+@contextmanager
+def looking(session: Mapping[str, str]) -> Iterator[None]:
+    """Only look, in a session's environment; what is printed meanwhile counts where there is no work."""
+    held: list[str] = []
+    token, console.SCREEN.held = _SESSION.set(session), held
+    try:
+        yield
+    finally:
+        _SESSION.reset(token)
+        console.SCREEN.held = None
+    console.result("\n".join(held))
+
+
+def work() -> None:
+    """Begin work, which a look leaves to the session."""
+    if _SESSION.get() is not None:
+        raise WorkLeft
+
+
+def environment() -> Mapping[str, str]:
+    """Return this process's environment, or that of the session that it looks at."""
+    session = _SESSION.get()
+    return os.environ if session is None else session
+
+
 def handed_on(**changes: str | None) -> dict[str, str]:
     """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
     from core.environment import allowed  # no part of the server
 
-    passed = allowed(look.environment(os.environ)) | changes
+    passed = allowed(environment()) | changes
     return {name: value for name, value in passed.items() if value is not None}
 
 
@@ -62,13 +93,12 @@ def inherited(**changes: str | None) -> dict[str, str]:
 
     `changes` come on top; ``None`` takes a variable out.
     """
-    own = dict(look.environment(os.environ))
-    return {name: value for name, value in (own | changes).items() if value is not None}
+    return {name: value for name, value in (dict(environment()) | changes).items() if value is not None}
 
 
 def which(program: str, *, path: str | None = None) -> Path | None:
     """Find a program on `path` (default: this process's PATH)."""
-    found = shutil.which(program, path=look.environment(os.environ).get("PATH") if path is None else path)
+    found = shutil.which(program, path=environment().get("PATH") if path is None else path)
     return Path(found) if found else None
 
 
@@ -101,7 +131,7 @@ def run(
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
     the log's first error goes with it.
     """
-    look.work()
+    work()
     words = [str(word) for word in argv]
     said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()
@@ -207,7 +237,7 @@ def status(returncode: int) -> str:
 
 
 def _program(name: str, env: Mapping[str, str] | None) -> str:
-    program = shutil.which(name, path=(look.environment(os.environ) if env is None else env).get("PATH"))
+    program = shutil.which(name, path=(environment() if env is None else env).get("PATH"))
     if program is None:
         raise ProcessError(f"{name} is not installed or not on the PATH.", hint=f"Install {name}.")
     return program

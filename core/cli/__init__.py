@@ -68,7 +68,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     call = _CALL.set((package, words))
     try:
         with _stopped_by_sigterm():
-            _dispatch(package, about, verbs, words)
+            dispatch(package, about, verbs, words)
     except (Exception, KeyboardInterrupt) as problem:
         if "--debug" in words and isinstance(problem, Exception):
             raise
@@ -108,15 +108,6 @@ def _tell(ended: FatalError) -> None:
         # indented, so that nothing in it is taken for Markdown
         code = "\n".join(lines).replace("\n", "\n    ")
         console.summary(f"### Failed: {command.partition(' -- ')[0]}\n\n    {code}")
-
-
-def run_verb(package: str, words: Sequence[str]) -> None:
-    """Run a verb in this process, as its front door does but for errors, which are the caller's."""
-    token = _CALL.set((package, words))
-    try:
-        _dispatch(package, "", import_module(f"{package}.__main__").VERBS, words)
-    finally:
-        _CALL.reset(token)
 
 
 def exit_code(work: Callable[[], object]) -> int:
@@ -169,7 +160,8 @@ def _stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+def dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+    """Run one verb in this process; what `main` does besides is told of errors."""
     if not words or words[0] in {"-h", "--help"}:
         lines = [f"usage: python -m {package} VERB [options]", "", about, ""]
         width = max(len(verb.name) for verb in verbs)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from core import console, look
+from core import console
 from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
 from core.stores.location import OverlayStore, open_store, unread
@@ -269,7 +268,9 @@ def use_config_file(named: Path | None) -> Path | None:
 
 def environment() -> Mapping[str, str]:
     """Return this process's environment, for front doors to pass on as a value."""
-    return dict(look.environment(os.environ))
+    from core import process  # slow to import, and a list of verbs needs none
+
+    return dict(process.environment())
 
 
 def source_date_epoch(env: Mapping[str, str]) -> int | None:

@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core import console, files, look, process
+from core import console, files, process
 from core.env import Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError, nearest
@@ -320,7 +320,7 @@ def prepared(
         if known == digest and not force:
             console.detail(f"environment {target.prefix}: unchanged")
         else:
-            look.work()
+            process.work()
             with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
                 marker.unlink(missing_ok=True)
                 make(target.prefix, target.base_executable, backend)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, look, process
+from core import console, files, process
 from core.cli import this_again
 from core.cli.options import environment
 from core.data import compact
@@ -136,7 +136,7 @@ def _worked(
     stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
 ) -> Record:
     """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
-    look.work()
+    process.work()
     store, outputs, group = stage.store, stage.outputs, stage.artifact_group
     started, clock = records.now(), time.monotonic()
 
@@ -194,7 +194,7 @@ def _taken(stage: Stage, digest: str) -> Record | None:
     store, record = found
     files_here = record.files
     if store.url != here.url and not stage.common.dry_run:
-        look.work()
+        process.work()
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
             files_here = tuple(_fetched(stage, store, one) for one in record.files)
     console.done(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Unpack
 from urllib.parse import quote
 
-from core import files, look
+from core import files, process
 from core.stores import (
     Condition,
     Outcome,
@@ -113,7 +113,7 @@ class DirectoryStore:
                     return "unchanged"
                 if not replace:
                     raise refuse_other_bytes(key, self.url)
-            look.work()
+            process.work()
             files.link_or_copy(source, path, within=within)
             self._remember(key, _etag(path.stat()), sha256)
         return "written"
@@ -129,7 +129,7 @@ class DirectoryStore:
                 raise refuse_other_bytes(key, self.url)
             if how.get("if_match") not in (None, present.etag if present else ""):
                 raise conflict(key, self.url)
-            look.work()
+            process.work()
             with files.atomic(path, within=within) as stream:
                 stream.write(data)
         return "written"
@@ -146,7 +146,7 @@ class DirectoryStore:
     def delete(self, key: str) -> None:
         """Delete an object and its remembered digest."""
         if self._path(key).exists():
-            look.work()
+            process.work()
         self._path(key).unlink(missing_ok=True)
         (self.root / _DIGESTS / key).unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from core import console, look
+from core import console, process
 from core.cli.options import Common, environment
 from core.data import compact, parse_json
 from core.errors import MissingInputError, SourceError, UsageError
@@ -95,7 +95,7 @@ def source_lock(
         )
     key = common.outputs.source_lock_key(ref.name)
     if not update or common.open_store().find(key) is None:
-        look.work()
+        process.work()
     version = find_version(context, options) or (stored.rocm_version if stored else "")
     kept = _kept(stored, ref, given=chosen, read_pins=require_related_commit) if stored else {}
     lock = resolve(
