@@ -22,18 +22,11 @@ from ci.plan.data import OwnStore
 from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
-from core import console, files, process
+from core import console, errors, files, process
 from core.cli import Verb, dispatch, verb_parser
 from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
 from core.data import read_toml
-from core.errors import (
-    EnvironmentSetupError,
-    FatalError,
-    InterruptedStageError,
-    MissingInputError,
-    ProcessError,
-    UsageError,
-)
+from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
 from core.run.records import edited_words
@@ -72,9 +65,8 @@ def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
     for session, why in jobs.left_out(chosen).items():
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
-    run_jobs(
-        jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout), look=common, root=common.root
-    )
+    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout)
+    run_jobs(made, look=common, root=common.root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,15 +255,14 @@ def require_pythons(named: Iterable[str]) -> None:
 def run_jobs(
     made: Sequence[Job], *, look: Common | None = None, dry_run: bool = False, root: Path = ROOT
 ) -> None:
-    """Run jobs one after another, of a stage's options after a `look` what is left of them; or print them."""
+    """Run jobs one after another, or print them; with a `look` at what their options name, what is left."""
     if dry_run:
         print_jobs(made)
         return
     require_pythons(call.python for job in made for call in job.calls)
-    # not where all is to be done, or nox folds each session, or a write cannot be foreseen
-    here = look is not None and look.root == root == ROOT == Path.cwd() and "://" not in look.store
-    if look is not None and here and not look.force and console.mode() != "github":
-        made = left(made)
+    # not where all is to be done, a write cannot be foreseen, or each session has a fold
+    if look and not look.force and "://" not in look.store and console.mode() != "github":
+        made = left(made) if Path.cwd() == root == ROOT else made
     show(run_all(made, runner(root, together=False)))
 
 
@@ -291,7 +282,7 @@ def left(made: Sequence[Job]) -> Sequence[Job]:
 def _idle(session: str, call: Call) -> bool:
     """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
     row = read_toml(ROOT / "sessions.toml")[session]
-    env, options = process.inherited(MATRIX=None, **_verbose()), []
+    env, options = process.inherited(), ["--verbose"] if console.echoes() else []
     if row.get("cells") or row.get("environment"):
         # where nox has it, and takes it again as it is
         folder = ROOT / ".nox" / "-".join([session, *filter(None, call.python.split("."))])
@@ -299,16 +290,16 @@ def _idle(session: str, call: Call) -> bool:
         if not process.which("python", path=str(programs)) or env.get("NOX_ENABLE_STALENESS_CHECK"):
             return False
         env["PATH"] = os.pathsep.join([str(programs), env.get("PATH", "")])
-        options = [f"--python={programs / 'python'}"]
+        options.append(f"--python={programs / 'python'}")
     package, *words = row["call"].split()
     try:
         with process.looking(env):
             console.detail(f"session {session}")
             verbs = import_module(f"{package}.__main__").VERBS
             dispatch(package, "", verbs, [*words, *options, *call.posargs])
-    except InterruptedStageError:
+    except errors.InterruptedStageError:
         raise
-    except (Exception, process.WorkLeft):  # the session says what is wrong
+    except (Exception, process.WorkLeft):  # noqa: BLE001 - the session says what is wrong
         return False
     return True
 
@@ -383,7 +374,8 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
-            env = process.inherited(MATRIX=None, **_verbose(), **{FAILURE_FILE: str(note)})
+            verbose = {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
+            env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note)})
             for call in job.calls:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
                 if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):
@@ -391,10 +383,6 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
                     raise ProcessError(_why(call, note), returncode=1)
 
     return work
-
-
-def _verbose() -> Mapping[str, str]:
-    return {"VERBOSE_OUTPUT": "1"} if console.echoes() else {}
 
 
 def _why(call: Call, note: Path) -> str:
