@@ -37,7 +37,7 @@ from pytorch_build.sources.trees import edits_of
 from rocm_packaging.origin import has_rocm, own_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from ci.jobs import Call, Job, Target
@@ -271,12 +271,10 @@ def left(made: Sequence[Job]) -> Sequence[Job]:
     every = ((session, call) for job in made for call in job.calls for session in call.sessions)
     idle = {session for session, call in takewhile(lambda one: _idle(*one), every)}
 
-    def calls(job: Job) -> Iterator[Call]:
-        for call in job.calls:
-            if sessions := tuple(one for one in call.sessions if one not in idle):
-                yield replace(call, sessions=sessions)
+    def rest(call: Call) -> Call:
+        return replace(call, sessions=tuple(one for one in call.sessions if one not in idle))
 
-    return [replace(job, calls=tuple(calls(job))) for job in made]
+    return [replace(job, calls=tuple(one for one in map(rest, job.calls) if one.sessions)) for job in made]
 
 
 def _idle(session: str, call: Call) -> bool:
