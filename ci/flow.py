@@ -280,18 +280,17 @@ def left(made: Sequence[Job]) -> Sequence[Job]:
 def _idle(session: str, call: Call) -> bool:
     """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
     row = read_toml(ROOT / "sessions.toml")[session]
-    env, options = process.inherited(), ["--verbose"] if console.echoes() else []
+    programs, options = None, ["--verbose"] if console.echoes() else []
     if row.get("cells") or row.get("environment"):
         # where nox has it, and takes it again as it is
         folder = ROOT / ".nox" / "-".join([session, *filter(None, call.python.split("."))])
         programs = folder / ("Scripts" if os.name == "nt" else "bin")
-        if not process.which("python", path=str(programs)) or env.get("NOX_ENABLE_STALENESS_CHECK"):
+        if not process.which("python", path=str(programs)) or "NOX_ENABLE_STALENESS_CHECK" in environment():
             return False
-        env["PATH"] = os.pathsep.join([str(programs), env.get("PATH", "")])
         options.append(f"--python={programs / 'python'}")
     package, *words = row["call"].split()
     try:
-        with process.looking(env):
+        with process.looking(programs):
             console.detail(f"session {session}")
             verbs = import_module(f"{package}.__main__").VERBS
             dispatch(package, "", verbs, [*words, *options, *call.posargs])

@@ -1,9 +1,9 @@
 """The one door for processes: argument lists, echoed, with explicit folder and environment.
 
-The tool's own environment is never changed; a child gets the mapping it is given, by default what
-environment.toml allows upstream's code. `supervise` runs one under limits, and ends it with everything it
-started, whatever happens. Its output goes to a file and never through this process, so that its size does not
-matter.
+The tool's own environment is never changed, but for the PATH while it only looks; a child gets the mapping
+it is given, by default what environment.toml allows upstream's code. `supervise` runs one under limits, and ends
+it with everything it started, whatever happens. Its output goes to a file and never through this process, so
+that its size does not matter.
 """
 
 from __future__ import annotations
@@ -38,12 +38,6 @@ _COOKIE = "SUPERVISED_BY"
 _SHOWN_WORDS = 4
 # of the stage that is at work
 _LOG: ContextVar[Path | None] = ContextVar("log", default=None)
-# of a session that this process only looks at: the environment that it would have
-_SESSION: ContextVar[Mapping[str, str] | None] = ContextVar("session", default=None)
-
-
-class WorkLeft(BaseException):
-    """Ends a look at a session where its work would begin; no error, so that nothing handles it as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,37 +49,34 @@ class Completed:
     stderr: str
 
 
+class WorkLeft(BaseException):
+    """Ends a look at a session where its work would begin; no error, so that nothing handles it as one."""
+
+
 @contextmanager
-def looking(session: Mapping[str, str]) -> Iterator[None]:
-    """Only look, in a session's environment; what is printed meanwhile counts where there is no work."""
+def looking(programs: Path | None) -> Iterator[None]:
+    """Only look, with these `programs` first; what is printed meanwhile counts where there is no work."""
     held: list[str] = []
-    token, console.SCREEN.held = _SESSION.set(session), held
+    path, console.SCREEN.held = os.environ.get("PATH", ""), held
+    os.environ["PATH"] = f"{programs}{os.pathsep}{path}" if programs else path
     try:
         yield
     finally:
-        _SESSION.reset(token)
-        console.SCREEN.held = None
+        os.environ["PATH"], console.SCREEN.held = path, None
     console.result("\n".join(held))
 
 
 def work() -> None:
     """Begin work, which a look leaves to the session."""
-    if _SESSION.get() is not None:
+    if console.SCREEN.held is not None:
         raise WorkLeft
-
-
-def environment() -> Mapping[str, str]:
-    """Return this process's environment, or that of the session that it looks at."""
-    session = _SESSION.get()
-    return os.environ if session is None else session
 
 
 def handed_on(**changes: str | None) -> dict[str, str]:
     """Return what upstream's code gets of this process's environment, with `changes` as in `inherited`."""
     from core.environment import allowed  # no part of the server
 
-    passed = allowed(environment()) | changes
-    return {name: value for name, value in passed.items() if value is not None}
+    return {name: value for name, value in (allowed(os.environ) | changes).items() if value is not None}
 
 
 def inherited(**changes: str | None) -> dict[str, str]:
@@ -93,12 +84,12 @@ def inherited(**changes: str | None) -> dict[str, str]:
 
     `changes` come on top; ``None`` takes a variable out.
     """
-    return {name: value for name, value in (dict(environment()) | changes).items() if value is not None}
+    return {name: value for name, value in (os.environ | changes).items() if value is not None}
 
 
 def which(program: str, *, path: str | None = None) -> Path | None:
     """Find a program on `path` (default: this process's PATH)."""
-    found = shutil.which(program, path=environment().get("PATH") if path is None else path)
+    found = shutil.which(program, path=path)
     return Path(found) if found else None
 
 
@@ -237,7 +228,7 @@ def status(returncode: int) -> str:
 
 
 def _program(name: str, env: Mapping[str, str] | None) -> str:
-    program = shutil.which(name, path=(environment() if env is None else env).get("PATH"))
+    program = shutil.which(name, path=env.get("PATH") if env is not None else None)
     if program is None:
         raise ProcessError(f"{name} is not installed or not on the PATH.", hint=f"Install {name}.")
     return program

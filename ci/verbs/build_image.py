@@ -149,7 +149,9 @@ def run(arguments: argparse.Namespace) -> None:
         _run(engine, build, makes, common)
     _run(engine, build, pushes, common)
     if build.archive is not None:
-        _save(engine, build, build.archive, common)
+        # beside its final name first, so that a later job never sees half of it
+        with files.half(build.archive) as part:
+            _run(engine, build, [engines.save_command(engine, build, part)], common)
     _show(engine, build)
 
 
@@ -213,12 +215,6 @@ def _run(engine: Engine, build: Build, commands: Sequence[Sequence[str]], common
             process.run(command, cwd=common.root, env=process.inherited(), log=log)
         except ProcessError as problem:
             raise engines.explained(engine, problem, base=build.arguments[BASE]) from problem
-
-
-def _save(engine: Engine, build: Build, archive: Path, common: Common) -> None:
-    """Save the image beside its final name first, so that a later job never sees half of it."""
-    with files.half(archive) as part:
-        _run(engine, build, [engines.save_command(engine, build, part)], common)
 
 
 def _show(engine: Engine, build: Build) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, replace
@@ -171,7 +172,7 @@ def add_common(parser: ArgumentParser) -> None:
         "that CI runs for (default: out)"
     )
     add("--store", action=Once, default=DEFAULT_STORE, metavar="STORE", help=what)
-    named = environment().get("RELEASE_TYPE") or "ci"
+    named = os.environ.get("RELEASE_TYPE") or "ci"
     what = "whose policy and version form apply (default: RELEASE_TYPE, else ci)"
     add("--release-type", default=named, choices=RELEASE_TYPES, help=what)
     add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
@@ -268,9 +269,7 @@ def use_config_file(named: Path | None) -> Path | None:
 
 def environment() -> Mapping[str, str]:
     """Return this process's environment, for front doors to pass on as a value."""
-    from core import process  # slow to import, and a list of verbs needs none
-
-    return dict(process.environment())
+    return dict(os.environ)
 
 
 def source_date_epoch(env: Mapping[str, str]) -> int | None:
