@@ -258,12 +258,12 @@ def run_jobs(
     """Run jobs one after another, or print them; with a `look` at what their options name, what is left."""
     if dry_run:
         print_jobs(made)
-        return
-    require_pythons(call.python for job in made for call in job.calls)
-    # not where all is to be done, a write cannot be foreseen, or each session has a fold
-    if look and not look.force and "://" not in look.store and console.mode() != "github":
-        made = left(made) if Path.cwd() == root == ROOT else made
-    show(run_all(made, runner(root, together=False)))
+    else:
+        require_pythons(call.python for job in made for call in job.calls)
+        # not where a write cannot be foreseen, or each session has a fold
+        if look and "://" not in look.store and console.mode() != "github" and Path.cwd() == root == ROOT:
+            made = left(made)
+        show(run_all(made, runner(root, together=False)))
 
 
 def left(made: Sequence[Job]) -> Sequence[Job]:
@@ -280,20 +280,19 @@ def left(made: Sequence[Job]) -> Sequence[Job]:
 def _idle(session: str, call: Call) -> bool:
     """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
     row = read_toml(ROOT / "sessions.toml")[session]
-    programs, options = None, ["--verbose"] if console.echoes() else []
+    programs, more = None, ["--verbose"] if console.echoes() else []
     if row.get("cells") or row.get("environment"):
         # where nox has it, and takes it again as it is
         folder = ROOT / ".nox" / "-".join([session, *filter(None, call.python.split("."))])
         programs = folder / ("Scripts" if os.name == "nt" else "bin")
         if not process.which("python", path=str(programs)) or "NOX_ENABLE_STALENESS_CHECK" in environment():
             return False
-        options.append(f"--python={programs / 'python'}")
+        more.append(f"--python={programs / 'python'}")
     package, *words = row["call"].split()
     try:
         with process.looking(programs):
             console.detail(f"session {session}")
-            verbs = import_module(f"{package}.__main__").VERBS
-            dispatch(package, "", verbs, [*words, *options, *call.posargs])
+            dispatch(package, "", import_module(f"{package}.__main__").VERBS, [*words, *more, *call.posargs])
     except errors.InterruptedStageError:
         raise
     except (Exception, process.WorkLeft):  # noqa: BLE001 - the session says what is wrong

@@ -15,10 +15,9 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from core import console
 from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
@@ -35,8 +34,7 @@ _OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\
 _CALL: ContextVar[tuple[str, Sequence[str]]] = ContextVar("_CALL", default=("", ()))
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """One verb of a front door; its module is imported when it is chosen."""
 
     name: str
@@ -46,8 +44,8 @@ class Verb:
 
 def verbs_of(package: str, summaries: Mapping[str, str]) -> tuple[Verb, ...]:
     """Return the verbs of a package, whose modules are named as they are."""
-    found = ((name, f"{package}.verbs.{name.replace('-', '_')}") for name in summaries)
-    return tuple(Verb(name, module, summaries[name]) for name, module in found)
+    module = f"{package}.verbs."
+    return tuple(Verb(name, module + name.replace("-", "_"), said) for name, said in summaries.items())
 
 
 class _Parser(argparse.ArgumentParser):

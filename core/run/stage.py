@@ -240,7 +240,8 @@ def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileReco
         kept = records.read_all(stage.store, stage.outputs, stage.artifact_group)
         still = records.promised([one for one in kept if one.name != before.name])
         for key in sorted(gone - still.keys()):
-            distributions.withdraw(stage.store, key)
+            stage.store.delete(f"{key}{distributions.SIDECAR}")
+            stage.store.delete(key)
 
 
 def builder_from(env: Mapping[str, str]) -> dict[str, str]:

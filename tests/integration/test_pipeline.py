@@ -111,12 +111,11 @@ def test_versions_follow_from_the_lock(built: Clone) -> None:
 def test_again_nothing_has_changed_stage_by_stage(built: Clone) -> None:
     before = snapshot(built.path / "out" / "local-linux")
     again = built.passes("invoke", "ci", *SAMPLE)
-    assert "Running session" not in again
+    assert "nox >" not in again
     for stage in ("build_rocm", *BUILDS, "test_smoke", "test_torch"):
         assert f"{stage}: unchanged" in again
     assert snapshot(built.path / "out" / "local-linux") == before
-    (audio,) = built.wheels().glob("torchaudio-*.whl")
-    audio.unlink()
+    next(built.wheels().glob("torchaudio-*.whl")).unlink()
     again = built.passes("invoke", "ci", *SAMPLE)
     assert re.findall("(?m)(.*)session build_(?:torch|audio)$", again) == ["", "nox > Running "]
 

@@ -316,8 +316,7 @@ class _Writer:
         for path in todo.stale:
             self.store.delete(key_in(self.prefix, path))
             self.removed[key_in(self.prefix, path)] = None
-        # a look finds the same again without it
-        if todo.state is not None and console.SCREEN.held is None:
+        if todo.state is not None and console.SCREEN.held is None:  # a look finds the same without it
             self._put(STATE, dump(todo.state), present)
 
     def _put(self, path: str, data: bytes, present: Mapping[str, Stored]) -> None:

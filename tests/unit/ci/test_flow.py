@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,9 @@ import tasks
 from ci import flow
 from ci.flow import Changed, Outcome, planned, release_words, run_all, show
 from ci.jobs import PLAN_FILE, Call, Job, Target
-from core import console, process
+from core import console, errors, process
 from core.cli.options import ROOT, Common
-from core.errors import (
-    EnvironmentSetupError,
-    InterruptedStageError,
-    MissingInputError,
-    ProcessError,
-    UsageError,
-)
+from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
 from core.stores.directory import DirectoryStore
 from pytorch_build.build.build import built
@@ -235,25 +228,22 @@ def test_a_ref_is_one_nox_over_its_sessions_and_then_the_page(
 def test_nox_gets_the_sessions_from_the_first_that_has_work_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    store = DirectoryStore(tmp_path)
-    store.put_bytes("page", b"old")
+    store, ends = DirectoryStore(tmp_path), [UsageError("x"), None, errors.InterruptedStageError("y")]
 
-    def look(ends: BaseException | None, package: str, *rest: Any) -> None:
-        console.say(f"{package} {rest[-1][0]}")
-        if rest[-1][0] == "provenance":
-            store.put_bytes("page", b"new" if ends is None else b"old")
-            raise ends or AssertionError
+    def look(_package: str, _about: str, _verbs: Any, words: list[str]) -> None:
+        console.say(words[0])
+        if words[0] == "provenance":
+            raise ends.pop(0) or AssertionError(store.put_bytes("page", b""))
 
+    monkeypatch.setattr(flow, "dispatch", look)
     made = [replace(job("ref"), calls=(Call(sessions=("checkout", "provenance", "upload")),)), job("report")]
-    for ends in (None, UsageError("x"), MissingInputError("y")):
-        monkeypatch.setattr(flow, "dispatch", partial(look, ends))
+    for _ in ends[:2]:
         assert [one.calls[0].sessions for one in flow.left(made)] == [("provenance", "upload"), ("report",)]
-        assert capsys.readouterr().out == "session checkout\npytorch_build checkout\n"
-        assert store.read("page") == b"old"
-    monkeypatch.setattr(flow, "dispatch", partial(look, InterruptedStageError("z")))
-    with pytest.raises(InterruptedStageError):
+        assert capsys.readouterr().out == "session checkout\ncheckout\n"
+    assert store.find("page") is None
+    with pytest.raises(errors.InterruptedStageError):
         flow.left(made)
-    assert flow._idle("build_torch", Call(sessions=(), python="3.99")) is False
+    assert not flow._idle("build_torch", Call(sessions=(), python="3.99"))
 
 
 def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earlier_run(
