@@ -184,19 +184,17 @@ def default_family(detected: Iterable[str]) -> str:
         raise UsageError("No GPU was found in this machine: the GPU family must be given.", hint=_listing())
     integrated = families()[_INTEGRATED].targets
     discrete = [target for target in targets if target not in integrated]
-    chosen = {_default_for(target) for target in discrete or targets}
+    defaults = [one for one in _file().families.items() if one[1].default]
+    chosen = {
+        next((name for name, table in defaults if target in table.targets), "") or _known(target).name
+        for target in discrete or targets
+    }
     if len(chosen) > 1:
         raise UsageError(
             f"This machine has GPUs of several families: {', '.join(targets)}.",
             hint=f"Choose: --gpu-family {' or --gpu-family '.join(sorted(chosen))}.",
         )
     return chosen.pop()
-
-
-def _default_for(target: str) -> str:
-    tables = _file().families.items()
-    names = (name for name, table in tables if table.default and target in table.targets)
-    return next(names, "") or _known(target).name
 
 
 def _listing() -> str:

@@ -54,10 +54,6 @@ class Container(Dated):
 load_container = data_file(DATA, Container)
 
 
-def _this_user() -> tuple[int, int]:
-    return (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What is to run, for the user's and the group's number, with the machine's variables."""
@@ -66,7 +62,9 @@ class Job:
     python: str
     words: tuple[str, ...]
     root: Path
-    user: tuple[int, int] = field(default_factory=_this_user)
+    user: tuple[int, int] = field(
+        default_factory=lambda: (os.getuid(), os.getgid()) if hasattr(os, "getuid") else (0, 0)
+    )
     present: frozenset[str] = field(default_factory=lambda: frozenset(environment()))
 
     def kept_by(self, engine: Engine) -> bool:

@@ -27,18 +27,12 @@ def test_a_file_appears_whole_in_folders_that_are_made(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize(
-    ("glob", "path", "fits"),
-    [
-        ("lib/rocblas/library/**", "lib/rocblas/library/a/b.co", True),
-        ("**/libamd_comgr.so.*", "libamd_comgr.so.3", True),
-        ("**/libamd_comgr.so.*", "lib/llvm/libamd_comgr.so.3", True),
-        ("lib/lib*.so", "lib/x/liba.so", False),
-        (".kpack/*", "xkpack/a", False),
-    ],
-)
-def test_path_patterns(glob: str, path: str, *, fits: bool) -> None:
-    assert bool(files.path_pattern(glob).fullmatch(path)) is fits
+def test_path_patterns() -> None:
+    assert files.path_pattern("lib/rocblas/library/**").fullmatch("lib/rocblas/library/a/b.co")
+    for path in ("libamd_comgr.so.3", "lib/llvm/libamd_comgr.so.3"):
+        assert files.path_pattern("**/libamd_comgr.so.*").fullmatch(path)
+    assert not files.path_pattern("lib/lib*.so").fullmatch("lib/x/liba.so")
+    assert not files.path_pattern(".kpack/*").fullmatch("xkpack/a")
 
 
 def test_an_interrupted_write_leaves_what_was_there(tmp_path: Path) -> None:
