@@ -11,6 +11,8 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
@@ -20,9 +22,10 @@ from ci.plan.data import OwnStore
 from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
-from core import console, files, process
-from core.cli import Verb, verb_parser
+from core import console, errors, files, process
+from core.cli import Verb, dispatch, verb_parser
 from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
+from core.data import read_toml
 from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
@@ -62,7 +65,8 @@ def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
     for session, why in jobs.left_out(chosen).items():
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
-    run_jobs(jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout), root=common.root)
+    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout)
+    run_jobs(made, look=common, root=common.root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +119,7 @@ def run_trees(
             missing += _borrowed(chosen, lender, tag, project)
     words = jobs.posargs_of(replace(named, dry_run=False))
     made = jobs.ref_jobs(chosen, words, python, trees=changed.trees, missing=missing, rocm=rocm or ())
-    run_jobs(made, dry_run=common.dry_run, root=root)
+    run_jobs(made, look=common, dry_run=common.dry_run, root=root)
 
 
 def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:
@@ -248,13 +252,52 @@ def require_pythons(named: Iterable[str]) -> None:
     )
 
 
-def run_jobs(made: Sequence[Job], *, dry_run: bool = False, root: Path = ROOT) -> None:
-    """Run jobs one after another, or print them."""
+def run_jobs(
+    made: Sequence[Job], *, look: Common | None = None, dry_run: bool = False, root: Path = ROOT
+) -> None:
+    """Run jobs one after another, or print them; with a `look` at what their options name, what is left."""
     if dry_run:
         print_jobs(made)
     else:
         require_pythons(call.python for job in made for call in job.calls)
+        # not where a write cannot be foreseen, or each session has a fold
+        if look and "://" not in look.store and console.mode() != "github" and Path.cwd() == root == ROOT:
+            made = left(made)
         show(run_all(made, runner(root, together=False)))
+
+
+def left(made: Sequence[Job]) -> Sequence[Job]:
+    """Leave out the sessions that have nothing to do, up to the first that has: what follows goes by that."""
+    every = ((session, call) for job in made for call in job.calls for session in call.sessions)
+    idle = {session for session, call in takewhile(lambda one: _idle(*one), every)}
+
+    def rest(call: Call) -> Call:
+        return replace(call, sessions=tuple(one for one in call.sessions if one not in idle))
+
+    return [replace(job, calls=tuple(one for one in map(rest, job.calls) if one.sessions)) for job in made]
+
+
+def _idle(session: str, call: Call) -> bool:
+    """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
+    row = read_toml(ROOT / "sessions.toml")[session]
+    programs, more = None, ["--verbose"] if console.echoes() else []
+    if row.get("cells") or row.get("environment"):
+        # where nox has it, and takes it again as it is
+        folder = ROOT / ".nox" / "-".join([session, *filter(None, call.python.split("."))])
+        programs = folder / ("Scripts" if os.name == "nt" else "bin")
+        if not process.which("python", path=str(programs)) or "NOX_ENABLE_STALENESS_CHECK" in environment():
+            return False
+        more.append(f"--python={programs / 'python'}")
+    package, *words = row["call"].split()
+    try:
+        with process.looking(programs):
+            console.detail(f"session {session}")
+            dispatch(package, "", import_module(f"{package}.__main__").VERBS, [*words, *more, *call.posargs])
+    except errors.InterruptedStageError:
+        raise
+    except (Exception, process.WorkLeft):  # noqa: BLE001 - the session says what is wrong
+        return False
+    return True
 
 
 def run_all(

@@ -239,6 +239,7 @@ class _Screen:
 
     def __init__(self) -> None:
         self.verbose = self.folded = False  # whether all is echoed; whether it stands in a fold
+        self.held: list[str] | None = None  # what is not printed before it is known to count
         self._lock = threading.RLock()
         self._steps: list[Step] = []
         self._drawn: list[str] = []
@@ -247,6 +248,9 @@ class _Screen:
     def write(self, text: str, stream: TextIO | None = None) -> None:
         """Write lines, to standard error unless a stream is given."""
         with self._lock:
+            if self.held is not None:
+                self.held.append(text)
+                return
             self._draw([])
             print(text, file=stream or sys.stderr, flush=True)
             self.refresh()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -112,6 +114,14 @@ def replaced(folder: Path) -> Iterator[Path]:
         if folder.exists():
             folder.rename(Path(scratch) / "old")
         fresh.rename(folder)
+
+
+@cache
+def path_pattern(glob: str) -> re.Pattern[str]:
+    """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 @contextmanager

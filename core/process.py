@@ -1,9 +1,9 @@
 """The one door for processes: argument lists, echoed, with explicit folder and environment.
 
-The tool's own environment is never changed; a child gets the mapping it is given, by default what
-environment.toml allows upstream's code. `supervise` runs one under limits, and ends it with everything it
-started, whatever happens. Its output goes to a file and never through this process, so that its size does not
-matter.
+The tool's own environment is never changed, but for PATH in a look; a child gets the mapping it is given, by
+default what environment.toml allows upstream's code. `supervise` runs one under limits, and ends it with
+everything it started, whatever happens. Its output goes to a file and never through this process, so that its
+size does not matter.
 """
 
 from __future__ import annotations
@@ -47,6 +47,29 @@ class Completed:
     returncode: int
     stdout: str
     stderr: str
+
+
+class WorkLeft(BaseException):
+    """Ends a look at a session where its work would begin; no error, so that nothing handles it as one."""
+
+
+@contextmanager
+def looking(programs: Path | None) -> Iterator[None]:
+    """Only look, with these `programs` first; what is printed meanwhile counts where there is no work."""
+    held: list[str] = []
+    path, console.SCREEN.held = os.environ.get("PATH", ""), held
+    os.environ["PATH"] = f"{programs}{os.pathsep}{path}" if programs else path
+    try:
+        yield
+    finally:
+        os.environ["PATH"], console.SCREEN.held = path, None
+    console.result("\n".join(held))
+
+
+def work() -> None:
+    """Begin work, which a look leaves to the session."""
+    if console.SCREEN.held is not None:
+        raise WorkLeft
 
 
 def handed_on(**changes: str | None) -> dict[str, str]:
@@ -99,6 +122,7 @@ def run(
     (default: the stage's), and where there is none, printed by itself. `hint` is the next action if it fails;
     the log's first error goes with it.
     """
+    work()
     words = [str(word) for word in argv]
     said = f"+ {shlex.join(words)}" + (f"  (in {cwd})" if cwd else "")
     log = log or _LOG.get()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
+from core.files import path_pattern
 from core.run import Platform
 from core.run.locations import Origin
 from core.run.plan import PLATFORMS, Decision, Upload
-from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
     from datetime import date

@@ -99,9 +99,9 @@ def expand(
     matrix: Matrix, refs: Mapping[str, TorchRef], platform: Platform, tests: Sequence[Test] = ()
 ) -> Mapping[str, Sequence[Cell]]:
     """Expand a matrix into the cells that can exist, by session; say which cannot."""
-    _refuse_collisions(matrix)
-    _refuse_idle_exclusions(matrix)
+    _refuse_names(matrix)
     sessions: dict[str, list[Cell]] = {name: [] for name in MATRIX_SESSIONS}
+    left_out: list[str] = []
     for python in matrix.pythons:
         for ref_name in matrix.torch_refs:
             if ref_name not in refs:
@@ -111,10 +111,12 @@ def expand(
                 cell = Cell(python, ref_name, family(name).name)
                 reason = missing(python, ref, cell.gpu_family, matrix, platform)
                 if reason:
-                    console.detail(f"left out: {python} {ref_name} {name}: {reason}")
+                    left_out.append(f"left out: {python} {ref_name} {name}: {reason}")
                     continue
                 for session in (*(BUILDS[component] for component in ref.components), *JOBS["test_pytorch"]):
                     sessions[session].append(cell)
+    if left_out:  # at once, as every write looks for every secret
+        console.detail("\n".join(left_out))
     for test in tests:
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:
             sessions[TORCH_TESTS] += _parts(test, sessions[BUILDS["torch"]], platform)
@@ -155,8 +157,13 @@ def _refuse_size(sessions: Mapping[str, Sequence[Cell]], platform: Platform) -> 
                 raise DataError(f"The matrix has {' '.join(cell[:3])} more than once.")
 
 
-def _refuse_idle_exclusions(matrix: Matrix) -> None:
-    """Refuse an exclusion that matches nothing: a name in it is misspelled or has gone."""
+def _refuse_names(matrix: Matrix) -> None:
+    """Refuse refs that would share a folder, and an exclusion that matches nothing: its names are wrong."""
+    seen: dict[str, str] = {}
+    for name in matrix.torch_refs:
+        other = seen.setdefault(key_name(name), name)
+        if other != name:
+            raise DataError(f"Torch refs {other!r} and {name!r} would share one folder.", hint="Rename one.")
     if any("exclude" not in one for one in own().tables.get("matrix", {}).values()):
         return  # these rows are the project's, and the user's file names other families, refs or Pythons
     for number, row in enumerate(matrix.exclude):
@@ -168,12 +175,3 @@ def _refuse_idle_exclusions(matrix: Matrix) -> None:
                     f"exclude[{number}] names {name!r}, which the matrix does not have on {row.platform}. "
                     f"{nearest(name, known)}"
                 )
-
-
-def _refuse_collisions(matrix: Matrix) -> None:
-    """Refuse refs whose names differ only in what a folder's name cannot show."""
-    seen: dict[str, str] = {}
-    for name in matrix.torch_refs:
-        other = seen.setdefault(key_name(name), name)
-        if other != name:
-            raise DataError(f"Torch refs {other!r} and {name!r} would share one folder.", hint="Rename one.")

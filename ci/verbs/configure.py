@@ -16,7 +16,6 @@ from ci.plan import data, events, inputs, outputs
 from ci.plan.decisions import DISPATCHES, Question
 from ci.plan.events import Changes
 from ci.plan.plan import plan
-from ci.promote.policy import gates
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import common_from, environment
@@ -66,6 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file."""
     common, env = common_from(arguments), environment()
     if arguments.explain is not None:
+        from ci.promote.policy import gates  # slow to import, and rarely needed
+
         for validated in (data.load, buckets, gates, load_refs):
             validated()
         named = arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME")

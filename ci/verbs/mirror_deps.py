@@ -13,7 +13,7 @@ from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolv
 from ci.publish.index import Records, write_index
 from ci.publish.upload import show
 from core import console, files
-from core.cli.options import Common, add_group, common_from
+from core.cli.options import add_group, common_from
 from core.errors import StoreError
 from core.packages import RunGroup, offered
 from core.run import artifact_groups, records
@@ -30,10 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Mirror what is missing, and write the pages."""
     data = mirror()
-    named_run = bool(arguments.from_run_id)
     arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
-    groups = _groups(common, arguments.artifact_group or common.artifact_group) if named_run else ()
+    where, chosen = common.open_for_reading(), arguments.artifact_group or common.artifact_group
+    names = artifact_groups(where, common.outputs, chosen) if arguments.from_run_id else ()
+    groups = [RunGroup(store=where, outputs=common.outputs, name=name) for name in names]
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
         wanted = needs(data, groups, [offered(one) for one in groups])
@@ -68,12 +69,6 @@ def run(arguments: argparse.Namespace) -> None:
         f"mirror_deps: {indexed.files} files in {store.url}/{data.prefix}, {len(missing)} of them new, "
         f"{len(indexed.changed)} pages written"
     )
-
-
-def _groups(common: Common, group: str) -> Sequence[RunGroup]:
-    store, outputs = common.open_for_reading(), common.outputs
-    names = artifact_groups(store, outputs, group)
-    return [RunGroup(store=store, outputs=outputs, name=name) for name in names]
 
 
 def source_of(data: Mirror, store: Store) -> Records:

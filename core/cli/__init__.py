@@ -15,10 +15,9 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from core import console
 from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
@@ -35,8 +34,7 @@ _OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\
 _CALL: ContextVar[tuple[str, Sequence[str]]] = ContextVar("_CALL", default=("", ()))
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """One verb of a front door; its module is imported when it is chosen."""
 
     name: str
@@ -46,8 +44,8 @@ class Verb:
 
 def verbs_of(package: str, summaries: Mapping[str, str]) -> tuple[Verb, ...]:
     """Return the verbs of a package, whose modules are named as they are."""
-    found = ((name, f"{package}.verbs.{name.replace('-', '_')}") for name in summaries)
-    return tuple(Verb(name, module, summaries[name]) for name, module in found)
+    module = f"{package}.verbs."
+    return tuple(Verb(name, module + name.replace("-", "_"), said) for name, said in summaries.items())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,7 +66,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
     call = _CALL.set((package, words))
     try:
         with _stopped_by_sigterm():
-            _dispatch(package, about, verbs, words)
+            dispatch(package, about, verbs, words)
     except (Exception, KeyboardInterrupt) as problem:
         if "--debug" in words and isinstance(problem, Exception):
             raise
@@ -160,7 +158,8 @@ def _stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+def dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[str]) -> None:
+    """Run one verb in this process; what `main` does besides is told of errors."""
     if not words or words[0] in {"-h", "--help"}:
         lines = [f"usage: python -m {package} VERB [options]", "", about, ""]
         width = max(len(verb.name) for verb in verbs)

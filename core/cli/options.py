@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from core import console
 from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
-from core.stores.location import OverlayStore, open_store, unread
+from core.stores.location import DryRunStore, OverlayStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,9 @@ class Common:
     @functools.cached_property
     def _planned(self) -> Store:
         if self.unread:
-            return unread(self.store)
+            from core.stores.directory import DirectoryStore
+
+            return DryRunStore(DirectoryStore(Path("/nothing")), named=self.store)
         return open_store(self.store, root=self.root, dry_run=True)
 
     @property

@@ -317,6 +317,7 @@ def prepared(
         if known == digest and not force:
             console.detail(f"environment {target.prefix}: unchanged")
         else:
+            process.work()
             with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
                 marker.unlink(missing_ok=True)
                 make(target.prefix, target.base_executable, backend)

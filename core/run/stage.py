@@ -140,6 +140,7 @@ def _worked(
     stage: Stage, known: Mapping[str, Any], work: Callable[[], Made], so_far: Mapping[str, Any] | None
 ) -> Record:
     """Do the work and put its files into the run; record what is `known` of it, and what ends it early."""
+    process.work()
     store, outputs, group = stage.store, stage.outputs, stage.artifact_group
     started, clock = records.now(), time.monotonic()
 
@@ -200,6 +201,7 @@ def _taken(stage: Stage, digest: str) -> Record | None:
     store, record = found
     files_here = record.files
     if store.url != here.url and not stage.common.dry_run:
+        process.work()
         with console.group(f"{stage.name}: fetching what was made from the same inputs"):
             files_here = tuple(_fetched(stage, store, one) for one in record.files)
     console.done(
@@ -245,7 +247,8 @@ def _withdraw_old(stage: Stage, before: Record | None, published: tuple[FileReco
         kept = records.read_all(stage.store, stage.outputs, stage.artifact_group)
         still = records.promised([one for one in kept if one.name != before.name])
         for key in sorted(gone - still.keys()):
-            distributions.withdraw(stage.store, key)
+            stage.store.delete(f"{key}{distributions.SIDECAR}")
+            stage.store.delete(key)
 
 
 def builder_from(env: Mapping[str, str]) -> dict[str, str]:

@@ -166,13 +166,6 @@ class DryRunStore:
         return "planned"
 
 
-def unread(location: str) -> DryRunStore:
-    """Return a stand-in for a store that cannot be read: an empty one."""
-    from core.stores.directory import DirectoryStore
-
-    return DryRunStore(DirectoryStore(Path("/nothing")), named=location)
-
-
 @dataclass(frozen=True)
 class OverlayStore:
     """Run outputs on this machine, over those that CI left in a bucket; only the first store is written.

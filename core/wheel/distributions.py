@@ -110,9 +110,3 @@ def describe(path: Path, *, key: str, sha256: str) -> Described:
         license=metadata.license if metadata else "",
     )
     return Described(record=record, sidecar=metadata.raw if metadata else None)
-
-
-def withdraw(store: Store, key: str) -> None:
-    """Take a distribution of the local run out again, sidecar included."""
-    store.delete(f"{key}{SIDECAR}")
-    store.delete(key)

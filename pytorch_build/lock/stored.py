@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from core import console
+from core import console, process
 from core.cli.options import Common, environment
 from core.data import compact, parse_json
 from core.errors import MissingInputError, SourceError, UsageError
@@ -93,6 +93,9 @@ def source_lock(
             f"{context.gpu_family} with ROCm {options.version or ref.rocm_version or 'of its own'}.",
             hint="A run's lock is resolved once: use a run id of its own.",
         )
+    key = common.outputs.source_lock_key(ref.name)
+    if not update or common.open_store().find(key) is None:
+        process.work()
     version = find_version(context, options) or (stored.rocm_version if stored else "")
     kept = _kept(stored, ref, given=chosen, read_pins=require_related_commit) if stored else {}
     lock = resolve(
@@ -105,7 +108,6 @@ def source_lock(
         require_related_commit=require_related_commit,
     )
     lock = _named(lock, kept, chosen)
-    key = common.outputs.source_lock_key(ref.name)
     text = lock.model_dump_json(indent=2) + "\n"
     outcome = common.open_store().put_bytes(key, text.encode(), replace=not common.outputs.immutable)
     said = "unchanged" if outcome == "unchanged" else "resolved"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core import console, files
+from core import console, files, process
 from core.errors import SourceError
 from core.run import key_name
 from pytorch_build.sources import edits
@@ -69,6 +69,7 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
     with _locked(tree):
         if found := _unchanged(git, locked, options):
             return found
+        process.work()
         return _Checkout(git=git, locked=locked, options=options).perform()
 
 

@@ -19,9 +19,9 @@ from core.binaries import rpath
 from core.data import Model, data_file
 from core.errors import RocmError
 from core.families import families
+from core.files import path_pattern
 from pytorch_build.check import matches
 from pytorch_build.check.device_code import is_asked_for
-from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
     from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile

@@ -16,12 +16,12 @@ from core import console, process
 from core.data import Model, data_file, read_text
 from core.env import Interpreter, installed
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
+from core.files import path_pattern
 from pytorch_build.lock import versions
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.edits import UPSTREAM_TAG
 from pytorch_build.sources.git import Repository, is_commit
 from pytorch_build.sources.trees import checkout_options
-from rocm_packaging.packages.payload import path_pattern
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context

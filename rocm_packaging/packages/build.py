@@ -151,7 +151,7 @@ def _code() -> list[Path]:
         *(ROOT / "core" / one for one in ("archive", "binaries", "wheel")),
     ]
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    found += [ROOT / "rocm_packaging" / "artifacts.py", wheels.LICENSE]
+    found += [ROOT / "core" / "files.py", ROOT / "rocm_packaging" / "artifacts.py", wheels.LICENSE]
     return sorted(path for path in found if path.suffix != ".pyc")
 
 

@@ -11,10 +11,10 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from core.binaries import rpath
+from core.files import path_pattern
 from rocm_packaging.artifacts import GENERIC, Artifact, Entry, merged, resolve_link
 from rocm_packaging.packages.layouts import packages
 
@@ -90,14 +90,6 @@ def plan(
 
 def _matches(path: str, globs: Sequence[str]) -> bool:
     return any(path_pattern(glob).fullmatch(path) for glob in globs)
-
-
-@cache
-def path_pattern(glob: str) -> re.Pattern[str]:
-    """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
-    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meaning.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def with_rpath(file: PayloadFile, folder: str, others: Iterable[str]) -> PayloadFile:

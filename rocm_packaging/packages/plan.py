@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from core import files
 from core.binaries import elf
 from core.errors import ArtifactError, UsageError, nearest
 from core.families import CPU, families, family, gpu_targets
@@ -328,7 +329,7 @@ class _Planner:
 
 def _held(tree: Mapping[str, Entry], glob: str, folders: Collection[Path]) -> str:
     """Return a path of one of the folders that matches and leads to a file with content; "" for none."""
-    for path in filter(payload.path_pattern(glob).fullmatch, tree):
+    for path in filter(files.path_pattern(glob).fullmatch, tree):
         real = payload.follow(tree, path)
         if real and {*folders} & {*tree[path].source.parents} and tree[real].source.stat().st_size:
             return path

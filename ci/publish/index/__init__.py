@@ -292,7 +292,7 @@ class _Writer:
         for path in todo.stale:
             self.store.delete(key_in(self.prefix, path))
             self.removed[key_in(self.prefix, path)] = None
-        if todo.state is not None:
+        if todo.state is not None and console.SCREEN.held is None:  # a look finds the same without it
             pages = dict(sorted(self.pages.items()))
             self._put(STATE, dump(replace(todo.state, pages=pages)), present)
 

@@ -16,10 +16,11 @@ import tasks
 from ci import flow
 from ci.flow import Changed, Outcome, planned, release_words, run_all, show
 from ci.jobs import PLAN_FILE, Call, Job, Target
-from core import process
+from core import console, errors, process
 from core.cli.options import ROOT, Common
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
+from core.stores.directory import DirectoryStore
 from pytorch_build.build.build import built
 from pytorch_build.refs.torch_refs import OWN_TREES
 from tests.unit.ci.test_jobs import PULL_REQUEST, stages
@@ -198,6 +199,7 @@ class Nox:
 def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
     nox = Nox()
     monkeypatch.setattr(process, "run", nox)
+    monkeypatch.setattr(flow, "left", lambda made: made)
 
     def capture(argv: list[str], **_: Any) -> process.Completed:
         nox.calls.append(argv)
@@ -221,6 +223,27 @@ def test_a_ref_is_one_nox_over_its_sessions_and_then_the_page(
     assert nox.options["cwd"] == ROOT
     assert "MATRIX" not in nox.options["env"]
     assert "build_rocm: left out, family cpu has no ROCm" in capsys.readouterr().err
+
+
+def test_nox_gets_the_sessions_from_the_first_that_has_work_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store, ends = DirectoryStore(tmp_path), [UsageError("x"), None, errors.InterruptedStageError("y")]
+
+    def look(_package: str, _about: str, _verbs: Any, words: list[str]) -> None:
+        console.say(words[0])
+        if words[0] == "provenance":
+            raise ends.pop(0) or AssertionError(store.put_bytes("page", b""))
+
+    monkeypatch.setattr(flow, "dispatch", look)
+    made = [replace(job("ref"), calls=(Call(sessions=("checkout", "provenance", "upload")),)), job("report")]
+    for _ in ends[:2]:
+        assert [one.calls[0].sessions for one in flow.left(made)] == [("provenance", "upload"), ("report",)]
+        assert capsys.readouterr().out == "session checkout\ncheckout\n"
+    assert store.find("page") is None
+    with pytest.raises(errors.InterruptedStageError):
+        flow.left(made)
+    assert not flow._idle("build_torch", Call(sessions=(), python="3.99"))
 
 
 def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earlier_run(

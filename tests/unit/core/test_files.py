@@ -27,6 +27,14 @@ def test_a_file_appears_whole_in_folders_that_are_made(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+def test_path_patterns() -> None:
+    assert files.path_pattern("lib/rocblas/library/**").fullmatch("lib/rocblas/library/a/b.co")
+    for path in ("libamd_comgr.so.3", "lib/llvm/libamd_comgr.so.3"):
+        assert files.path_pattern("**/libamd_comgr.so.*").fullmatch(path)
+    assert not files.path_pattern("lib/lib*.so").fullmatch("lib/x/liba.so")
+    assert not files.path_pattern(".kpack/*").fullmatch("xkpack/a")
+
+
 def test_an_interrupted_write_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "b.txt"
     path.write_text("before")

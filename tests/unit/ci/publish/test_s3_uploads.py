@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ci.__main__ import VERBS
 from ci.verbs import upload
-from core.cli import Verb, main
+from core.cli import main
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from core.errors import FatalError
 
-VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)
 GROUP = "gfx90a-dcgpu"
 CI = ("GITHUB_REPOSITORY", "GITHUB_EVENT_PATH", "RELEASE_TYPE", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")
 

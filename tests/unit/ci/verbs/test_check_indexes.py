@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
+from ci.__main__ import VERBS
 from ci.install.dependencies import mirror
 from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
 from core import files
-from core.cli import Verb, main
+from core.cli import main
 from core.run import records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.wheel.distributions import describe
-
-VERBS = (Verb("check-indexes", "ci.verbs.check_indexes", "…"),)
 
 
 def door(store: Path, *words: str) -> int:

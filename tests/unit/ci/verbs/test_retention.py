@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from ci.__main__ import VERBS
 from ci.cleanup.plan import retention as load
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
-from core.cli import Verb, main
+from core.cli import main
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
 from core.files import sha256
 from core.stores.directory import DirectoryStore
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from core.stores import Store
 
-VERBS = (Verb("retention", "ci.verbs.retention", "delete what is old"),)
 FAMILY = "gfx94X-dcgpu"
 STAGED = documents.folder(documents.STAGING, FAMILY)
 DAYS = 86_400

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from ci.__main__ import VERBS
 from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
 from core.archive import Member
-from core.cli import Verb, main
+from core.cli import main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
@@ -25,7 +26,6 @@ from core.wheel.writer import WheelSpec, write_wheel
 from tests.unit.ci.conftest import Lab
 
 MakeWheel = Callable[..., Path]
-VERBS = (Verb("upload", "ci.verbs.upload", "put wheels"),)
 
 
 def everything(store: Store) -> Sequence[tuple[str, str]]:

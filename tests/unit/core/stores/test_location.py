@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Stored, headers_for, location
 from core.stores.directory import DirectoryStore
-from core.stores.location import DryRunStore, OverlayStore, open_store, unread
+from core.stores.location import DryRunStore, OverlayStore, open_store
 from tests.wheel_files import sha
 
 ANSWERS = location.answers  # before the unit tests' own answer takes its place
@@ -98,7 +99,7 @@ def test_what_a_dry_run_would_write_is_there_for_later_reads(
 
 
 def test_a_store_that_cannot_be_read_is_an_empty_one_of_that_name() -> None:
-    dry = unread("s3://bucket")
+    dry = Common(store="s3://bucket", dry_run=True, unread=True).open_store()
     assert (dry.url, dry.list(""), dry.keeps_folder_pages("9-linux")) == ("s3://bucket", [], True)
 
 

@@ -18,7 +18,6 @@ from rocm_packaging.packages.payload import (
     devel_only,
     joined,
     licenses_of,
-    path_pattern,
     plan,
     usual_links,
     with_rpath,
@@ -123,20 +122,6 @@ def test_a_tree_without_the_usual_link_gets_it() -> None:
     assert usual_links(entries({"llvm": "lib/llvm"}, "lib/llvm/bin/clang"), usual) == {}
     assert usual_links(entries({}, "lib/llvm/bin/clang", "llvm/bin/clang"), usual) == {}
     assert usual_links(entries({}, "lib/x.so"), usual) == {}
-
-
-@pytest.mark.parametrize(
-    ("glob", "path", "fits"),
-    [
-        ("lib/rocblas/library/**", "lib/rocblas/library/a/b.co", True),
-        ("**/libamd_comgr.so.*", "libamd_comgr.so.3", True),
-        ("**/libamd_comgr.so.*", "lib/llvm/libamd_comgr.so.3", True),
-        ("lib/lib*.so", "lib/x/liba.so", False),
-        (".kpack/*", "xkpack/a", False),
-    ],
-)
-def test_path_patterns(glob: str, path: str, *, fits: bool) -> None:
-    assert bool(path_pattern(glob).fullmatch(path)) is fits
 
 
 CORE = "_rocm_sdk_core"

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from ci.__main__ import VERBS
 from ci.publish import buckets
 from ci.publish.index import Files, write_index
 from core import files
 from core.archive import Member
-from core.cli import Verb, main
+from core.cli import main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-
-VERBS = (Verb("index", "ci.verbs.index", "write pages"),)
 
 
 def call(folder: Path, *words: str) -> int:
