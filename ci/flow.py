@@ -8,13 +8,14 @@ import shlex
 import sys
 import tempfile
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ci import jobs
 from ci.plan import outputs
@@ -24,25 +25,17 @@ from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
 from core import console, errors, files, process
 from core.cli import Verb, dispatch, verb_parser
-from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, common_from, environment
+from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, Common, common_from, environment
 from core.data import read_toml
 from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
 from core.run import LOCAL_RUN, is_local, this_platform
 from core.run.plan import Plan, RocmOrigin
 from core.run.records import edited_words
 from pytorch_build.build.build import BORROWED, borrow, built, needed
-from pytorch_build.context import context
+from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.sources.trees import edits_of
 from rocm_packaging.origin import has_rocm, own_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from ci.jobs import Call, Job, Target
-    from core.cli.options import Common
-    from pytorch_build.context import Context
 
 _PYTHON = re.compile(r"python3\.\d+t?")
 RELEASES = ("nightly", "prerelease", "dev", "rehearsal")
@@ -157,7 +150,7 @@ def _rocm_of(chosen: Context, lender: Context, changed: Changed) -> tuple[str, .
 
 def run_plan(
     words: Sequence[str],
-    target: Target,
+    target: jobs.Target,
     *,
     at_once: int = 1,
     keep_going: bool = False,
@@ -190,7 +183,7 @@ def run_plan(
     show(done)
 
 
-def planned(words: Sequence[str], target: Target) -> Plan:
+def planned(words: Sequence[str], target: jobs.Target) -> Plan:
     """Make the plan of an event that options describe, for a run whose outputs stay on this machine."""
     _module, parser = verb_parser("ci", _CONFIGURE)
     arguments = parser.parse_args(list(words))
@@ -253,7 +246,7 @@ def require_pythons(named: Iterable[str]) -> None:
 
 
 def run_jobs(
-    made: Sequence[Job], *, look: Common | None = None, dry_run: bool = False, root: Path = ROOT
+    made: Sequence[jobs.Job], *, look: Common | None = None, dry_run: bool = False, root: Path = ROOT
 ) -> None:
     """Run jobs one after another, or print them; with a `look` at what their options name, what is left."""
     if dry_run:
@@ -266,18 +259,18 @@ def run_jobs(
         show(run_all(made, runner(root, together=False)))
 
 
-def left(made: Sequence[Job]) -> Sequence[Job]:
+def left(made: Sequence[jobs.Job]) -> Sequence[jobs.Job]:
     """Leave out the sessions that have nothing to do, up to the first that has: what follows goes by that."""
     every = ((session, call) for job in made for call in job.calls for session in call.sessions)
     idle = {session for session, call in takewhile(lambda one: _idle(*one), every)}
 
-    def rest(call: Call) -> Call:
+    def rest(call: jobs.Call) -> jobs.Call:
         return replace(call, sessions=tuple(one for one in call.sessions if one not in idle))
 
     return [replace(job, calls=tuple(one for one in map(rest, job.calls) if one.sessions)) for job in made]
 
 
-def _idle(session: str, call: Call) -> bool:
+def _idle(session: str, call: jobs.Call) -> bool:
     """Run a session's verb up to where its work begins; it has said all that it says where it has none."""
     row = read_toml(ROOT / "sessions.toml")[session]
     programs, more = None, ["--verbose"] if console.echoes() else []
@@ -301,11 +294,11 @@ def _idle(session: str, call: Call) -> bool:
 
 
 def run_all(
-    made: Sequence[Job], work: Callable[[Job], None], *, at_once: int = 1, keep_going: bool = False
+    made: Sequence[jobs.Job], work: Callable[[jobs.Job], None], *, at_once: int = 1, keep_going: bool = False
 ) -> Sequence[Outcome]:
     """Run every job after those that it needs, the first ones first."""
     waiting = list(made)
-    running: dict[Future[None], tuple[Job, float]] = {}
+    running: dict[Future[None], tuple[jobs.Job, float]] = {}
     outcomes: dict[str, Outcome] = {}
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         while waiting or running:
@@ -323,7 +316,7 @@ def run_all(
     return [outcomes[job.name] for job in made]
 
 
-def _left_out(job: Job, outcomes: Mapping[str, Outcome], *, keep_going: bool) -> str:
+def _left_out(job: jobs.Job, outcomes: Mapping[str, Outcome], *, keep_going: bool) -> str:
     """Return why a job does not run; "" where it does."""
     if job.tolerant:
         idle = job.wants_results and all(outcomes[name].result == "left out" for name in job.needs)
@@ -344,14 +337,14 @@ def _outcome(name: str, future: Future[None], seconds: float) -> Outcome:
     return Outcome(name=name, result="failed", why=problem.message, seconds=seconds)
 
 
-def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
+def runner(root: Path, *, together: bool) -> Callable[[jobs.Job], None]:
     """Return the function that runs a job: its calls of nox, in order.
 
     After a failure the run's page is written, but what it says of the run, earlier work too, is not printed.
     """
     failed: list[str] = []
 
-    def called(call: Call, title: str, env: Mapping[str, str]) -> bool:
+    def called(call: jobs.Call, title: str, env: Mapping[str, str]) -> bool:
         quiet = bool(failed) and call.sessions == jobs.JOBS["summary"]
         with console.group(title, fold=together or quiet):  # nox's stages have folds of their own
             if not (together or quiet):
@@ -366,7 +359,7 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
             console.say(said)
             return done.returncode == 0
 
-    def work(job: Job) -> None:
+    def work(job: jobs.Job) -> None:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder, "failure.txt")
             # with a matrix in the environment the noxfile has cells in the place of these sessions
@@ -381,7 +374,7 @@ def runner(root: Path, *, together: bool) -> Callable[[Job], None]:
     return work
 
 
-def _why(call: Call, note: Path) -> str:
+def _why(call: jobs.Call, note: Path) -> str:
     """Return why a call failed: in the words of its stage, or where it was none, in a sentence."""
     if note.is_file():
         return note.read_text(encoding="utf-8")
@@ -391,7 +384,7 @@ def _why(call: Call, note: Path) -> str:
     )
 
 
-def command(call: Call) -> list[str]:
+def command(call: jobs.Call) -> list[str]:
     """Return a call's command line."""
     return [sys.executable, "-m", "nox", "--no-error-on-external-run", *call.words]
 
@@ -413,7 +406,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
         )
 
 
-def print_jobs(made: Sequence[Job]) -> None:
+def print_jobs(made: Sequence[jobs.Job]) -> None:
     """Print jobs as calls of nox."""
     for job in made:
         after = f"  (after {', '.join(job.needs)})" if job.needs else ""

@@ -16,19 +16,16 @@ import subprocess
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 from core import console, files
+from core.console import Step
 from core.errors import ProcessError, fatal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from core.console import Step
 
 _TAIL_LINES = 40
 _GRACE_SECONDS, _ABORT_SECONDS = 10.0, 5.0

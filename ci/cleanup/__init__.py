@@ -25,7 +25,6 @@ from core.wheel import parse_name
 if TYPE_CHECKING:
     from packaging.version import Version
 
-
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
 _NEVER = (RELEASE_INDEX, "python-deps/")

@@ -31,7 +31,6 @@ from core.stores import Store, Stored
 if TYPE_CHECKING:
     from datetime import datetime
 
-
 RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
 _BUCKET_SCHEME = "s3://"
 _DAY = 86_400

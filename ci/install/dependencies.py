@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator
@@ -23,12 +23,9 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreErr
 from core.packages import Offer, RunGroup, fits, required_by
 from core.packages.resolution import Question, Resolved, others_of, resolve
 from core.parallel import each
+from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel.distributions import SIDECAR, describe
-
-if TYPE_CHECKING:
-    from core.run.records import FileRecord
-
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
 _JOBS = 4  # uv waits for the network, and resolves on one core

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
@@ -17,6 +17,7 @@ from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 from core.families import CPU, families, group_families
 from core.packages import offers_named
 from core.run import RunOutputs, is_record, key_name, records
+from core.run.records import FileRecord, Record
 from core.stores import Outcome, Store
 from core.wheel import parse_wheel_name
 from core.wheel.distributions import SIDECAR
@@ -24,10 +25,6 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, TorchRef
 from pytorch_build.test.reports import changed_report, incomplete
 from rocm_packaging.packages.layouts import is_rocm
-
-if TYPE_CHECKING:
-    from core.run.records import FileRecord, Record
-
 
 Kind = Literal["all", "rocm", "pytorch"]
 _TRIES = 5

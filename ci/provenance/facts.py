@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -19,13 +19,11 @@ from core import data, parallel
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
 from core.run import RunOutputs, is_record
+from core.run.records import FileRecord, Record
 from core.run.stage import BUILDER
 from core.stores import Store
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
-
-if TYPE_CHECKING:
-    from core.run.records import FileRecord, Record
 
 NAMES_FILE = Path(__file__).with_name("provenance.toml")
 PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"

@@ -8,29 +8,25 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from ci.report.model import CellName, Problem, StageRun
 from ci.report.text import natural
 from core import data, parallel
+from core.cli.options import Common
 from core.errors import FatalError
 from core.run import LOCAL_RUN, RUN_ID, RunOutputs, chosen_groups, is_record, key_name, records
+from core.run.records import Record
+from core.stores import Store
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test import results, summary
 from pytorch_build.test.reports import checked, reports_of, why_missing
 from pytorch_build.test.summary import CaseEntry, GroupEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from core.cli.options import Common
-    from core.run.records import Record
-    from core.stores import Store
 
 _LOCK = "source-lock-"
 MOST = 25  # runs looked into for the previous one: a request each, in a bucket

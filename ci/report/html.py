@@ -11,6 +11,7 @@ import base64
 import hashlib
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from ci.report.text import CHANGES, amount, changed, duration, natural, signed, 
 from core import console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ci.report.compare import History
 
 TEMPLATES = Path(__file__).with_name("templates")

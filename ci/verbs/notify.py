@@ -12,7 +12,7 @@ from email.message import EmailMessage
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ci.github import Failure, first_line, from_environment
@@ -25,9 +25,7 @@ from core.errors import CheckError, DataError, FatalError, MissingInputError, Se
 from core.http import respond
 from core.run.job_files import link, table, text
 from core.run.plan import PLATFORMS
-
-if TYPE_CHECKING:
-    from core.run.records import Record
+from core.run.records import Record
 
 POLICY_FILE = Path(__file__).parents[1] / "notify.toml"
 _SECONDS = 30.0

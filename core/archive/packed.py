@@ -150,7 +150,7 @@ def packed_in_order(
     waiting: deque[tuple[Future[list[Packed]], int]] = deque()
     try:
         for batch in _batches(members):
-            size = sum(_held(size) for _, size in batch)
+            size = sum(min(size, RUN) for _, size in batch)
             while not workers.take(size, wait=not waiting):
                 yield from waiting.popleft()[0].result()
             waiting.append((workers.pool.submit(_pack_all, batch, workers, packing), size))
@@ -160,11 +160,6 @@ def packed_in_order(
             yield from waiting.popleft()[0].result()
     finally:
         _abandon(waiting, workers)
-
-
-def _held(size: int) -> int:
-    """Return how much memory a member takes while it is packed."""
-    return min(size, RUN)
 
 
 def _abandon(waiting: deque[tuple[Future[list[Packed]], int]], workers: Workers) -> None:
@@ -205,11 +200,11 @@ def _pack_all(batch: Sequence[Sized], workers: Workers, packing: Packing) -> lis
     packed: list[Packed] = []
     try:
         for member, size in batch:
-            packed.append(_pack(member, _held(size), workers, packing))
+            packed.append(_pack(member, min(size, RUN), workers, packing))
     except BaseException:
         for done in packed:
             done.release()
-        workers.give(sum(_held(size) for _, size in batch[len(packed) + 1 :]))
+        workers.give(sum(min(size, RUN) for _, size in batch[len(packed) + 1 :]))
         raise
     return packed
 

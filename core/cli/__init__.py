@@ -13,6 +13,7 @@ import shlex
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -24,9 +25,7 @@ from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
 from core.errors import FatalError, ProcessError, UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
-
 
 _LAST_WORDS = 15  # of a tool, where nothing that it says is known for an error
 # a session's own interpreter; nox names its folder by the Python that was chosen

@@ -11,19 +11,16 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from core import console
 from core.errors import MissingInputError, UsageError, nearest
 from core.run import LOCAL_RUN, PLAIN, Platform, RunOutputs, group_name, this_platform
+from core.stores import Store
 from core.stores.location import DryRunStore, OverlayStore, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from core.stores import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_STORE = "out"

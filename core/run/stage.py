@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from core import console, files, process
 from core.cli import this_again
-from core.cli.options import environment
+from core.cli.options import Common, environment
 from core.data import compact
 from core.errors import InterruptedStageError, StoreError, fatal, origin
-from core.run import records
+from core.run import RunOutputs, records
 from core.run.records import Cell, FileRecord, Record
+from core.stores import Store
 from core.stores.location import OverlayStore
 from core.wheel import distributions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from core.cli.options import Common
-    from core.run import RunOutputs
-    from core.stores import Store
-
 
 BUILDER = "builder"  # where a record's details have it
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from packaging.version import Version
 
@@ -25,10 +25,6 @@ from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import plugin, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.test.upstream_tests import TESTS, Torch
-
-if TYPE_CHECKING:
-    from pytorch_build.test.plugin import PlannedRule, Session
-    from pytorch_build.test.skip_review import Review
 
 # test ids may stand after options, which argparse does not see by itself
 PASSES_REST = True
@@ -93,14 +89,14 @@ def run(arguments: argparse.Namespace) -> None:
             _prune(arguments, decisions, seen)
 
 
-def _journals(path: Path) -> Sequence[Session]:
+def _journals(path: Path) -> Sequence[plugin.Session]:
     paths = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
     if not paths:
         raise MissingInputError(f"{path} holds no journal (*.jsonl).")
     return [session for one in paths for session in plugin.read_journal(one)]
 
 
-def _under_test(arguments: argparse.Namespace, seen: Sequence[Session]) -> UnderTest:
+def _under_test(arguments: argparse.Namespace, seen: Sequence[plugin.Session]) -> UnderTest:
     chosen = context(common_from(arguments))
     target = require(arguments.python) if arguments.python else None
     torch, python = arguments.torch_version, arguments.python_version
@@ -130,7 +126,7 @@ def _torch_of(chosen: Context) -> str:
     )
 
 
-def _refuse_other_torch(seen: Sequence[Session], tested: UnderTest) -> None:
+def _refuse_other_torch(seen: Sequence[plugin.Session], tested: UnderTest) -> None:
     """Refuse journals of another release: what they lack is not an evidence about this one's tests."""
     for torch in (session.began.torch for session in seen if session.began.torch):
         if Version(torch).release[:2] != Version(tested.torch).release[:2]:
@@ -149,7 +145,9 @@ def _list(decisions: Sequence[Decision], *, everything: bool) -> None:
     console.done(f"{len(applying)} of {len(decisions)} rules apply, with {count} tests and patterns.")
 
 
-def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:
+def _check(
+    arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
+) -> None:
     found = _review(arguments, decisions, seen)
     for stale in found.stale:
         for entry in stale.entries:
@@ -176,7 +174,9 @@ def _check(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: S
     console.done(f"{len(decisions)} rules are valid, none has expired.")
 
 
-def _review(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> Review:
+def _review(
+    arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
+) -> skip_review.Review:
     if arguments.pytorch_dir and not arguments.attempt:
         trial = _trial(arguments, decisions)
         seen = [*seen, *sessions(trial, named_files(trial.tree, decisions), "collect")]
@@ -201,7 +201,9 @@ def _try(trial: Trial, decisions: Sequence[Decision]) -> None:
     console.done(f"{passed} of {sum(map(len, outcomes.values()))} tests that rules hide pass now.")
 
 
-def _prune(arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[Session]) -> None:
+def _prune(
+    arguments: argparse.Namespace, decisions: Sequence[Decision], seen: Sequence[plugin.Session]
+) -> None:
     found = _review(arguments, decisions, seen)
     whole = {rule.name for rule in found.expired} | {one.rule.name for one in found.stale if one.whole}
     single = {one.rule.name: one.entries for one in found.stale if one.rule.name not in whole}
@@ -233,7 +235,7 @@ class Trial:
 
     python: Path
     tree: Path
-    rules: tuple[PlannedRule, ...]
+    rules: tuple[plugin.PlannedRule, ...]
     gpu: bool = False
 
 
@@ -271,7 +273,7 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
     return found
 
 
-def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[Session]:
+def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[plugin.Session]:
     """Collect files, or run the tests in them that rules hide: a process per file."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -290,7 +292,7 @@ def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]
                 yield session
 
 
-def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[Session]:
+def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[plugin.Session]:
     log = journal.with_suffix(".log")
     env = process.handed_on(
         PYTHONPATH=str(plugin.TARGET),

@@ -44,6 +44,11 @@ class BuiltPackages:
     plan: Plan
     files: tuple[WrittenFile, ...]
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return the files' SHA-256 by name."""
+        return {one.path.name: one.sha256 for one in self.files}
+
 
 def build(request: BuildRequest) -> BuiltPackages:
     """Write the `rocm` sdist and the core, profiler, libraries, device and devel wheels."""
@@ -77,8 +82,9 @@ def build(request: BuildRequest) -> BuiltPackages:
         finally:
             for job in started:
                 job.cancel()
-    earlier.remember(request.output_dir, level, written)
-    return BuiltPackages(plan=planned, files=written)
+    built = BuiltPackages(plan=planned, files=written)
+    earlier.remember(request.output_dir, level, built.digests)
+    return built
 
 
 def _runtime_wheel(output: wheels.Output, runtime: RuntimePlan, work: Path, template: bytes) -> WrittenFile:

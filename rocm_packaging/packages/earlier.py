@@ -10,10 +10,9 @@ import importlib.metadata
 import json
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from core import archive, files
 from core.archive import Content
@@ -21,17 +20,13 @@ from core.archive.packed import Kept
 from core.archive.zips import opened
 from core.wheel.record import require_listing
 
-if TYPE_CHECKING:
-    from core.wheel.writer import WrittenFile
-
 _NOTE = ".packed.json"
 _PACKERS = ("deflate", "zlib-ng")
 
 
-def remember(folder: Path, level: int, written: Iterable[WrittenFile]) -> None:
-    """Note which wheels a build has left."""
-    wheels = {one.path.name: one.sha256 for one in written if one.path.suffix == ".whl"}
-    files.write_text(folder / _NOTE, json.dumps({"rules": _rules(level), "wheels": wheels}, indent=1))
+def remember(folder: Path, level: int, digests: Mapping[str, str]) -> None:
+    """Note which files a build has left: their SHA-256 by name."""
+    files.write_json(folder / _NOTE, {"rules": _rules(level), "digests": digests})
 
 
 def members(folder: Path, level: int) -> Mapping[bytes, Kept]:
@@ -44,9 +39,9 @@ def members(folder: Path, level: int) -> Mapping[bytes, Kept]:
     if noted["rules"] != _rules(level):
         return {}
     found: dict[bytes, Kept] = {}
-    for name, sha256 in noted["wheels"].items():
+    for name, sha256 in noted["digests"].items():
         path = folder / name
-        if path.is_file() and files.sha256(path) == sha256:
+        if path.suffix == ".whl" and path.is_file() and files.sha256(path) == sha256:
             found |= _members(path)
     return found
 

@@ -163,8 +163,7 @@ def _made(request: build.BuildRequest) -> stage.Made:
         **({"lacking": list(plan.lacking)} if plan.lacking else {}),
         CONTENTS: {path.name: folder_sizes(path) for path in made if path.suffix == ".whl"},
     }
-    digests = {one.path.name: one.sha256 for one in built.files}
-    return stage.Made(files=made, details=details, digests=digests)
+    return stage.Made(files=made, details=details, digests=built.digests)
 
 
 def _fetched(common: Common) -> tuple[Path, str]:

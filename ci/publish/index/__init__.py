@@ -26,11 +26,11 @@ import random
 import re
 import time
 from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -53,12 +53,7 @@ from ci.publish.index.state import Page, State, dump, load
 from core import console
 from core.errors import ConflictError, DataError, FatalError, MissingInputError, StoreError, WheelError
 from core.parallel import JOBS, each
-from core.stores import whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from core.stores import Content, Store, Stored
+from core.stores import Content, Store, Stored, whole
 
 __all__ = ["Carried", "Files", "Held", "Indexed", "Records", "is_page", "write_index"]
 

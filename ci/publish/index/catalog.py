@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ci.publish.index.pages import FILES, SIDECAR, Entry, page_format, ranks, read_name
-from ci.publish.index.sources import Promise, is_local
+from ci.publish.index.pages import FILES, SIDECAR, Entry, FileName, page_format, ranks, read_name
+from ci.publish.index.sources import Promise, Source, is_local
 from ci.publish.index.state import Line, Project, State, project_of
 from core.errors import StoreError, WheelError
-from core.stores import Stored
+from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from ci.publish.index.pages import FileName
-    from ci.publish.index.sources import Source
-    from core.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,20 +19,18 @@ import json
 import pkgutil
 import re
 import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from itertools import chain, groupby
 from json.encoder import encode_basestring_ascii as _json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from packaging.version import InvalidVersion, Version
 
 from core import console
 from core.errors import WheelError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 SIDECAR = ".metadata"
 FILES = (".whl", ".tar.gz")

@@ -12,16 +12,12 @@ from __future__ import annotations
 import functools
 import json
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ci.publish.index.pages import newest, row
+from ci.publish.index.pages import Entry, newest, row
 from ci.publish.index.sources import Promise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ci.publish.index.pages import Entry
 
 SCHEMA = 2
 
