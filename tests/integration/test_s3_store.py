@@ -23,6 +23,8 @@ from tests.integration.s3_servers import S3Server
 from tests.unit.core.stores import test_contract as contract
 from tests.wheel_files import sha
 
+put_fixture = contract.put_fixture
+
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
