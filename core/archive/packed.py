@@ -277,9 +277,9 @@ def _stretches(dense: Sequence[bool], size: int) -> list[Stretch]:
         found.append(new)
     cut: list[Stretch] = []
     for one in found:
-        end = -(-one.stop // PIECE) * PIECE  # so that all parts begin on a page
-        starts = [] if one.dense else [*range(end - RUN, one.start, -RUN)]
-        bounds = [one.start, *reversed(starts), one.stop]
+        pieces = -(-len(one) // PIECE) * PIECE  # so that all parts begin on a page
+        second = one.stop if one.dense else one.start + (pieces % RUN or RUN)
+        bounds = [one.start, *range(second, one.stop, RUN), one.stop]
         cut += [Stretch(start=a, stop=b, dense=one.dense) for a, b in itertools.pairwise(bounds)]
     return cut
 
@@ -288,6 +288,8 @@ def _deflated(
     content: Content, stretches: Sequence[Stretch], workers: Workers, packing: Packing
 ) -> list[bytes | mmap.mmap]:
     """Deflate the runs of a member, side by side where threads are free; what is dense gets none."""
+    if not stretches:
+        return []
     size = len(content)
     level = packing.level - (packing.level == LEVEL and size > PIECE)
 
@@ -301,8 +303,6 @@ def _deflated(
         content.forget(one.start, one.stop)
         return _laid_aside(run, packing.scratch)
 
-    if not stretches:
-        return []
     first, *others = stretches
     started = [workers.pool.submit(packed, one) for one in others]
     try:
