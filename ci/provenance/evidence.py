@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from pydantic import AliasPath, ConfigDict, Field
+from pydantic import AliasPath, Field
 
 from ci.promote.runs import Recorded, python_of, recorded
 from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
@@ -189,10 +189,8 @@ def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
             yield None
 
 
-class Statement(data.Model):
+class Statement(data.Model, extra="ignore"):
     """An in-toto statement with SLSA's provenance v1, as far as it is read here; the rest is ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
     subject: tuple[Descriptor, ...]
     predicate_type: str = Field(alias="predicateType")
