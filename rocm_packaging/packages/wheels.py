@@ -193,11 +193,7 @@ def _write(
         license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
     )
     return write_wheel(
-        output.request.output_dir,
-        spec,
-        members,
-        epoch=output.request.epoch,
-        packing=output.packing,
+        output.request.output_dir, spec, members, epoch=output.request.epoch, packing=output.packing
     )
 
 
