@@ -35,7 +35,7 @@ def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(name="run")
 def run_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Run the verb in a checkout of its own."""
-    monkeypatch.setattr(upload, "common_from", lambda words: replace(common_from(words), root=tmp_path))
+    monkeypatch.setattr(upload.options, "common_from", lambda words: replace(common_from(words), root=tmp_path))
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> int:

@@ -149,7 +149,7 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
     def common_of(_arguments: Any) -> Common:
         return target
 
-    monkeypatch.setattr(upload, "common_from", common_of)
+    monkeypatch.setattr(upload.options, "common_from", common_of)
     assert main("ci", "", VERBS, ["upload"]) == 0
     there = target.open_store()
     for group in ("cpu", "gfx110X-all"):
