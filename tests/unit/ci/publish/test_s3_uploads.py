@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ci.__main__ import VERBS
-from ci.verbs import upload
-from core.cli import main
+from core.cli import main, options
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
 
@@ -35,7 +34,7 @@ def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(name="run")
 def run_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Run the verb in a checkout of its own."""
-    monkeypatch.setattr(upload, "common_from", lambda words: replace(common_from(words), root=tmp_path))
+    monkeypatch.setattr(options, "common_from", lambda words: replace(common_from(words), root=tmp_path))
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> int:

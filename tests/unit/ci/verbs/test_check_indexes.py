@@ -27,11 +27,11 @@ def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
     """A store with one mirrored wheel, its record and its pages."""
     store, data = DirectoryStore(tmp_path / "store"), mirror()
     wheel = make_wheel(tmp_path / "dist", "numpy", "2.1")
-    made = describe(wheel, key=f"{data.prefix}/{wheel.name}", sha256=files.sha256(wheel))
-    store.put_file(made.record.key, wheel, sha256=made.record.sha256, replace=False)
-    store.put_bytes(f"{made.record.key}.metadata", made.sidecar or b"")
+    made, sidecar = describe(wheel, key=f"{data.prefix}/{wheel.name}", sha256=files.sha256(wheel))
+    store.put_file(made.key, wheel, sha256=made.sha256, replace=False)
+    store.put_bytes(f"{made.key}.metadata", sidecar or b"")
     facts: dict[str, Any] = {"run_id": "local", "platform": "linux", "started": records.now(), "seconds": 0}
-    record = Record(stage="mirror_deps", files=(made.record,), **facts)
+    record = Record(stage="mirror_deps", files=(made,), **facts)
     store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
     write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     return tmp_path / "store"

@@ -77,10 +77,10 @@ def stage(store: Store, paths: list[Path]) -> None:
     files = []
     for path in paths:
         key, digest = f"{STAGED}/{path.name}", sha256(path)
-        described = distributions.describe(path, key=key, sha256=digest)
+        record, sidecar = distributions.describe(path, key=key, sha256=digest)
         store.put_file(key, path, sha256=digest, replace=False)
-        store.put_bytes(f"{key}.metadata", described.sidecar or b"")
-        files.append(described.record.model_dump(mode="json"))
+        store.put_bytes(f"{key}.metadata", sidecar or b"")
+        files.append(record.model_dump(mode="json"))
     staging_record(store, files)
     documents.write_pages(store, documents.STAGING, FAMILY, expected=())
 

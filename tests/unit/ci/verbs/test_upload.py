@@ -13,7 +13,7 @@ from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
 from core.archive import Member
-from core.cli import main
+from core.cli import main, options
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
@@ -149,7 +149,7 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
     def common_of(_arguments: Any) -> Common:
         return target
 
-    monkeypatch.setattr(upload, "common_from", common_of)
+    monkeypatch.setattr(options, "common_from", common_of)
     assert main("ci", "", VERBS, ["upload"]) == 0
     there = target.open_store()
     for group in ("cpu", "gfx110X-all"):
