@@ -305,13 +305,7 @@ def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadat
         indexes = ["--index-url", f"{url}/python-deps/simple/"]
         indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
         process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
-    assert set(installed(python)) == {
-        "torch",
-        "triton",
-        "rocm-sdk-core",
-        "tinydep",
-        "tinier",
-    }
+    assert set(installed(python)) == {"torch", "triton", "rocm-sdk-core", "tinydep", "tinier"}
     assert asked.fetched() == FETCHED
 
 

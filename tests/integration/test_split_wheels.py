@@ -123,10 +123,7 @@ def test_the_loader_sees_references_in_place_of_bundles(
     ]
     host = unpacked(parts[0], "torch/lib/libtorch_hip.so", tmp_path)
     reference = kpack.reference("torch", "lib/libtorch_hip.so").packed()[:4].hex()
-    assert loaded(host) == [
-        *(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)),
-        "data that follows",
-    ]
+    assert loaded(host) == [*(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)), "data that follows"]
     assert host.stat().st_size < library.stat().st_size - 30_000
 
 

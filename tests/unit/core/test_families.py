@@ -135,10 +135,7 @@ def test_where_no_family_follows_the_ways_on_are_named(
     [
         ('targets = ["gfx942"]\n[families.a]\ntargets = []\n', "no targets"),
         ('targets = ["gfx942"]\n[families.a]\ntargets = ["gfx943"]\n', "gfx942"),
-        (
-            TWICE,
-            "two default families",
-        ),
+        (TWICE, "two default families"),
     ],
 )
 def test_inconsistent_data_is_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -267,11 +267,7 @@ def test_an_images_rocm_is_linked_and_nothing_else(
     target = replace(run.target(), purelib=own)
     for _ in range(2):
         sdk.link(target)
-        assert {path.name for path in own.iterdir()} == {
-            "_rocm_sdk_core",
-            "rocm_sdk",
-            "rocm-7.1.0.dist-info",
-        }
+        assert {path.name for path in own.iterdir()} == {"_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info"}
     assert (own / "_rocm_sdk_core").resolve() == base / "_rocm_sdk_core"
     # installers overlook metadata that is a link
     assert not (own / "rocm-7.1.0.dist-info").is_symlink()

@@ -477,9 +477,7 @@ PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0"), min_si
     suffix=st.sampled_from(archives.SUFFIXES),
 )
 def test_any_tree_survives_the_round_trip(
-    tmp_path_factory: pytest.TempPathFactory,
-    tree: dict[tuple[str, ...], tuple[bytes, bool]],
-    suffix: str,
+    tmp_path_factory: pytest.TempPathFactory, tree: dict[tuple[str, ...], tuple[bytes, bool]], suffix: str
 ) -> None:
     root = tmp_path_factory.mktemp("trip")
     source = root / "blas_lib_generic"

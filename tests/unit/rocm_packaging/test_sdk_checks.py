@@ -75,11 +75,7 @@ def test_a_missing_or_changed_file_of_a_package_is_found(sdk: Sdk) -> None:
     found = sdk.run(sdk.module("support").files_check, one)
     assert (found.outcome, found.text.splitlines()) == (
         "failed",
-        [
-            "2 files are not as they were installed:",
-            "gone.py is missing",
-            "changed.py has 12 bytes, not 4",
-        ],
+        ["2 files are not as they were installed:", "gone.py is missing", "changed.py has 12 bytes, not 4"],
     )
 
 

@@ -156,11 +156,7 @@ FULL = DEFAULT | INDUCTOR | DISTRIBUTED
         (("pull_request", pull_request("test:torch")), {}, set()),
         (("schedule",), {}, DEFAULT),
         (("schedule",), {"release_type": "nightly"}, DEFAULT),
-        (
-            ("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}),
-            {"release_type": "prerelease"},
-            FULL,
-        ),
+        (("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}), {"release_type": "prerelease"}, FULL),
         (("schedule",), {"release_type": "dev"}, DEFAULT),
     ],
 )

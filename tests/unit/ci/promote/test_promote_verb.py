@@ -29,7 +29,7 @@ def test_a_tested_set_is_promoted_whole_with_pages_and_a_decision(desk: Desk) ->
     assert len(done.files) == 12
     assert {one.rule for one in done.rulings} == {"tests"}
     assert {one.stage for ruling in done.rulings for one in ruling.evidence} == {
-        *("test_rocm", "test_smoke", "test_torch"),
+        *("test_rocm", "test_smoke", "test_torch")
     }
     for ruling in done.rulings:
         for evidence in ruling.evidence:

@@ -10,13 +10,7 @@ from ci.promote.facts import SetRequest, gather
 from ci.promote.runs import chosen_files, planned_record, read_group, read_locks, stage_group
 from core.errors import StoreError
 from core.stores import Store
-from tests.unit.ci.memory_store import (
-    KilledError,
-    MemoryStore,
-    audit,
-    killed_at,
-    stopped_everywhere,
-)
+from tests.unit.ci.memory_store import KilledError, MemoryStore, audit, killed_at, stopped_everywhere
 from tests.unit.ci.promote.conftest import Runs, decided
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")

@@ -93,11 +93,7 @@ def test_what_cannot_be_built_is_left_out_with_its_reason(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        (
-            {"torch_refs": ("nigtly",)},
-            DataError,
-            r"unknown torch ref 'nigtly'\. Did you mean 'nightly'\?",
-        ),
+        ({"torch_refs": ("nigtly",)}, DataError, r"unknown torch ref 'nigtly'\. Did you mean 'nightly'\?"),
         ({"torch_refs": ("release/2.10", "release-2.10")}, DataError, "would share one folder"),
         ({"torch_refs": ("nightly", "nightly")}, DataError, "3.12 nightly gfx94X-dcgpu more than once"),
         ({"pythons": ("3.12", "3.12")}, DataError, "more than once"),

@@ -22,10 +22,7 @@ def words_fixture(common: Common, store: Store) -> list[str]:
 
 @pytest.fixture(name="built")
 def built_fixture(
-    store: Store,
-    outputs: RunOutputs,
-    publish: Callable[..., FileRecord],
-    record_of: Callable[..., Record],
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Callable[..., Record]
 ) -> FileRecord:
     """Leave a wheel, and a build that failed."""
     one = publish()
@@ -111,10 +108,7 @@ def test_a_run_of_ci_is_held_against_the_last_one_before_with_its_cells(
 
 
 def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
-    built: FileRecord,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise StoreError("Access denied.")

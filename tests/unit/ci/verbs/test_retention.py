@@ -237,10 +237,7 @@ def test_release_pages_elsewhere_keep_runs(
 @pytest.mark.usefixtures("staged_days")
 @pytest.mark.parametrize(
     ("key", "content"),
-    [
-        ("v2/g/simple/torch/index.json", b"{"),
-        (documents.staging_record(FAMILY, "1-linux"), b"{}"),
-    ],
+    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record(FAMILY, "1-linux"), b"{}")],
 )
 def test_an_unreadable_page_or_record_stops_it(folder: DirectoryStore, key: str, content: bytes) -> None:
     folder.put_bytes(key, content)
@@ -328,9 +325,7 @@ class Dying(DirectoryStore):
 
 
 def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it(
-    tmp_path: Path,
-    make_wheel: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for each in ("core.parallel.each", "ci.publish.index.each"):
         monkeypatch.setattr(each, lambda action, items, **_: [action(one) for one in items])

@@ -75,14 +75,8 @@ def test_help_lists_the_verbs_and_imports_none(
     [
         (("biuld",), "python -m pytorch_build has no verb 'biuld'.\nDid you mean 'build'?"),
         (("build",), "the following arguments are required: project"),
-        (
-            ("build", "torch", "--zzz"),
-            "arguments: --zzz\nSee: python -m pytorch_build build --help",
-        ),
-        (
-            ("build", "torch", "--gpu-famly=cpu"),
-            "Did you mean '--gpu-family'? See: python -m",
-        ),
+        (("build", "torch", "--zzz"), "arguments: --zzz\nSee: python -m pytorch_build build --help"),
+        (("build", "torch", "--gpu-famly=cpu"), "Did you mean '--gpu-family'? See: python -m"),
         (("build", "torch", "--clean"), "unrecognized arguments: --clean"),  # abbreviations change meaning
         (("build", "torch", "--torch-ref=a", "--torch-ref=b"), "cannot be 'b' too"),
     ],

@@ -304,11 +304,7 @@ def test_a_platform_changes_the_name_and_the_tags_of_wheel(tmp_path: Path) -> No
 
 SDIST = "demo-1.0rc1.tar.gz"
 INFO = "Metadata-Version: 2.2\nName: demo\nVersion: 1.0rc1\n"
-SOURCES = {
-    "src/demo.py": b"__version__ = '1.0rc1'\n",
-    "run.sh": b"#!/bin/sh\n",
-    "data.bin": b"\0\1",
-}
+SOURCES = {"src/demo.py": b"__version__ = '1.0rc1'\n", "run.sh": b"#!/bin/sh\n", "data.bin": b"\0\1"}
 
 
 def written(folder: Path, version: str = "1.0rc1", info: str = INFO) -> Path:

@@ -95,10 +95,7 @@ def test_a_missing_source_leaves_no_wheel(tmp_path: Path) -> None:
 
 
 def test_sdist_is_reproducible_and_rooted(tmp_path: Path) -> None:
-    content = [
-        Member(name="setup.py", source=b"import setuptools\n"),
-        Member(name="src/a.py", source=b""),
-    ]
+    content = [Member(name="setup.py", source=b"import setuptools\n"), Member(name="src/a.py", source=b"")]
     one = write_sdist(tmp_path / "one", "rocm", "10.1.0.dev0+abc", content, metadata=METADATA)
     two = write_sdist(tmp_path / "two", "rocm", "10.1.0.dev0+abc", content[::-1], metadata=METADATA)
     assert one.path.name == "rocm-10.1.0.dev0+abc.tar.gz"

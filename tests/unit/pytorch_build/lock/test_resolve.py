@@ -184,8 +184,7 @@ def test_sample_origins_and_mirrors_lead_to_repositories(world: World) -> None:
         },
     )
     origins = Origins(
-        repositories={"torch": world.root / "torch"},
-        mirrors={"https://example.invalid/": f"{world.root}/"},
+        repositories={"torch": world.root / "torch"}, mirrors={"https://example.invalid/": f"{world.root}/"}
     )
     labelled, lock = replace(ref, local_label="sample"), world.resolve(ref, origins=origins)
     for rocm_version, suffix in (("7.99.0.dev0+sample", "devrocm7.99.0.dev0"), ("7.10.0", "rocm7.10.0")):

@@ -54,11 +54,7 @@ def environment(folder: Path, extras: Sequence[str], **changes: str) -> None:
     ],
 )
 def test_what_would_fail_at_the_first_kernel_is_told_before(
-    run: Any,
-    tmp_path: Path,
-    extras: Sequence[str],
-    changes: dict[str, str],
-    said: str,
+    run: Any, tmp_path: Path, extras: Sequence[str], changes: dict[str, str], said: str
 ) -> None:
     process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from core.errors import DataError, UsageError
 from pytorch_build.test.plugin import Line, Session
-from pytorch_build.test.skip_review import (
-    diff,
-    evidence,
-    explained,
-    listing,
-    pruned,
-    review,
-    silent,
-)
+from pytorch_build.test.skip_review import diff, evidence, explained, listing, pruned, review, silent
 from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide
 
 HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")
