@@ -235,9 +235,7 @@ def test_with_a_mirror_nothing_is_asked_of_the_public_index(
 
 @BACKENDS
 @pytest.mark.parametrize("place", ["directory"])
-def test_an_sdist_of_ours_is_built_for_the_family_whatever_a_cache_holds(
-    tmp_path: Path, run: Run, backend: str
-) -> None:
+def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run: Run, backend: str) -> None:
     for family, other in (("gfx94X-dcgpu", "gfx110X-all"), ("gfx110X-all", "gfx94X-dcgpu")):
         words = ("--clean", "--gpu-family", family)
         assert set_up(tmp_path, run, backend, *words, packages="rocm[libraries]") == 0

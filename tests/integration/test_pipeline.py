@@ -373,9 +373,7 @@ def test_rocms_own_programs_see_no_right_of_the_job(built: Clone, tmp_path: Path
     require_unseen(sdist_seen)
 
 
-def test_results_of_another_build_are_out_of_date(
-    built: Clone, refusal: Callable[[], str], tmp_path: Path
-) -> None:
+def test_results_of_other_builds_are_stale(built: Clone, refusal: Callable[[], str], tmp_path: Path) -> None:
     built.passes("nox", "-s", "build_apex", "test_smoke", "--", *SAMPLE)
     tree = tmp_path / "tree"
     process.capture(["git", "clone", "--quiet", built.path / ".cache/sample/repos/apex", tree])

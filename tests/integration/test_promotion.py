@@ -70,9 +70,7 @@ def test_a_server_that_fails_at_a_third_of_the_requests_loses_nothing(
     assert "already promoted" in call("promote", runs, name)
 
 
-def test_two_promotions_at_once_on_a_server_without_conditions_end_with_one_result(
-    rclone: S3Server, runs: Runs
-) -> None:
+def test_two_promotions_at_once_without_conditions_end_with_one_result(rclone: S3Server, runs: Runs) -> None:
     name = f"s3://{rclone.make_bucket()}"
     call("stage", runs, name)
     both = [
@@ -84,9 +82,7 @@ def test_two_promotions_at_once_on_a_server_without_conditions_end_with_one_resu
     require_released(open_store(name, root=ROOT), runs)
 
 
-def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
-    rclone: S3Server, runs: Runs
-) -> None:
+def test_a_process_that_is_killed_leaves_an_intent_that_the_next_ends(rclone: S3Server, runs: Runs) -> None:
     name = f"s3://{rclone.make_bucket()}"
     call("stage", runs, name)
     bucket = open_store(name, root=ROOT)

@@ -213,9 +213,7 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
 
 
 @PLACES
-def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
-    site: Site, built: Ran, setting: str, page: str
-) -> None:
+def test_rocm_of_a_page_or_index_can_be_tested(site: Site, built: Ran, setting: str, page: str) -> None:
     with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
         ran = site.dispatch(
             f"22{len(page):02}",
@@ -227,9 +225,7 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
     assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
 
 
-def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_and_no_store(
-    site: Site, built: Ran
-) -> None:
+def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_alone(site: Site, built: Ran) -> None:
     ran = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TESTED)
     assert ran.code == 0, ran.said()
 

@@ -218,9 +218,7 @@ def test_ctrl_c_lets_the_child_clean_up_and_ends_the_stage(
 
 
 @processes
-def test_ctrl_c_while_a_log_is_written_ends_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_a_log_is_written_ends_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_step: object, text: str) -> None:
         if text == "started":
             raise KeyboardInterrupt

@@ -82,9 +82,7 @@ def test_current_locks_pass(
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements/test.txt"])
-def test_a_stale_lock_is_named_and_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_stale_lock_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pretend(monkeypatch, tmp_path, changed=name)
     with pytest.raises(CheckError, match=f"Not current: {Path(name).name}"):
         lock.check()

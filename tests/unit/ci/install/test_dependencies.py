@@ -125,9 +125,7 @@ def test_calls_of_pip_hold_each_file_once_one_cell_and_no_distribution_twice(sou
         assert len({one.distribution for one in batch}) == len(batch) > 0
 
 
-def test_pip_is_asked_for_files_by_digest_for_another_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_gives_files_by_digest_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
     monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))

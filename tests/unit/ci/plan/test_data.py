@@ -37,9 +37,7 @@ def test_a_label_without_machines_is_known_before_it_queues() -> None:
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["said"])
-def test_a_file_that_breaks_the_schema_is_refused_with_the_nearest_key(
-    tmp_path: Path, row: dict[str, str]
-) -> None:
+def test_what_breaks_the_schema_is_refused_with_the_nearest_key(tmp_path: Path, row: dict[str, str]) -> None:
     (tmp_path / "ci.toml").write_text(row["file"])
     use_own(tmp_path / "ci.toml")
     with pytest.raises(DataError) as caught:

@@ -82,9 +82,7 @@ def test_a_folder_that_is_none_or_empty_is_an_error(common: Common, tmp_path: Pa
         upload.upload_artifacts(common, tmp_path, Digests())
 
 
-def test_artifacts_are_compared_with_the_digest_beside_them(
-    common: Common, store: Store, tmp_path: Path
-) -> None:
+def test_artifacts_are_held_to_the_digest_beside_them(common: Common, store: Store, tmp_path: Path) -> None:
     path = tmp_path / "mine" / "blas_lib_gfx110X-all.tar.zst"
     path.parent.mkdir()
     path.write_bytes(b"archive")
@@ -101,9 +99,7 @@ def test_artifacts_are_compared_with_the_digest_beside_them(
         upload.upload_artifacts(common, path.parent, Digests())
 
 
-def test_a_builds_manifest_lies_among_the_records_under_its_own_name(
-    common: Common, store: Store, tmp_path: Path
-) -> None:
+def test_a_builds_manifest_lies_beside_the_records(common: Common, store: Store, tmp_path: Path) -> None:
     path = tmp_path / "therock_manifest.json"
     with pytest.raises(MissingInputError, match="is not a file"):
         upload.upload_manifest(common, path, "g", Digests())
@@ -134,9 +130,7 @@ def found(known: Digests, path: Path, *, packed: bool = False) -> tuple[int, str
     return one.size, one.sha256
 
 
-def test_a_file_is_hashed_once_until_it_changes(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hashes_are_kept_until_a_change(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = tmp_path / "memory.json"
     assert found(Digests(memory=memory), path) == content(path.read_bytes())
     with monkeypatch.context() as patch:

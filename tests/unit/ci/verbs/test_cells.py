@@ -101,9 +101,7 @@ def test_what_cannot_be_built_is_left_out_with_its_reason(monkeypatch: pytest.Mo
         ({"pythons": ("3.99",)}, DataError, "has no cell on linux"),
     ],
 )
-def test_a_matrix_that_cannot_be_meant_is_refused(
-    changes: dict[str, Any], error: type[Exception], said: str
-) -> None:
+def test_a_matrix_of_mistakes_is_refused(changes: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         expand(matrix(**changes), refs(), "linux")
 

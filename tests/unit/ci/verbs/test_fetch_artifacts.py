@@ -117,9 +117,7 @@ def test_the_folder_and_the_store_can_be_chosen(tmp_path: Path, command: Callabl
     assert not list((tmp_path / "mirror").rglob("*.json"))
 
 
-def test_the_artifact_run_need_not_be_the_one_that_is_built(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
+def test_the_artifact_run_need_not_be_the_one_built(tmp_path: Path, command: Callable[..., Path]) -> None:
     put(run_folder(tmp_path, "17", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
     named = ("--artifact-run-id=17", "--artifact-store", str(tmp_path / "there"))
     folder = command("--run-id=9", *named, run_id="9")
@@ -191,9 +189,7 @@ def test_a_run_without_artifacts_is_an_error(tmp_path: Path, command: Callable[.
         fetch_artifacts.run(verb_parser("ci", VERB)[1].parse_args(["--gpu-family=cpu"]))
 
 
-def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_not_here_is_found_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = location.open_store
     opened: list[str] = []
 

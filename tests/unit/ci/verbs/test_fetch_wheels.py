@@ -54,9 +54,7 @@ def test_a_file_that_is_not_the_recorded_one_never_gets_its_name(group: RunGroup
     assert list((tmp_path / "wheels").glob(".*.part")) == []
 
 
-def test_a_strangers_file_of_the_same_version_is_not_left_beside_ours(
-    group: RunGroup, tmp_path: Path
-) -> None:
+def test_a_strangers_file_of_the_version_is_not_left_beside_ours(group: RunGroup, tmp_path: Path) -> None:
     one = next(one for one in offered(group) if one.distribution == "torch")
     (tmp_path / "wheels").mkdir()
     stranger = tmp_path / "wheels" / f"Torch-{one.version}-1-py3-none-any.whl"

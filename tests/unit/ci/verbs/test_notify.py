@@ -101,9 +101,7 @@ class Slack(Quiet, BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_slack_is_told_and_a_refused_message_is_a_warning(
-    status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slack_is_told_and_a_refusal_is_a_warning(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     Slack.got, Slack.status = [], status
     with answering(Slack) as address:
         notify.send(FAILED, notify.Places(slack=f"{address}/hook"))

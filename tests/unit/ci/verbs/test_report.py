@@ -120,9 +120,7 @@ def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
     assert run_ci(*words, "--text", "--against", "previous") == StoreError.exit_code
 
 
-def test_the_local_run_is_held_against_none_unless_asked(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_local_run_is_compared_with_none_unasked(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     leave_run(lab.store, "local", lab.record_of())
     leave_run(lab.store, "9", lab.record_of())
     words = ["report", "--store", lab.store.url, "--json"]

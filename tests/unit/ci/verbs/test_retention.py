@@ -221,9 +221,7 @@ def test_what_pages_of_a_release_list_stays_wherever_it_lies(folder: DirectorySt
     assert "torch-1.0" not in wheels(folder)
 
 
-def test_release_pages_elsewhere_keep_runs(
-    bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_elsewhere_keep_runs(bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 7):
         bucket.put_bytes(f"{number}-linux/python/g/x-1.0-py3-none-any.whl", b"x")
     address = "https://releases.s3.amazonaws.com/1-linux/python/g/x-1.0-py3-none-any.whl#sha256=0"
@@ -279,9 +277,7 @@ def test_an_empty_store_and_a_day_that_is_none_are_mistakes(
 
 @pytest.mark.usefixtures("staged_days")
 @pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
-def test_a_run_stays_while_it_is_staged(
-    folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]
-) -> None:
+def test_a_staged_run_stays(folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]) -> None:
     releases = DirectoryStore(tmp_path / "releases")
     key = f"{STAGED}/rocm-7.1-py3-none-any.whl"
     facts = {"name": "x", "key": key, "size": 1, "sha256": "0" * 64, "distribution": "x", "version": "1"}

@@ -102,9 +102,7 @@ def test_a_group_without_records_is_an_error(common: Common, store: Store) -> No
         upload_group(common, store, "g")
 
 
-def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_nothing_and_refuses_the_same(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     dry = Common(root=lab.common.root, run_id="17", dry_run=True)
     path = lab.make_wheel(lab.root / "mine")
     upload_folder(dry, path.parent, "g")
@@ -323,9 +321,7 @@ def wheel_record(name: str, version: str = "1.0+rocm7.1") -> FileRecord:
     return FileRecord(name=filename, key=key, size=5, sha256="0" * 64, distribution=name, version=version)
 
 
-def test_the_summary_links_wheels_and_pins_what_it_installs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_links_wheels_and_pins_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     upload.summarize(OUTPUTS, "g", [wheel_record("apex"), wheel_record("torch")])
     text = (tmp_path / "summary").read_text()
@@ -350,9 +346,7 @@ def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch
         assert f"pip install '{said}' --find-links" in text
 
 
-def test_an_index_that_the_store_does_not_serve_has_no_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     upload.set_outputs(JobFiles(outputs=tmp_path / "outputs"), OUTPUTS, ["g"], index=False)
     upload.summarize(OUTPUTS, "g", [wheel_record("torch")], index=False)

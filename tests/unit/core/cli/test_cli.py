@@ -62,9 +62,7 @@ def test_the_words_of_the_process_are_the_default(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
-def test_help_lists_the_verbs_and_imports_none(
-    words: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_lists_verbs_and_imports_none(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*words) == 0
     out = capsys.readouterr().out
     assert "  build         trees -> wheels\n  check-wheels  wheels -> findings\n" in out

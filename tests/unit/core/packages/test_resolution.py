@@ -205,9 +205,7 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return asked
 
 
-def test_the_question_is_asked_of_its_sources_alone(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_question_is_put_to_its_sources(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_INDEX", "http://other")
     question = resolution.Question(
         requirements=("torch==2.10.0+rocm7.1", "numpy"),

@@ -71,9 +71,7 @@ def test_a_folder_lies_below_its_index() -> None:
     assert below("https://a.example/v2", "") == "https://a.example/v2"
 
 
-def test_folders_are_named_from_where_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_named_from_where_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     links = ("wheels", "/data/wheels", "https://a.example/index.html", "file:///data")
     assert absolute(list(links)) == (str(Path.cwd() / "wheels"), *links[1:])

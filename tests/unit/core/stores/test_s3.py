@@ -291,9 +291,7 @@ def theirs(real: Call, _count: int) -> None:
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "412", "ConditionalRequestConflict"])
-def test_a_write_that_met_its_own_first_attempt_has_succeeded(
-    store: S3Store, put_object: Call, code: str
-) -> None:
+def test_a_write_that_met_its_first_attempt_succeeds(store: S3Store, put_object: Call, code: str) -> None:
     asked = put_object(after=refuse(code))
     assert store.put_bytes("x.html", b"ours", if_match="") == "written"
     assert asked == [{"IfNoneMatch": "*"}]
@@ -446,9 +444,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_noticed(store: S3Store, 
             stream.read()
 
 
-def test_a_server_that_ignores_ranges_and_conditions_is_read_right_all_the_same(
-    store: S3Store, around: Call
-) -> None:
+def test_servers_that_ignore_ranges_and_conditions_are_read_right_too(store: S3Store, around: Call) -> None:
     store.put_bytes("a.whl", READ)
     around("get_object", lambda real, **asked: real(Bucket=asked["Bucket"], Key=asked["Key"]))
     seen = store.find("a.whl")

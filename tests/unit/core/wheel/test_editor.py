@@ -281,9 +281,7 @@ def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: P
         ({"_lib/a.so": "demo/data.bin"}, r"demo/data\.bin twice"),
     ],
 )
-def test_what_cannot_be_added_leaves_nothing_behind(
-    tmp_path: Path, borrowed: dict[str, str], said: str
-) -> None:
+def test_what_cannot_be_added_leaves_no_trace(tmp_path: Path, borrowed: dict[str, str], said: str) -> None:
     more = Additions(borrowed={donor(tmp_path): borrowed})
     with pytest.raises(WheelError, match=said):
         edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0", edit=same, additions=more)

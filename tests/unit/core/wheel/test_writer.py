@@ -80,9 +80,7 @@ def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path)
         ([], "no files"),
     ],
 )
-def test_names_that_are_unsafe_or_given_twice_and_none_are_refused(
-    tmp_path: Path, names: list[str], words: str
-) -> None:
+def test_unsafe_repeated_and_no_names_are_refused(tmp_path: Path, names: list[str], words: str) -> None:
     with pytest.raises(WheelError, match=words):
         write_wheel(tmp_path, SPEC, [Member(name=name, source=b"") for name in names])
     assert list(tmp_path.iterdir()) == []

@@ -160,9 +160,7 @@ def of_prebuilt_torch(world: World) -> dict[str, Any]:
         (lambda world: {"ref": replace(world.ref, components=(), projects={})}, "has no components"),
     ],
 )
-def test_what_cannot_be_locked_is_named(
-    world: World, spoil: Callable[[World], dict[str, Any]], said: str
-) -> None:
+def test_what_has_no_lock_is_named(world: World, spoil: Callable[[World], dict[str, Any]], said: str) -> None:
     options = {"ref": world.ref, "origins": Origins(repositories={"torch": world.root}), **spoil(world)}
     with pytest.raises((DataError, SourceError), match=said):
         world.resolve(**options)

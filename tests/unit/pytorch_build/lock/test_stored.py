@@ -211,9 +211,7 @@ def test_a_prebuilt_torch_replaces_a_locked_one(world: World) -> None:
     assert again.project("torch").commit == world.torch
 
 
-def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_a_job_passes_precedes_the_stored_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run.put_lock()
     passed = run.lock(rocm_version="7.1")
     monkeypatch.setenv(module.PASSED, passed.compact())

@@ -239,9 +239,7 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
         (("--tb=short", "-x"), 2),
     ],
 )
-def test_what_exists_is_known_whatever_arguments_leave_of_it(
-    setting: Setting, words: tuple[str, ...], ran: int
-) -> None:
+def test_what_exists_is_known_whatever_is_chosen(setting: Setting, words: tuple[str, ...], ran: int) -> None:
     (setting.tree / "test" / "test_fill.py").write_text("def test_fill(): pass\n")
     made = run(replace(setting, arguments=words), f"{PASSES}def test_two(): pass\n")
     passed = [case for case in made.cases if case.outcome == "passed"]

@@ -78,9 +78,7 @@ def test_what_would_fail_at_the_first_kernel_is_told_before(
         (("torch",), ""),
     ],
 )
-def test_the_sdist_is_told_a_target_of_split_packages_and_else_the_family(
-    names: Sequence[str], told: str
-) -> None:
+def test_the_sdist_is_told_a_target_if_split_and_else_the_family(names: Sequence[str], told: str) -> None:
     assert sdist_target(names, "gfx94X-dcgpu") == told
 
 

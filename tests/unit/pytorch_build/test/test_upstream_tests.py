@@ -55,9 +55,7 @@ def test_other_tests_are_refused_unless_told_otherwise(capsys: pytest.CaptureFix
     assert "warning: torch 2.10.0a0+rocm7.1.0 was built from" in capsys.readouterr().err
 
 
-def test_the_locks_commit_is_checked_out_bare_and_beside_the_builds_tree(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_locks_commit_is_checked_out_bare_and_apart(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def checkout(locked: Any, path: Path, options: Any) -> SourceTree:

@@ -40,9 +40,7 @@ def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("project", PROJECTS)
-def test_every_project_is_planned_for_either_platform(
-    planned: Callable[..., Any], project: str, platform: str
-) -> None:
+def test_every_project_is_planned_for_both(planned: Callable[..., Any], project: str, platform: str) -> None:
     made = planned(project, "--platform", platform)
     assert (made["project"], made["platform"], made["gpu_targets"]) == (project, platform, ["gfx942"])
     assert made["commands"]

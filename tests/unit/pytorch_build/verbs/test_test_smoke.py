@@ -279,9 +279,7 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "tests")
-def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_family_of_a_group_has_its_record_and_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     group = "gfx942-gfx1100"
     run.put_lock()
     names = [f"{kind}-device-{gpu}" for kind in KINDS[:2] for gpu in ("gfx942", "gfx1100")]
@@ -332,9 +330,7 @@ def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
         return list(calls)
 
 
-def test_recorded_files_are_installed_by_digest_from_their_source_alone(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_files_are_installed_by_digest_alone(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def resolve(one: Any) -> Any:
@@ -383,9 +379,7 @@ def test_a_rocm_from_elsewhere_is_taken_as_it_was_built_against(
     assert dict(rocm.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx942" if layout == "split" else FAMILY}
 
 
-def test_a_prebuilt_torch_is_resolved_with_what_others_have(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prebuilt_torch_is_resolved_with_others(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = replace(NUMPY, name="torch", version="2.13.0")
     monkeypatch.setattr(resolution, "resolve", lambda _: (torch,))
     run.put_lock()
@@ -492,9 +486,7 @@ ON_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    pass\ndef test_o
         ("gfx942", "1 passed, 1 error", "torch sees no GPU, and this machine has gfx942"),
     ],
 )
-def test_a_torch_that_does_not_see_the_machines_gpu_is_no_skip(
-    tmp_path: Path, gpu: str, outcome: str, said: str
-) -> None:
+def test_a_torch_that_sees_no_gpu_there_is_no_skip(tmp_path: Path, gpu: str, outcome: str, said: str) -> None:
     for name in ("conftest.py", "pytest.ini"):
         (tmp_path / name).write_text((test_smoke.SMOKE_TESTS / name).read_text())
     (tmp_path / "torch.py").write_text(NO_GPU)

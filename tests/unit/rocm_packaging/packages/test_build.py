@@ -139,9 +139,7 @@ def test_wrong_requests_are_refused(artifacts: Path, wrong: dict[str, Any], said
         ("blas_*", FatalError, "no GPU family"),
     ],
 )
-def test_an_incomplete_set_is_refused(
-    artifacts: Path, missing: str, kind: type[FatalError], said: str
-) -> None:
+def test_part_of_a_set_is_refused(artifacts: Path, missing: str, kind: type[FatalError], said: str) -> None:
     for folder in artifacts.glob(missing):
         folder.rename(artifacts / f".{folder.name}")
     with pytest.raises(kind, match=said):
@@ -412,9 +410,7 @@ def test_files_of_two_packages_in_one_place_are_refused_by_both_names(
         (("rand_lib_generic", "hipify_run_generic"), "share/x"),  # libraries and core, in the tree
     ],
 )
-def test_a_file_and_a_folder_of_two_packages_are_refused(
-    split_artifacts: Path, names: tuple[str, str], path: str
-) -> None:
+def test_a_file_that_is_a_folder_is_refused(split_artifacts: Path, names: tuple[str, str], path: str) -> None:
     write(split_artifacts, names[0], **{path: "a file"})
     write(split_artifacts, names[1], **{f"{path}/x": "in a folder"})
     with pytest.raises(ArtifactError, match=f"{path} is a file .*{names[0]}.* and a folder .*{names[1]}"):
