@@ -1,4 +1,4 @@
-"""A run's wheels as people get them: setup_venv, fetch_wheels, the two-index install; by uv and by pip."""
+"""A run's wheels as people get them: setup_venv, fetch_wheels, the installs by hand; by uv and by pip."""
 
 import re
 import sys
@@ -280,31 +280,6 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
         assert run_ci("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
         said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
         assert said.stdout.strip() == content[-1]
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadata_only(
-    tmp_path: Path, run: Run, backend: str, asked: Asked, make_wheel: MakeWheel
-) -> None:
-    old = make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")])
-    indexed(run.store, OUTPUTS, GROUP, old)
-    assert run_ci("mirror-deps", "--store", run.location) == 0
-    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
-    python = tmp_path / "venv" / "bin" / "python"
-    env = process.inherited(
-        PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
-    )
-    uv: list[str | Path] = [installer.uv_program(), "pip", "install", "--no-config", "--python", python]
-    pip: list[str | Path] = [python, "-m", "pip", "--isolated", "install", "--pre"]
-    argv = [*uv, "--prerelease=allow"] if backend == "uv" else pip
-    asked.requests.clear()
-    with http.served_store(run.store) as url:
-        indexes = ["--index-url", f"{url}/python-deps/simple/"]
-        indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
-        process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
-    assert set(installed(python)) == {"torch", "triton", "rocm-sdk-core", "tinydep", "tinier"}
-    assert asked.fetched() == FETCHED
 
 
 @pytest.mark.parametrize(

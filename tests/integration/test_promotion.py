@@ -70,18 +70,6 @@ def test_a_server_that_fails_at_a_third_of_the_requests_loses_nothing(
     assert "already promoted" in call("promote", runs, name)
 
 
-def test_two_promotions_at_once_without_conditions_end_with_one_result(rclone: S3Server, runs: Runs) -> None:
-    name = f"s3://{rclone.make_bucket()}"
-    call("stage", runs, name)
-    both = [
-        subprocess.Popen(words("promote", runs, name), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    ended = [one.communicate(timeout=120)[1] for one in both]
-    assert [one.returncode for one in both] == [0, 0], ended
-    require_released(open_store(name, root=ROOT), runs)
-
-
 def test_a_process_that_is_killed_leaves_an_intent_that_the_next_ends(rclone: S3Server, runs: Runs) -> None:
     name = f"s3://{rclone.make_bucket()}"
     call("stage", runs, name)

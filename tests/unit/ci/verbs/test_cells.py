@@ -158,11 +158,6 @@ def test_the_verb_prints_rows_for_the_noxfile(capsys: pytest.CaptureFixture[str]
     assert printed["test_torch"] == []
 
 
-def test_the_verb_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_ci("cells", "release", "--platform", "linux") == 0
-    assert "left out: 3.12 release/2.13 gfx90c: not supported yet" in capsys.readouterr().err
-
-
 def test_a_plan_gives_the_cells_of_its_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = planned("pull_request", pull_request("build:pytorch", "gfx1151"))
     made.write(tmp_path / "plan.json")
