@@ -46,23 +46,6 @@ def test_what_breaks_the_schema_is_refused_with_the_nearest_key(tmp_path: Path, 
     assert "ci.toml" in str(caught.value)
 
 
-def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
-    (tmp_path / "ci.toml").write_text(
-        '[triggers]\nlong_lived_branches = ["trunk"]\n'
-        '[families.gfx1151]\nlinux = { tier = "nightly" }\n'
-        '[matrix.ci]\ntorch_refs = ["sample"]\n'
-        '[upload]\nstore = "s3://mine"\n'
-    )
-    use_own(tmp_path / "ci.toml")
-    found = data.load()
-    assert found.triggers.long_lived_branches == ("trunk",)
-    assert found.triggers.paths == known().triggers.paths
-    assert found.families.families["gfx1151"]["linux"].tier == "nightly"
-    assert found.families.families["gfx1151"]["windows"].tier == "presubmit"
-    assert found.matrix_of("ci").torch_refs == ("sample",)
-    assert found.upload.store == "s3://mine"
-
-
 @pytest.mark.parametrize(
     ("test", "said"),
     [
