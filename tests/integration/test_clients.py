@@ -165,9 +165,7 @@ def set_up(tmp_path: Path, run: Run, backend: str, *words: str, packages: str = 
 
 @BACKENDS
 @STORES
-def test_a_runs_packages_are_installed_beside_the_persons_own_index(
-    tmp_path: Path, run: Run, backend: str, asked: Asked
-) -> None:
+def test_packages_come_beside_the_persons_index(tmp_path: Path, run: Run, backend: str, asked: Asked) -> None:
     assert set_up(tmp_path, run, backend) == 0
     assert installed(tmp_path / "venv/bin/python") == {
         "torch": TORCH,
@@ -210,9 +208,7 @@ def test_no_installer_is_given_the_credentials_of_a_bucket(
 
 @BACKENDS
 @STORES
-def test_with_a_mirror_nothing_is_asked_of_the_public_index(
-    tmp_path: Path, run: Run, backend: str, asked: Asked, public: str
-) -> None:
+def test_a_mirror_is_asked_alone(tmp_path: Path, run: Run, backend: str, asked: Asked, public: str) -> None:
     assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
     simple = {
         one.key.split("/")[2] for one in run.store.list("python-deps/simple") if one.key.count("/") == 3

@@ -90,9 +90,7 @@ def test_a_process_that_is_killed_leaves_an_intent_that_the_next_ends(rclone: S3
     require_released(bucket, runs)
 
 
-def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uv_finds_the_kept_targets_and_groups_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release of two of three targets, from wheels that require what TheRock's require."""
     runs = Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist", rocm="7.10.0rc2")
     runs.devices = ("gfx942", "gfx1100", "gfx1201")

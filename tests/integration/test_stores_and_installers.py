@@ -106,9 +106,7 @@ def placeholders_fixture(
 
 @BACKENDS
 @pytest.mark.usefixtures("placeholders")
-def test_the_persons_own_configuration_is_honoured_by_either(
-    tmp_path: Path, target: Interpreter, backend: installer.Backend
-) -> None:
+def test_both_honour_configuration(tmp_path: Path, target: Interpreter, backend: installer.Backend) -> None:
     installer.configured.cache_clear()
     try:
         call = installer.Install(requirements=("rocm",), whose="prebuilt")

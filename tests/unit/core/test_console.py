@@ -154,9 +154,7 @@ def test_what_people_copy_from_a_table_stands_whole_at_any_width(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_colours_on_a_terminal_only_where_they_are_wanted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_where_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     console.done("made")
     monkeypatch.setenv("NO_COLOR", "1")
     console.done("made")

@@ -143,9 +143,7 @@ SPLIT = {**FAMILY, **VERSION, "SPLIT": "1", "PYTORCH_ROCM_ARCH": "gfx1100;gfx110
     ],
     ids=["certificate", "version", "family", "split"],
 )
-def test_certificate_version_family_and_targets_are_given_on(
-    machine: Machine, env: dict[str, str], said: str, family: str
-) -> None:
+def test_all_settings_are_given_to_pip(machine: Machine, env: dict[str, str], said: str, family: str) -> None:
     machine.install(NIGHTLY, env)
     call = machine.pip_of_rocm()
     assert said in call

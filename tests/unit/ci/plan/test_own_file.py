@@ -76,9 +76,7 @@ def test_every_stage_reads_the_same_file(tmp_path: Path) -> None:
     assert default_family(["gfx942"]) == "gfx94X-dcgpu"
 
 
-def test_the_file_is_the_options_else_the_variables_else_the_checkouts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_option_comes_first_then_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "ROOT", tmp_path)
     assert (use_config_file(None), own().file) == (None, None)
     (tmp_path / "pytorch-build.toml").write_text("")

@@ -65,9 +65,7 @@ def test_every_reason_is_given_at_once_cell_by_cell(desk: Desk) -> None:
     assert desk.released_nothing()
 
 
-def test_a_family_without_a_runner_blocks_unless_its_data_excuses_it(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_runner_blocks_unless_excused(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.staged(NO_RUNNER, tested=False)
     assert desk.promote() == 9
     assert "Test again, or override the tests" in desk.said()

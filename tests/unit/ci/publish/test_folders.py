@@ -28,9 +28,7 @@ from core.stores import Store
         "b.lock",
     ],
 )
-def test_what_is_hidden_half_made_or_a_link_is_never_uploaded(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hidden_and_linked_files_stay(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "deep" / "build.log").write_text("x")
     path = tmp_path / "in" / name
@@ -147,9 +145,7 @@ def test_a_file_written_in_this_moment_is_not_remembered(path: Path) -> None:
     assert known.known == {}
 
 
-def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gzip_form_is_remembered(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Digests()
     packed = found(known, path, packed=True)
     pack(path, tmp_path / "a.gz")

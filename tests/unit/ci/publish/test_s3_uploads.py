@@ -151,9 +151,7 @@ def test_bad_input_is_one_message_and_nothing_changed(
     assert keys(s3) == []
 
 
-def test_a_builds_logs_artifacts_and_manifest_go_by_one_command(
-    s3: S3Client, run: Callable[..., int], tmp_path: Path
-) -> None:
+def test_a_builds_files_go_by_one_command(s3: S3Client, run: Callable[..., int], tmp_path: Path) -> None:
     names = "logs/blas/build.log logs/.ninja/x artifacts/blas_lib_gfx90a.tar.zst therock_manifest.json"
     for name in names.split():
         path = tmp_path / "build" / name

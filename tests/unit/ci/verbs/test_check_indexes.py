@@ -43,9 +43,7 @@ def test_pages_that_list_what_is_there_pass(store: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
-def test_a_page_that_is_gone_or_that_somebody_wrote_is_named_and_left(
-    store: Path, page: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_page_is_named_and_left(store: Path, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = store / mirror().prefix / page
     path.unlink()
     assert door(store) != 0

@@ -149,9 +149,7 @@ def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
         command("--latest", "--build-variant=tsan")
 
 
-def test_a_downstreams_data_names_whose_runs_count(
-    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
-) -> None:
+def test_own_data_says_whose_runs(tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub) -> None:
     own = (
         '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
     )
@@ -221,9 +219,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> RunsOfGitHub:
     return recorded
 
 
-def test_the_newest_run_with_the_familys_artifacts_is_fetched(
-    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
-) -> None:
+def test_the_newest_is_fetched(tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub) -> None:
     put(run_folder(tmp_path, "33"), "base_lib_generic", "blas_lib_gfx94X-dcgpu")
     put(run_folder(tmp_path, "31"), "base_lib_generic", "blas_lib_gfx110X-all")
     folder = command("--latest", "--branch", "release/x", run_id="31")

@@ -130,9 +130,7 @@ def test_the_local_run_is_compared_with_none_unasked(lab: Lab, capsys: pytest.Ca
         assert json.loads(capsys.readouterr().out)["against"] == run_id
 
 
-def test_another_platforms_part_of_a_run_is_told_by_this_machine(
-    lab: Lab, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_platforms_are_reported(lab: Lab, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     other: Platform = "linux" if lab.outputs.platform == "windows" else "windows"
     there = replace(lab.outputs, platform=other)
     failed = lab.record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")

@@ -126,9 +126,7 @@ def test_a_dry_run_writes_nothing_and_refuses_the_same(lab: Lab, capsys: pytest.
         (["--input-packages-dir", "nothing", "--gpu-family", "cpu"], MissingInputError.exit_code),
     ],
 )
-def test_a_folder_needs_the_group_that_it_goes_to(
-    lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_need_a_group(lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.root)
     lab.make_wheel(lab.root / "mine")
     assert main("ci", "", VERBS, ["upload", "--store", str(lab.root / "s"), *words]) == code
@@ -136,9 +134,7 @@ def test_a_folder_needs_the_group_that_it_goes_to(
     assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
 
 
-def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_the_local_run_is_put_with_locks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.publish(group="cpu")
     lab.publish(group="gfx110X-all")
     lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{}")
@@ -173,9 +169,7 @@ def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_chan
         upload_folder(common, wheel.parent, "g")
 
 
-def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_tests_left_in_out_replaces_a_failure(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     here, there = Common(root=lab.root, run_id="17"), Common(root=lab.root, run_id="17", store="there")
     target, outputs = there.open_store(), there.outputs
     source = wheels.Source(store=here.open_store(), outputs=here.outputs)

@@ -80,9 +80,7 @@ def test_help_lists_verbs_and_imports_none(words: Sequence[str], capsys: pytest.
     ],
 )
 @pytest.mark.usefixtures("build")
-def test_words_that_cannot_be_meant_end_with_the_usage_code(
-    words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_words_end_as_usage(words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*words) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")

@@ -104,16 +104,12 @@ def test_yes_is_what_pip_takes_for_it(word: str, *, meant: bool) -> None:
         (Sources(index_url="https://mine/simple"), False, False),
     ],
 )
-def test_uv_takes_a_folders_wheels_as_they_are_now(
-    called: Called, sources: Sources, *, hashed: bool, refreshed: bool
-) -> None:
+def test_uv_looks_at_folders_anew(called: Called, sources: Sources, *, hashed: bool, refreshed: bool) -> None:
     installer.install(TARGET, Install(requirements=("a",), sources=sources, hashed=hashed))
     assert ("--refresh" in called.argv) == refreshed
 
 
-def test_pip_is_told_sources_too_as_the_code_of_sdists_must_not_read_them(
-    called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_is_told_what_sdists_must_not_read(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX_A_PASSWORD", "GITHUB_TOKEN", "GITHUB_ENV"):
         monkeypatch.setenv(name, "https://user:word@host/simple")
     monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
@@ -334,9 +330,7 @@ def test_a_bare_interpreter_is_left_alone(tmp_path: Path, done: list[str]) -> No
     assert done == []
 
 
-def test_the_lock_lies_beside_the_environment_and_is_held_in_use(
-    target: Interpreter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_lies_beside_it_and_is_held(target: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import contextmanager
 
     held: list[Path] = []

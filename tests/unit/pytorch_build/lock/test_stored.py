@@ -53,9 +53,7 @@ def world(tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "origin", ["file:///srv/a", "/srv/a", "../a", "fd::0", "ext::sh -c true", "http://a/b"]
 )
-def test_an_origin_that_nobody_here_named_must_be_encrypted(
-    world: World, monkeypatch: pytest.MonkeyPatch, origin: str
-) -> None:
+def test_unnamed_origins_are_encrypted(world: World, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
     lock = module.source_lock(world.context(), ROCM)
     changed = lock.project("audio").model_copy(update={"origin": origin})
     lock = lock.model_copy(update={"projects": {**lock.projects, "audio": changed}})

@@ -148,9 +148,7 @@ def test_pytest_stops_a_test_at_its_limit_and_the_file_goes_on(setting: Setting)
 
 
 @processes
-def test_a_test_that_cannot_be_interrupted_is_stopped_with_its_stack(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_test_is_stopped_with_its_stack(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_run, "_SECOND_CHANCE", 1.0)
     # a child in its own session, which must not outlive the file either
     text = "import pathlib, signal, subprocess, sys, time\n"

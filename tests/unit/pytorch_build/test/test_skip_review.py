@@ -186,9 +186,7 @@ def test_a_rule_goes_with_its_comment_and_the_others_keep_theirs() -> None:
         ('[rules.two]\nreason = """\n[rules.one]\n"""\n[rules.one]\nreason = "x"\n', {"one"}, {}),
     ],
 )
-def test_a_layout_that_cannot_be_followed_is_left_alone(
-    text: str, rules: Collection[str], tests: dict[str, list[str]]
-) -> None:
+def test_odd_layouts_are_left_alone(text: str, rules: Collection[str], tests: dict[str, list[str]]) -> None:
     with pytest.raises(DataError, match="cannot be pruned line by line"):
         pruned(text, rules, tests, where=FILE_NAME)
 

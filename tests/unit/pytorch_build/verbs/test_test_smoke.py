@@ -79,9 +79,7 @@ def totals(run: Any) -> Any:
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target")
-def test_passing_tests_are_recorded_and_not_repeated(
-    run: Any, tests: Path, torch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_passes_are_recorded(run: Any, tests: Path, torch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     # the tests know what is recorded
     text = "import json, os\ndef test_it():\n"
     text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
@@ -182,9 +180,7 @@ def test_tests_of_a_file_that_cannot_be_collected_exist_too(run: Any, tests: Pat
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch", "tests")
-def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_filled_by_hand_is_no_tested_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
     def pytests(*_: Any) -> dict[str, Any]:
@@ -360,9 +356,7 @@ def test_recorded_files_are_installed_by_digest_alone(run: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("layout", ["split", "unsplit"])
-def test_a_rocm_from_elsewhere_is_taken_as_it_was_built_against(
-    run: Any, layout: str, tmp_path: Path, make_wheel: Any
-) -> None:
+def test_rocm_from_elsewhere_has_the_layout(run: Any, layout: str, tmp_path: Path, make_wheel: Any) -> None:
     run.put_lock()
     torch = run.built("torch")
     record = run.record("build_torch", torch, torch_ref="sample", python="cp312")

@@ -178,9 +178,7 @@ def test_a_set_that_holds_what_it_must_needs_no_excuse(tmp_path: Path, layout: s
         ("rocprofiler-systems_lib_generic", "lib/librocprof-sys.so*", "rocprof-sys"),
     ],
 )
-def test_one_thing_that_an_artifact_lacks_is_named_with_it(
-    tmp_path: Path, artifact: str, thing: str, name: str, how: str
-) -> None:
+def test_what_artifacts_lack_is_named(tmp_path: Path, artifact: str, thing: str, name: str, how: str) -> None:
     whole = write_whole(tmp_path, WHOLE, split=True)
     file = whole / artifact / "x/stage" / path_of(thing)
     file.unlink()
@@ -221,9 +219,7 @@ def test_an_incomplete_family_is_refused(artifacts: Path) -> None:
         build(request(artifacts))
 
 
-def test_families_that_contradict_each_other_are_packaged_one_at_a_time(
-    artifacts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_contradicting_families_are_apart(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(artifacts, "blas_dev_gfx110X-all", **{"include/hipblas.h": "other"})
     with pytest.raises(ArtifactError, match="different files for include/hipblas") as raised:
         build(request(artifacts))
