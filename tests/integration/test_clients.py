@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +19,12 @@ from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
+from tests.conftest import MakeWheel
 from tests.front_door import run_ci
 from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
 from tests.integration.s3_servers import S3Server
 from tests.venvs import installed
 
-MakeWheel = Callable[..., Path]
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"
 PREFIX = OUTPUTS.python_prefix(GROUP)

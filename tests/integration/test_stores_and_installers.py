@@ -1,6 +1,6 @@
 """Wheels of a run, installed by uv and by pip from the index that was written for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,11 @@ from core.env import Interpreter, installer, interpreter
 from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
+from tests.conftest import MakeWheel
 from tests.folders import served
 from tests.integration.recorded_runs import indexed
 from tests.venvs import installed
 
-MakeWheel = Callable[..., Path]
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx110X-all"
 ROCM = "7.99.0+sample"

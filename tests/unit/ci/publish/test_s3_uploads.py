@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.verbs import upload
-from core.cli import main
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
+from tests.front_door import run_ci
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +38,7 @@ def run_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> int:
-        return main("ci", "", VERBS, ["upload", *words])
+        return run_ci("upload", *words)
 
     return run
 

@@ -13,6 +13,7 @@ from core.packages import Offer, RunGroup, offered
 from core.run import RunOutputs, records
 from core.stores import Store
 from core.wheel import distributions
+from tests.conftest import MakeWheel
 from tests.front_door import run_ci
 
 
@@ -88,9 +89,7 @@ def test_rocm_decides_what_it_requires_where_it_is_installed_so_all_of_it_comes(
     ]
 
 
-def mirrored(
-    store: Store, folder: Path, make_wheel: Callable[..., Path], *wheels: tuple[str, str, str]
-) -> None:
+def mirrored(store: Store, folder: Path, make_wheel: MakeWheel, *wheels: tuple[str, str, str]) -> None:
     """Put wheels into a store's dependencies' index, as `mirror_deps` does."""
     put = []
     for name, version, tag in wheels:
@@ -114,7 +113,7 @@ class _Deps:
 
 
 def test_dependencies_come_from_the_stores_own_index_for_the_python_and_platform(
-    group: RunGroup, tmp_path: Path, make_wheel: Callable[..., Path]
+    group: RunGroup, tmp_path: Path, make_wheel: MakeWheel
 ) -> None:
     wanted = closure(group, offered(group), ["torch==2.10"])
     with pytest.raises(MissingInputError, match="has no dependencies' index") as caught:

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.cleanup.plan import retention as load
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
-from core.cli import main
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
 from core.files import sha256
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 from core.wheel import distributions
+from tests.front_door import run_ci
 from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ RUN_FILES = ("python/g/index.html", "manifests/g/x.json", "a_lib_generic.tar.zst
 
 
 def door(store: object, *words: str, release_type: str = "nightly") -> int:
-    return main("ci", "", VERBS, ["retention", "--store", str(store), "--release-type", release_type, *words])
+    return run_ci("retention", "--store", str(store), "--release-type", release_type, *words)
 
 
 @pytest.fixture(autouse=True)

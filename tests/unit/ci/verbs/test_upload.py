@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
 from core.archive import Member
-from core.cli import main
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
@@ -23,9 +21,9 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, write_wheel
+from tests.conftest import MakeWheel
+from tests.front_door import run_ci
 from tests.unit.ci.conftest import Lab
-
-MakeWheel = Callable[..., Path]
 
 
 def everything(store: Store) -> Sequence[tuple[str, str]]:
@@ -129,7 +127,7 @@ def test_a_dry_run_writes_nothing_and_refuses_the_same(lab: Lab, capsys: pytest.
 def test_folders_need_a_group(lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.root)
     lab.make_wheel(lab.root / "mine")
-    assert main("ci", "", VERBS, ["upload", "--store", str(lab.root / "s"), *words]) == code
+    assert run_ci("upload", "--store", str(lab.root / "s"), *words) == code
     groups = {one.key.split("/")[2] for one in DirectoryStore(lab.root / "s").list("")}
     assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
 
@@ -144,7 +142,7 @@ def test_without_a_folder_the_local_run_is_put_with_locks(lab: Lab, monkeypatch:
         return target
 
     monkeypatch.setattr(upload, "common_from", common_of)
-    assert main("ci", "", VERBS, ["upload"]) == 0
+    assert run_ci("upload") == 0
     there = target.open_store()
     for group in ("cpu", "gfx110X-all"):
         assert there.find(f"{lab.outputs.python_prefix(group)}/index.html")
@@ -152,7 +150,7 @@ def test_without_a_folder_the_local_run_is_put_with_locks(lab: Lab, monkeypatch:
     assert [one for one in everything(there) if one not in pages] == everything(lab.store)
     # what stages of a run took their commits from never changes
     lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{ }")
-    assert main("ci", "", VERBS, ["upload"]) == StoreError.exit_code
+    assert run_ci("upload") == StoreError.exit_code
     assert there.read(lab.outputs.source_lock_key("nightly")) == b"{}"
 
 
@@ -267,7 +265,7 @@ def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(lab: 
         upload_folder(lab.common, lab.root / "mine", "g")
     assert list(lab.store.list("")) == []
     (lab.root / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
-    assert main("ci", "", VERBS, [*words, "--store", lab.store.url, "--platform", "windows"]) == 0
+    assert run_ci(*words, "--store", lab.store.url, "--platform", "windows") == 0
     assert {one.key.split("/")[0] for one in lab.store.list("")} == {"17-windows"}
 
 
@@ -277,7 +275,7 @@ def test_a_dry_run_without_the_store_lists_keys_and_pages(
     monkeypatch.setattr(upload, "answers", lambda _: False)
     path = lab.make_wheel(lab.root / "mine")
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
-    assert main("ci", "", VERBS, ["upload", "--store", "s3://nobody", "--dry-run", *words]) == 0
+    assert run_ci("upload", "--store", "s3://nobody", "--dry-run", *words) == 0
     said = capsys.readouterr().err
     assert "s3://nobody cannot be read: this is what would be uploaded were nothing there." in said
     prefix = "s3://nobody/17-linux/python/g"
@@ -297,12 +295,12 @@ def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
     path = lab.make_wheel(lab.root / "mine")
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
     argv = ["upload", "--store", lab.store.url, *words]
-    assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
+    assert run_ci(*argv) == MissingInputError.exit_code
     said = capsys.readouterr().err
     assert "it does not exist; it should list torch-" in said
     assert "package_find_links_url" not in said
     index.write_pages(lab.store, lab.outputs, "g")
-    assert main("ci", "", VERBS, argv) == 0
+    assert run_ci(*argv) == 0
     assert "package_find_links_url: file://" in capsys.readouterr().err
 
 

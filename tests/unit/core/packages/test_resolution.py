@@ -11,10 +11,9 @@ from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.http import answering
 from core.packages import resolution, sources
+from tests.conftest import MakeWheel
 from tests.folders import Quiet
 from tests.unit.target_samples import target_in
-
-MakeWheel = Callable[..., Path]
 
 
 @pytest.fixture

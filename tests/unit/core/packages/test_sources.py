@@ -1,6 +1,5 @@
 import argparse
 import base64
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -20,9 +19,8 @@ from core.packages.sources import (
     below,
     source_options,
 )
+from tests.conftest import MakeWheel
 from tests.folders import served
-
-MakeWheel = Callable[..., Path]
 
 
 def parsed(words: list[str], *prefixes: str, env: dict[str, str] | None = None) -> SourceOptions:

@@ -1,5 +1,5 @@
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
 from core.run.stage import Made, Stage, builder_from, perform
+from tests.conftest import MakeWheel
 
-MakeWheel = Callable[..., Path]
 INPUTS = {"commit": "abc", "rocm": "7.1"}
 NAME = "build_torch-nightly-cp312"
 

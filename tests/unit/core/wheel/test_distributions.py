@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -11,8 +10,8 @@ from core.run import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions, read_metadata
 from core.wheel.writer import WheelSpec, write_wheel
+from tests.conftest import MakeWheel
 
-MakeWheel = Callable[..., Path]
 LOCAL = RunOutputs(run_id="local", platform="linux")
 CI = RunOutputs(run_id="17", platform="linux")
 
