@@ -239,17 +239,6 @@ def test_failures_that_the_results_show_are_told_once(run: Any) -> None:
     assert torch.problems == ("no report of shard 2/2",)
 
 
-def test_the_merged_report_is_not_counted_again(run: Any) -> None:
-    for shard in HALVES:
-        put(run, "test_torch", "passed", shard=shard)
-    whole = replace(document("passed"), properties={reports.MERGED: "2"})
-    details = filed(run, Report(origin=SAMPLE, document=whole))
-    write(run, "test_torch", details={**details, reports.MERGED: 2})
-    write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
-    (tested,) = gathered(run)
-    assert (tested.passed, len(tested.cases), tested.shards) == (True, 2, 2)
-
-
 def test_a_folder_of_any_reports(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(MissingInputError, match="no JUnit reports"):
