@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.install.dependencies import mirror
 from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
 from core import files
-from core.cli import main
 from core.run import records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.wheel.distributions import describe
+from tests.front_door import run_ci
 
 
 def door(store: Path, *words: str) -> int:
-    return main("ci", "", VERBS, ["check-indexes", "--store", str(store), *words])
+    return run_ci("check-indexes", "--store", str(store), *words)
 
 
 @pytest.fixture(name="store")
@@ -43,9 +42,7 @@ def test_pages_that_list_what_is_there_pass(store: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
-def test_a_page_that_is_gone_or_that_somebody_wrote_is_named_and_left(
-    store: Path, page: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_page_is_named_and_left(store: Path, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = store / mirror().prefix / page
     path.unlink()
     assert door(store) != 0

@@ -107,9 +107,7 @@ def judged(run: Any) -> dict[str, tuple[str, str]]:
     return {one.evidence.stage: (one.outcome, one.why) for one in group.tests}
 
 
-def test_all_shards_of_a_run_make_the_record_of_its_gate(
-    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_make_the_gates_record(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard(run, 1, good("test_a"))
     assert door("--run-id", 17, "--store", run.store.url) == 9
     assert "no report of shard 2/2" in capsys.readouterr().err
@@ -141,10 +139,7 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     assert judged(run)["test_torch"] == ("passed", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(("--run-id", 99), 4), (("--input-dir", "/nowhere/at/all"), 4)],
-)
+@pytest.mark.parametrize(("words", "code"), [(("--run-id", 99), 4), (("--input-dir", "/nowhere/at/all"), 4)])
 def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
     assert door("--store", run.store.url, *words) == code
 
