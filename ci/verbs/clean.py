@@ -1,4 +1,4 @@
-"""`clean`: what stages made in this checkout, its size and what it costs to get again; --yes frees it."""
+"""`clean`: what stages made in this checkout, its size and cost to get again; --yes frees it."""
 
 from __future__ import annotations
 
