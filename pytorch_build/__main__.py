@@ -8,21 +8,8 @@ from core.cli import main, verbs_of
 
 VERBS = verbs_of(
     "pytorch_build",
-    {
-        "resolve": "torch ref -> source lock: commits and versions",
-        "install-rocm": "install ROCm into a target environment",
-        "prepare": "pinned libuv and OpenMP, where builds need them",
-        "checkout": "source lock -> source trees, tagged and hipified",
-        "build": "source tree, ROCm, torch -> one wheel and its record",
-        "check-wheels": "wheels -> findings",
-        "repair-wheel": "wheel -> the manylinux tag that it satisfies, libraries grafted",
-        "split-wheel": "fat wheel -> host wheel, device code by GPU",
-        "fat-wheel": "wheel, ROCm -> stand-alone wheel",
-        "test-smoke": "install a run's wheels from its index, import and compute",
-        "test-torch": "upstream's own unit tests, on GPUs of a family",
-        "skips": "which of upstream's tests are skipped, and why",
-        "test-report": "JUnit of all shards and cells -> one summary",
-    },
+    "resolve install-rocm prepare checkout build check-wheels repair-wheel split-wheel fat-wheel "
+    "test-smoke test-torch skips test-report",
 )
 
 if __name__ == "__main__":

@@ -6,13 +6,7 @@ import sys
 
 from core.cli import main, verbs_of
 
-VERBS = verbs_of(
-    "rocm_packaging",
-    {
-        "build": "ROCm artifacts -> rocm sdist and rocm-sdk-* wheels",
-        "test": "ROCm packages -> a clean environment, and rocm-sdk test there",
-    },
-)
+VERBS = verbs_of("rocm_packaging", "build test")
 
 if __name__ == "__main__":
     sys.exit(main("rocm_packaging", "ROCm artifacts to Python packages.", VERBS))

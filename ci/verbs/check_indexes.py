@@ -1,4 +1,4 @@
-"""`check-indexes`: whether permanent pages list what is there: dependencies, staging and releases.
+"""`check-indexes`: whether pages that stay list what is there: dependencies, staging and releases.
 
 It also yanks what is released, and removes a set that was: what names it, then pages, then files.
 """

@@ -1,4 +1,4 @@
-"""`clean`: what stages made in this checkout, what it takes and costs to get again; freed with ``--yes``."""
+"""`clean`: what stages made in this checkout, its size and cost to get again; --yes frees it."""
 
 from __future__ import annotations
 

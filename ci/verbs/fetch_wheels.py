@@ -1,4 +1,4 @@
-"""`fetch-wheels`: a run's wheels and sdists into a folder, for ``--find-links DIR --no-index``."""
+"""`fetch-wheels`: a run's wheels and sdists -> a folder for --find-links DIR --no-index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`history`: the last runs of a store, cell by cell, from their records alone: as HTML, as text and as JSON.
+"""`history`: the last runs of a store -> one HTML page: states, since when, times, sizes, tests.
 
 The page is put beside the runs: ``history/{platform}.html``.
 """

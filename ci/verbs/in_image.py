@@ -1,4 +1,4 @@
-"""`in-image`: sessions inside a container image, with this checkout mounted: builds of the nightly image."""
+"""`in-image`: sessions inside a container image, with this checkout mounted: the nightly's builds."""
 
 from __future__ import annotations
 

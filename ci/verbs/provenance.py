@@ -1,4 +1,4 @@
-"""`provenance`: a statement of how each wheel was made, and the run's bill of materials, from its records."""
+"""`provenance`: how each wheel was made, and the run's bill of materials, from its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stage`: put a run's wheels up for testing in the distribution bucket, under `v2-staging/{family}/`.
+"""`stage`: put a run's wheels up for testing in the distribution bucket: v2-staging/.
 
 Wheels first, then sidecars, the record of what they came from, and pages last.
 """

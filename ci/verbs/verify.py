@@ -1,4 +1,4 @@
-"""`verify`: whether a wheel is what a run's records and statements say, and which commits it came from."""
+"""`verify`: whether a wheel is what its record and statement say, and which commits it is from."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -38,13 +38,20 @@ class Verb(NamedTuple):
 
     name: str
     module: str
-    summary: str
+    about: str = ""
+
+    @property
+    def summary(self) -> str:
+        """What it does: what its module's first line says behind the verb, where nothing else is said."""
+        if self.about:
+            return self.about
+        with (ROOT / f"{self.module.replace('.', '/')}.py").open(encoding="utf-8") as source:
+            return source.readline().strip('"\n').partition(": ")[2].removesuffix(".")
 
 
-def verbs_of(package: str, summaries: Mapping[str, str]) -> tuple[Verb, ...]:
-    """Return the verbs of a package, whose modules are named as they are."""
-    module = f"{package}.verbs."
-    return tuple(Verb(name, module + name.replace("-", "_"), said) for name, said in summaries.items())
+def verbs_of(package: str, names: str) -> tuple[Verb, ...]:
+    """Return the verbs of a package by their names, in this order; their modules are named as they are."""
+    return tuple(Verb(name, f"{package}.verbs.{name.replace('-', '_')}") for name in names.split())
 
 
 class _Parser(argparse.ArgumentParser):
