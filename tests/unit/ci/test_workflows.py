@@ -398,9 +398,7 @@ def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
 
 @pytest.mark.processes
 def test_sessions_are_read_as_nox_reads_them_in_the_order_of_the_pipeline() -> None:
-    listed = process.capture(
-        [sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None)
-    )
-    found = re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE)
+    said = process.capture([sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None))
+    found = re.findall(r"^[*-] ([a-z_]+)", said.stdout, re.MULTILINE)
     assert found == [one.name for one in all_sessions()]
     assert [one for one in found if one in SESSIONS] == [*SESSIONS]

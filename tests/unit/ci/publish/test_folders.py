@@ -17,16 +17,7 @@ from core.stores import Store
 
 @pytest.mark.parametrize(
     "name",
-    [
-        ".kpack_staging/a.whl",
-        "a.log.part",
-        "x~",
-        "a/.hidden/b",
-        "tmp/a",
-        "a.TMP",
-        "__pycache__/a.pyc",
-        "b.lock",
-    ],
+    [".kpack/a.whl", "a.log.part", "x~", "a/.hidden/b", "tmp/a", "a.TMP", "__pycache__/a.pyc", "b.lock"],
 )
 def test_hidden_and_linked_files_stay(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)

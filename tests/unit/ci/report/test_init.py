@@ -228,9 +228,7 @@ def test_the_same_test_of_several_cells_is_told_once() -> None:
     (flaky,) = page.tests.flaky
     assert len(flaky.cells) == 9
     assert len(page.tests.slowest) == 10
-    assert {len(line.cells) for line in page.tests.failures} == {
-        sum(not run.passed for run in page.tests.runs)
-    }
+    assert {len(one.cells) for one in page.tests.failures} == {sum(not run.passed for run in page.tests.runs)}
 
 
 def test_results_of_other_bytes_and_of_a_part_are_shown_and_count_for_nothing() -> None:

@@ -91,11 +91,7 @@ def test_what_is_in_use_linked_or_new_stays(call: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (("--older-than", "30d"), "30d"),
-        (("--keep-run", "71"), "Did you mean '17'"),
-        (("--what", "run"), "runs"),
-    ],
+    [(("--older-than", "30d"), "30d"), (("--keep-run", "71"), "you mean '17'"), (("--what", "run"), "runs")],
 )
 def test_what_cannot_be_meant_frees_nothing(
     call: Any, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str

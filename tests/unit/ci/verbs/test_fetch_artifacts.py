@@ -225,13 +225,9 @@ def test_the_newest_is_fetched(tmp_path: Path, command: Callable[..., Path], sou
     folder = command("--latest", "--branch", "release/x", run_id="31")
     assert len(scan(folder)) == 2
     assert record(tmp_path, run_id="31") is not None
-    (query,) = source.asked
-    assert (query.repository, query.workflow, query.branch) == (
-        "ROCm/TheRock",
-        "multi_arch_ci.yml",
-        "release/x",
-    )
-    assert query.require_successful
+    (one,) = source.asked
+    assert (one.repository, one.workflow, one.branch) == ("ROCm/TheRock", "multi_arch_ci.yml", "release/x")
+    assert one.require_successful
 
 
 def test_a_forks_run_lies_in_the_shared_buckets_folder(

@@ -20,11 +20,7 @@ from tests.front_door import run_ci
 @pytest.fixture(name="group")
 def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., records.FileRecord]) -> RunGroup:
     """A run with torch for two Pythons, what it requires, and something else."""
-    fields = [
-        ("Requires-Dist", "triton==3.6"),
-        ("Requires-Dist", "numpy>=2"),
-        ("Requires-Dist", "apex; extra == 'x'"),
-    ]
+    fields = [("Requires-Dist", one) for one in ("triton==3.6", "numpy>=2", "apex; extra == 'x'")]
     publish("torch", "2.10", tag="cp312-cp312-linux_x86_64", fields=fields)
     publish("torch", "2.11", tag="cp311-cp311-linux_x86_64", fields=fields)
     publish("triton", "3.6")

@@ -201,9 +201,7 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
     text += "def test_always():\n    with pathlib.Path('times').open('a') as times:\n"
     text += "        times.write('x')\n    assert False\n"
     rules = (
-        plugin.PlannedRule(
-            name="a.skip", action="skip", reason="It is broken.", tests=(f"{FILE}::test_bad",)
-        ),
+        plugin.PlannedRule(name="a.skip", action="skip", reason="It fails.", tests=(f"{FILE}::test_bad",)),
         plugin.PlannedRule(
             name="a.retry", action="retry", reason="Flaky.", retries=1, tests=(f"{FILE}::test_flaky",)
         ),

@@ -88,13 +88,8 @@ def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
     run.store.delete(outputs.record_key(GROUP, made.name))
     inputs = {"files": {"torch.whl": "a" * 64}, "arguments": [], "installed": True, "config": "default"}
-    facts = {
-        "stage": reports.stage_name(origin, part),
-        "status": status,
-        "inputs": inputs,
-        "details": details,
-    }
-    records.write(run.store, outputs, GROUP, made.model_copy(update=facts))
+    said = {"stage": reports.stage_name(origin, part), "status": status, "inputs": inputs, "details": details}
+    records.write(run.store, outputs, GROUP, made.model_copy(update=said))
 
 
 def good(name: str, seconds: float = 1.5) -> Case:
