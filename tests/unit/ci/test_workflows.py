@@ -358,10 +358,8 @@ def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
     ]
     assert [word for word in last if word in {"test_report", "report"}] == ["test_report", "report"] * 2
     assert [one.stage for one in made["nodes"]][-2:] == ["test_report", "summary"]
-    assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == [
-        "configure",
-        *made["first"].calls[0].sessions,
-    ]
+    expected = ["configure", *made["first"].calls[0].sessions]
+    assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == expected
 
 
 @pytest.mark.parametrize("name", ["ci_linux.yml", "release_portable_linux_pytorch_wheels.yml"])

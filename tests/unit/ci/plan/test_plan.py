@@ -51,10 +51,8 @@ def test_the_label_builds_pytorch_on_a_pull_request() -> None:
     assert stages(made, "windows")["build_pytorch"] == ["gfx110X-all"]
     (cell,) = made.matrix("linux", "build_pytorch")
     assert (cell.python, cell.torch_ref, cell.artifact_group) == ("3.12", "nightly", "gfx94X-dcgpu")
-    assert cell.sessions == (
-        *("build_triton", "build_torch", "build_audio", "build_vision", "build_apex"),
-        "check_wheels",
-    )
+    expected = (*("build_triton", "build_torch", "build_audio", "build_vision", "build_apex"), "check_wheels")
+    assert cell.sessions == expected
     assert cell.reason == "every pull request; label build:pytorch"
     (windows,) = made.matrix("windows", "build_pytorch")
     assert "build_triton" not in windows.sessions
@@ -258,10 +256,8 @@ def test_sanitizers_are_built_by_label_and_tested_at_night() -> None:
     assert why(made, "build_pytorch, gfx94X-dcgpu-asan on linux") == "PyTorch is not built in this variant"
     assert "on schedule and workflow_dispatch only" in why(made, "test_rocm, gfx94X-dcgpu-asan on linux")
     night = planned("schedule", given={"build_variants": "asan"})
-    assert {cell.artifact_group for cell in night.matrix("linux", "test_rocm")} == {
-        "gfx94X-dcgpu-asan",
-        "gfx950-dcgpu-asan",
-    }
+    expected = {"gfx94X-dcgpu-asan", "gfx950-dcgpu-asan"}
+    assert {cell.artifact_group for cell in night.matrix("linux", "test_rocm")} == expected
     with pytest.raises(UsageError, match="Did you mean 'asan'"):
         dispatched(linux_amdgpu_families="all", build_variants="asam")
 

@@ -121,11 +121,7 @@ def test_trees_with_work_of_the_users_stay(call: Any, tmp_path: Path, git: Calla
         if name == "stashed":
             git(tree, "stash")
     said = call("--yes", "--what", "trees")
-    assert sorted(one.name for one in (tmp_path / "src" / "main").glob("[!.]*")) == [
-        "committed",
-        "edited",
-        "stashed",
-        "theirs",
-    ]
+    expected = ["committed", "edited", "stashed", "theirs"]
+    assert sorted(one.name for one in (tmp_path / "src" / "main").glob("[!.]*")) == expected
     assert sum(line.endswith("edits or commits of your own") for line in said) == 3
     assert sum(line.endswith("not one of ours") for line in said) == 1

@@ -78,10 +78,8 @@ def test_a_runs_artifacts_go_where_build_rocm_looks(tmp_path: Path, command: Cal
     assert [one.path.name for one in scan(folder)] == ["base_lib_generic", "blas_lib_gfx110X-all"]
     said = record(tmp_path)
     assert said is not None
-    assert [one["name"] for one in said.details["artifacts"]] == [
-        "base_lib_generic.tar.zst",
-        "blas_lib_gfx110X-all.tar.zst",
-    ]
+    expected = ["base_lib_generic.tar.zst", "blas_lib_gfx110X-all.tar.zst"]
+    assert [one["name"] for one in said.details["artifacts"]] == expected
     assert said.cell.gpu_family == FAMILY
 
 

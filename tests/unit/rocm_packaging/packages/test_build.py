@@ -79,10 +79,8 @@ def test_the_packages(artifacts: Path) -> None:
         ("gfx94X-dcgpu", "gfx110X-all"),
         ("blas_test_gfx110X-all", "blas_test_gfx94X-dcgpu", "hiptensor_lib_generic"),
     )
-    assert sorted(path.name for path in (artifacts.parent / "out").iterdir()) == [
-        ".packed.json",
-        *sorted(files),
-    ]
+    expected = [".packed.json", *sorted(files)]
+    assert sorted(path.name for path in (artifacts.parent / "out").iterdir()) == expected
     core = names_in(files[f"rocm_sdk_core-{tag}"])
     assert {
         "_rocm_sdk_core/__init__.py",
