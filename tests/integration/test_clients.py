@@ -122,11 +122,7 @@ def public_fixture(
 def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> list[Path]:
     """A run's own: torch in two versions, what both require, ROCm for two families."""
     dist = tmp_path / "dist"
-    requires = [
-        ("Requires-Dist", "tinydep"),
-        ("Requires-Dist", "triton"),
-        ("Requires-Dist", f"rocm-sdk-core=={ROCM}"),
-    ]
+    requires = [("Requires-Dist", one) for one in ("tinydep", "triton", f"rocm-sdk-core=={ROCM}")]
     return [
         make_wheel(dist, "torch", TORCH, fields=requires),
         make_wheel(dist, "triton", "3.6.0.dev1"),

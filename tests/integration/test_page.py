@@ -156,10 +156,8 @@ def test_a_failed_run_begins_with_its_cause_and_draws_time_on_any_screen(
 def test_one_cell_has_one_table_of_each_kind_and_no_older_wheel(opened: Callable[..., Tab]) -> None:
     tab = opened("broken.html")
     assert tab.locator("form, nav, .matrix, select").count() == 0
-    assert [one.split(";")[0] for one in tab.locator("table > caption").all_text_contents()] == [
-        "Files that the run made",
-        "What was built, by the run's source locks",
-    ]
+    expected = ["Files that the run made", "What was built, by the run's source locks"]
+    assert [one.split(";")[0] for one in tab.locator("table > caption").all_text_contents()] == expected
     assert "pip install" not in (tab.locator("main").text_content() or "")
 
 

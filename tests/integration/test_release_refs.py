@@ -133,14 +133,9 @@ def compiled_and_refused(log: str) -> int:
 def test_a_release_from_a_laptop(site: tuple[Engine, Path], tmp_path: Path) -> None:
     engine, folder = site
     words = ["invoke", "release", "--type=nightly", f"--gpu-family={';'.join(FAMILIES)}"]
-    words += [
-        f"--torch-ref={','.join(REFS)}",
-        f"--python={SERIES}",
-        f"--store={tmp_path / 'store'}",
-        "--keep-going",
-    ]
+    words += [f"--torch-ref={','.join(REFS)}", f"--python={SERIES}", f"--store={tmp_path / 'store'}"]
     words += [f"--distribution-store={tmp_path / 'distribution'}", f"--input=artifact_run_id={RUN}"]
-    words += [f"--input=artifact_store=s3://{folder.name}"]
+    words += [f"--input=artifact_store=s3://{folder.name}", "--keep-going"]
     env = {**engine.env(), **engine.variables}
     ran = process.capture(words, cwd=engine.folder / "clone", env=env, check=False, timeout=3600)
     log = ran.stdout + ran.stderr

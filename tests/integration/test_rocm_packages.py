@@ -132,9 +132,7 @@ def test_a_whole_installation_works(installed: Environment) -> None:
     assert not (installed.site / "rocm_sdk_devel" / "_devel.tar").exists()
     tested = installed.rocm_sdk("test", check=False)
     assert tested.returncode == 0, tested.stdout
-    ran = re.search(
-        r"^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$", tested.stdout, re.MULTILINE
-    )
+    ran = re.search(r"(?m)^Ran (\d+) checks .* (\d+) passed, 0 failed, (\d+) skipped$", tested.stdout)
     assert ran is not None
     assert int(ran[1]) == int(ran[2]) + int(ran[3]) > 100
     left_out = {line.partition(" (")[2] for line in tested.stdout.splitlines() if line.startswith("skip")}

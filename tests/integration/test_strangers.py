@@ -68,9 +68,7 @@ def target_fixture(tmp_path: Path) -> Interpreter:
 def ours_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
     """A folder with the run's own: torch, and a rocm whose sdist any wheel would win over."""
     folder = tmp_path / "ours"
-    make_wheel(
-        folder, "torch", TORCH, fields=[("Requires-Dist", "helper"), ("Requires-Dist", f"rocm=={ROCM}")]
-    )
+    make_wheel(folder, "torch", TORCH, fields=[("Requires-Dist", one) for one in ("helper", f"rocm=={ROCM}")])
     make_wheel(folder, "rocm-sdk-core", ROCM)
     rocm_sdist(folder, ROCM, SETUP)
     return folder

@@ -114,15 +114,11 @@ def test_after_a_merge_and_at_night_pytorch_is_always_built(
 
 
 def test_a_release_builds_tests_and_promotes_nothing_of_the_sample(engine: Engine) -> None:
-    inputs = {
-        "linux_amdgpu_families": FAMILY,
-        "release_type": "nightly",
-        "pytorch_components": "triton,torch",
-    }
+    asked = {"linux_amdgpu_families": FAMILY, "release_type": "nightly", "pytorch_components": "triton,torch"}
     ran = engine.run(
         "workflow_dispatch",
         "1009",
-        {"inputs": inputs, "ref": "refs/heads/main"},
+        {"inputs": asked, "ref": "refs/heads/main"},
         workflow="release_portable_linux_pytorch_wheels.yml",
     )
     assert ran.distributions() == {"torch", "amd_torch_device_gfx942", "triton", *ROCM}

@@ -207,10 +207,8 @@ def test_labels_and_changed_files_of_a_pull_request(played: Played) -> None:
     assert hub.labels("a/b", 7) == ["build:pytorch", "a b"]
     files = hub.changed_files("a/b", 7)
     assert (len(files), files[-2:]) == (102, ["new.py", "old.py"])
-    assert [path for path, _, _ in played.asked] == [
-        "/repos/a/b/issues/7/labels",
-        *["/repos/a/b/pulls/7/files"] * 2,
-    ]
+    expected = ["/repos/a/b/issues/7/labels", *["/repos/a/b/pulls/7/files"] * 2]
+    assert [path for path, _, _ in played.asked] == expected
     played.answers = [Answer(body=json.dumps([{"filename": "x"}] * 100).encode())] * 30
     with pytest.raises(ServiceError, match="no more than 3000 files"):
         hub.changed_files("a/b", 7)

@@ -45,10 +45,8 @@ def test_a_plan_with_upstreams_tests_runs_each_part_of_them_and_puts_the_parts_t
     plan = planned([*PULL_REQUEST, "--label=test:torch", "--label=test:smoke"], Target())
     made = plan_jobs(plan, "linux", Target())
     parts = [one for one in made if one.stage == "test_torch"]
-    assert [one.calls[0].posargs[2:4] for one in parts] == [
-        ("--config=default", "--shard=1/2"),
-        ("--config=default", "--shard=2/2"),
-    ]
+    expected = [("--config=default", "--shard=1/2"), ("--config=default", "--shard=2/2")]
+    assert [one.calls[0].posargs[2:4] for one in parts] == expected
     (build,) = (one for one in made if one.stage == "build_pytorch")
     assert {one.needs for one in parts} == {(build.name,)}
     assert {one.calls[0].sessions for one in parts} == {("test_torch",)}

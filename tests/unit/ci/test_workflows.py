@@ -358,10 +358,8 @@ def test_a_run_of_ci_is_the_same_chain_on_one_machine() -> None:
     ]
     assert [word for word in last if word in {"test_report", "report"}] == ["test_report", "report"] * 2
     assert [one.stage for one in made["nodes"]][-2:] == ["test_report", "summary"]
-    assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == [
-        "configure",
-        *made["first"].calls[0].sessions,
-    ]
+    expected = ["configure", *made["first"].calls[0].sessions]
+    assert chain(workflows()["setup.yml"].jobs["setup"])[:2] == expected
 
 
 @pytest.mark.parametrize("name", ["ci_linux.yml", "release_portable_linux_pytorch_wheels.yml"])
@@ -398,9 +396,7 @@ def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
 
 @pytest.mark.processes
 def test_sessions_are_read_as_nox_reads_them_in_the_order_of_the_pipeline() -> None:
-    listed = process.capture(
-        [sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None)
-    )
-    found = re.findall(r"^[*-] ([a-z_]+)", listed.stdout, re.MULTILINE)
+    said = process.capture([sys.executable, "-m", "nox", "-l"], cwd=ROOT, env=process.inherited(MATRIX=None))
+    found = re.findall(r"^[*-] ([a-z_]+)", said.stdout, re.MULTILINE)
     assert found == [one.name for one in all_sessions()]
     assert [one for one in found if one in SESSIONS] == [*SESSIONS]

@@ -216,11 +216,8 @@ CASES = '<testcase name="a"/><testcase name="b"><failure/></testcase><testcase n
     ],
 )
 def test_counts_of_a_report_add_up(stated: str, problems: Sequence[str]) -> None:
-    for content in (
-        suite(CASES, stated),
-        f"<testsuites {stated}>{suite(CASES).decode()}</testsuites>".encode(),
-    ):
-        found = junit.read(content)
+    for xml in (suite(CASES, stated), f"<testsuites {stated}>{suite(CASES).decode()}</testsuites>".encode()):
+        found = junit.read(xml)
         assert len(found.cases) == 3
         assert len(found.problems) == len(problems)
         assert all(one in said for one, said in zip(problems, found.problems, strict=True))

@@ -164,11 +164,8 @@ def test_an_older_rocm_is_removed_alone(machine: Machine, make: Callable[[str], 
 def test_shells_learn_where_rocm_is(machine: Machine) -> None:
     machine.install(NIGHTLY)
     show = 'echo "$ROCM_SDK_VERSION $ROCM_PATH $ROCM_HOME"; echo "$PATH"; echo "$CMAKE_PREFIX_PATH"'
-    assert machine.shell(show, PATH="/bin") == [
-        "7.10.0a20251121 /env/devel /env/devel",
-        "/env/devel/bin:/bin",
-        "/env/devel/lib/cmake",
-    ]
+    expected = ["7.10.0a20251121 /env/devel /env/devel", "/env/devel/bin:/bin", "/env/devel/lib/cmake"]
+    assert machine.shell(show, PATH="/bin") == expected
     twice = f'. "{machine.root / PROFILE}"; {show}'
     assert machine.shell(twice, PATH="/bin", CMAKE_PREFIX_PATH="/mine")[1:] == [
         "/env/devel/bin:/bin",

@@ -20,10 +20,8 @@ def test_every_script_dockerfile_and_workflow_is_linted() -> None:
     assert len(scripts) >= 3
     assert len(workflows) >= 15
     assert scripts <= set(words["shellcheck"])
-    assert words["hadolint"] == [
-        "docker/no_rocm_image_ubuntu24_04.Dockerfile",
-        "docker/ubuntu-rocm/Dockerfile",
-    ]
+    expected = ["docker/no_rocm_image_ubuntu24_04.Dockerfile", "docker/ubuntu-rocm/Dockerfile"]
+    assert words["hadolint"] == expected
     assert workflows <= set(words["yamllint"]) & set(words["actionlint"])
     assert any(workflows <= set(command) for command in found if command[0] == "check-jsonschema")
     assert "--offline" in words["zizmor"]

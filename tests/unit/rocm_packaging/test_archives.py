@@ -403,9 +403,7 @@ def test_the_digest_is_of_the_bytes_that_were_extracted(tmp_path: Path) -> None:
 
 def test_another_digest_is_refused_and_leaves_what_was_there(tmp_path: Path) -> None:
     old = unpack(tar(Piece(name="a/stage/x", data=b"old")), tmp_path / "out")
-    with pytest.raises(
-        ArtifactError, match=r"blas_lib_generic.tar.zst has the SHA-256 .* but its .sha256sum"
-    ):
+    with pytest.raises(ArtifactError, match=r"blas_lib_generic.tar.zst has the SHA-256 .*but its .sha256sum"):
         unpack(tar(Piece(name="a/stage/x", data=b"new")), tmp_path / "out", sha256="ab" * 32)
     assert (old / "a/stage/x").read_bytes() == b"old"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["blas_lib_generic"]

@@ -25,11 +25,8 @@ def test_scan_reads_names_and_stages(tmp_path: Path) -> None:
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
     found = scan(tmp_path)
-    assert [(a.name, a.component, a.target) for a in found] == [
-        ("blas", "lib", "gfx942"),
-        ("blas", "lib", "gfx94X-dcgpu"),
-        ("core-hip", "lib", "generic"),
-    ]
+    expected = [("blas", "lib", "gfx942"), ("blas", "lib", "gfx94X-dcgpu"), ("core-hip", "lib", "generic")]
+    assert [(a.name, a.component, a.target) for a in found] == expected
     assert found[2].stages == ("core/clr/stage", "core/x/stage")
     assert families_of(found) == ("gfx942", "gfx94X-dcgpu")
 
@@ -71,11 +68,8 @@ def test_merged_takes_prefixes_off_and_keeps_links(tmp_path: Path) -> None:
     artifact(tmp_path, "b_run_generic", {"b/stage/bin/tool": "t", "elsewhere/lost": "l"}, "b/stage\n")
     (tmp_path / "b_run_generic/b/stage/bin/tool").chmod(0o755)
     tree = merged(scan(tmp_path))
-    assert {path: (entry.link, entry.executable) for path, entry in tree.items()} == {
-        "bin/tool": ("", True),
-        "lib/x.so": ("x.so.1", False),
-        "lib/x.so.1": ("", False),
-    }
+    expected = {"bin/tool": ("", True), "lib/x.so": ("x.so.1", False), "lib/x.so.1": ("", False)}
+    assert {path: (entry.link, entry.executable) for path, entry in tree.items()} == expected
 
 
 @pytest.mark.parametrize("other", ["diff", "longer than that"])

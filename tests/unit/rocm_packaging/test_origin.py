@@ -77,11 +77,8 @@ def names(files: Sequence[Any]) -> set[str]:
 def test_records_name_what_is_tested(tmp_path: Path, libraries: tuple[str, ...], taken: set[str]) -> None:
     found = [file(name, "7.1.0") for name in (*ALWAYS, "rocm-profiler", *libraries)]
     source = run_of(Common(root=tmp_path), *found, file("torch", "2"), file("rocm", "7.0.2"))
-    assert names(chosen_of(source, tmp_path, "libraries", "devel").files) == {
-        *ALWAYS,
-        "rocm-profiler",
-        *taken,
-    }
+    expected = {*ALWAYS, "rocm-profiler", *taken}
+    assert names(chosen_of(source, tmp_path, "libraries", "devel").files) == expected
 
 
 def test_a_run_without_rocm_has_none(tmp_path: Path) -> None:

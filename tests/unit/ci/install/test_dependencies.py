@@ -44,9 +44,7 @@ def test_a_runs_wheels_are_asked_for_their_own_python_and_platform(
     store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
 ) -> None:
     publish(
-        "torch",
-        tag="cp312-cp312-linux_x86_64",
-        fields=[("Requires-Dist", "sympy"), ("Requires-Dist", "rocm")],
+        "torch", tag="cp312-cp312-linux_x86_64", fields=[("Requires-Dist", one) for one in ("sympy", "rocm")]
     )
     group = RunGroup(store=store, outputs=outputs, name="g")
     found = [one for one in needs(DATA, [group], [offered(group)]) if one.requirements == ("sympy",)]

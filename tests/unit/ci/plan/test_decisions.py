@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ci.plan.decisions import enabled, matches, promote, pytorch, relevance, trusted, upload
 from ci.plan.decisions import test_labels as requested_tests
-from ci.plan.decisions import test_type as kind_of_tests
+from ci.plan.decisions import test_type as kind
 from ci.plan.events import Changes
 from core.errors import UsageError
 from core.run.plan import Decision
@@ -73,6 +73,7 @@ def request(*labels: str, head: str | None = OURS) -> tuple[str, Any]:
 
 
 REQUEST, PUSH, NIGHT, DOCS = request(), ("push", push()), ("schedule",), ("docs/x.md",)
+OFF, SMOKE = {"build_pytorch": "false"}, {"windows_test_labels": "smoke"}
 OWN = {"store": "out", "role": "writer", "region": "here"}
 UNUSED = "only docs/x.md changed, which no build uses"
 FORKS = "no credentials, no release bucket, no shared caches"
@@ -97,12 +98,7 @@ FORKS = "no credentials, no release bucket, no shared caches"
         (pytorch, ("push", {"ref": "refs/tags/v1"}), {}, (False, "a tag is not a long-lived branch")),
         (pytorch, NIGHT, {}, (True, "the schedule always builds PyTorch")),
         (pytorch, ("workflow_call",), {}, (True, "a dispatch builds PyTorch unless build_pytorch is false")),
-        (
-            pytorch,
-            (*NIGHT, {}, None, {"build_pytorch": "false"}),
-            {},
-            (False, "the input build_pytorch is false"),
-        ),
+        (pytorch, (*NIGHT, {}, None, OFF), {}, (False, "the input build_pytorch is false")),
         (trusted, REQUEST, {}, (True, f"the commits are those of {OURS}")),
         # GitHub takes the names of repositories in any case
         (trusted, request(head="rocm/therock"), {}, (True, f"the commits are those of {OURS}")),
@@ -119,28 +115,18 @@ FORKS = "no credentials, no release bucket, no shared caches"
         (AFTER_MERGE, ("push", push("topic")), {}, False),
         (AFTER_MERGE, PUSH, {}, True),
         (AFTER_MERGE, NIGHT, {}, True),
-        (kind_of_tests, REQUEST, {}, ("quick", "nothing requests more")),
-        (kind_of_tests, (*REQUEST, ()), {}, ("quick", "nothing requests more")),
-        (kind_of_tests, (*REQUEST, None), {}, ("quick", "nothing requests more")),
-        (kind_of_tests, (*REQUEST, (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
-        (kind_of_tests, NIGHT, {}, ("comprehensive", "the nightly schedule")),
-        (kind_of_tests, NIGHT, {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
-        (kind_of_tests, PUSH, {"release_type": "nightly-bkc"}, ("comprehensive", "release type nightly-bkc")),
-        (kind_of_tests, NIGHT, {"release_type": "prerelease"}, ("full", "release type prerelease")),
-        (kind_of_tests, request("test:rocm"), {}, ("full", "test:rocm is requested")),
-        (
-            kind_of_tests,
-            ("workflow_call", {}, None, {"windows_test_labels": "smoke"}),
-            {},
-            ("full", "smoke is requested"),
-        ),
-        (kind_of_tests, request("test:rocm", "test_filter:quick"), {}, ("quick", "label test_filter:quick")),
-        (
-            kind_of_tests,
-            (*NIGHT, {}, None, {"test_type": "standard"}),
-            {},
-            ("standard", "the input test_type"),
-        ),
+        (kind, REQUEST, {}, ("quick", "nothing requests more")),
+        (kind, (*REQUEST, ()), {}, ("quick", "nothing requests more")),
+        (kind, (*REQUEST, None), {}, ("quick", "nothing requests more")),
+        (kind, (*REQUEST, (".gitmodules",)), {}, ("standard", ".gitmodules has changed")),
+        (kind, NIGHT, {}, ("comprehensive", "the nightly schedule")),
+        (kind, NIGHT, {"release_type": "nightly"}, ("comprehensive", "release type nightly")),
+        (kind, PUSH, {"release_type": "nightly-bkc"}, ("comprehensive", "release type nightly-bkc")),
+        (kind, NIGHT, {"release_type": "prerelease"}, ("full", "release type prerelease")),
+        (kind, request("test:rocm"), {}, ("full", "test:rocm is requested")),
+        (kind, ("workflow_call", {}, None, SMOKE), {}, ("full", "smoke is requested")),
+        (kind, request("test:rocm", "test_filter:quick"), {}, ("quick", "label test_filter:quick")),
+        (kind, (*NIGHT, {}, None, {"test_type": "standard"}), {}, ("standard", "the input test_type")),
     ],
 )
 def test_what_is_decided_and_why(decide: Any, words: Any, facts: Any, expected: Any) -> None:

@@ -116,10 +116,8 @@ def test_the_newest_green_run_with_every_family_is_pinned_with_its_digests(world
     first, second = world.search().origins({"release": NEEDS})
     found = (first.run_id, first.repository, first.store, first.version)
     assert found == ("20", "ROCm/TheRock", "there", "10.1.0.dev0")
-    assert first.artifacts == {
-        "base_lib_generic.tar.zst": f"{1:064x}",
-        "blas_lib_gfx94X-dcgpu.tar.zst": f"{2:064x}",
-    }
+    expected = {"base_lib_generic.tar.zst": f"{1:064x}", "blas_lib_gfx94X-dcgpu.tar.zst": f"{2:064x}"}
+    assert first.artifacts == expected
     assert (second.artifact_group, list(second.artifacts)[1]) == ("gfx1151", "blas_lib_gfx1151.tar.zst")
     assert "every family" in first.reason
     assert world.notes == []

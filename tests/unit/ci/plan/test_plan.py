@@ -51,10 +51,8 @@ def test_the_label_builds_pytorch_on_a_pull_request() -> None:
     assert stages(made, "windows")["build_pytorch"] == ["gfx110X-all"]
     (cell,) = made.matrix("linux", "build_pytorch")
     assert (cell.python, cell.torch_ref, cell.artifact_group) == ("3.12", "nightly", "gfx94X-dcgpu")
-    assert cell.sessions == (
-        *("build_triton", "build_torch", "build_audio", "build_vision", "build_apex"),
-        "check_wheels",
-    )
+    expected = (*("build_triton", "build_torch", "build_audio", "build_vision", "build_apex"), "check_wheels")
+    assert cell.sessions == expected
     assert cell.reason == "every pull request; label build:pytorch"
     (windows,) = made.matrix("windows", "build_pytorch")
     assert "build_triton" not in windows.sessions
@@ -102,12 +100,10 @@ def test_rocm_is_tested_after_a_merge_without_the_gpu_too() -> None:
 
 
 def test_a_family_that_is_tested_from_a_tier_on_is_tested_earlier_where_it_is_asked_for() -> None:
-    everything = changed(triggers={"long_lived_branches": ("main",)})
-    rows = {**everything.families.families}
+    whole = changed(triggers={"long_lived_branches": ("main",)})
+    rows = {**whole.families.families}
     rows["gfx1151"] = {"linux": rows["gfx1151"]["linux"].model_copy(update={"tests": "nightly"})}
-    data = everything.model_copy(
-        update={"families": everything.families.model_copy(update={"families": rows})}
-    )
+    data = whole.model_copy(update={"families": whole.families.model_copy(update={"families": rows})})
     without = planned("pull_request", pull_request(), what=data)
     assert why(without, "test_rocm, gfx1151 on linux").startswith("tested from nightly on")
     assert "gfx1151" in stages(planned("pull_request", pull_request("gfx1151"), what=data))["test_rocm"]
@@ -258,14 +254,10 @@ def test_sanitizers_are_built_by_label_and_tested_at_night() -> None:
     assert (asan.runner, asan.build_variant) == ("azure-linux-scale-rocm-heavy-ramdisk", "asan")
     assert why(made, "gfx1151 on windows, asan") == "not built as asan"
     assert why(made, "build_pytorch, gfx94X-dcgpu-asan on linux") == "PyTorch is not built in this variant"
-    assert "tested on schedule and workflow_dispatch only" in why(
-        made, "test_rocm, gfx94X-dcgpu-asan on linux"
-    )
+    assert "on schedule and workflow_dispatch only" in why(made, "test_rocm, gfx94X-dcgpu-asan on linux")
     night = planned("schedule", given={"build_variants": "asan"})
-    assert {cell.artifact_group for cell in night.matrix("linux", "test_rocm")} == {
-        "gfx94X-dcgpu-asan",
-        "gfx950-dcgpu-asan",
-    }
+    expected = {"gfx94X-dcgpu-asan", "gfx950-dcgpu-asan"}
+    assert {cell.artifact_group for cell in night.matrix("linux", "test_rocm")} == expected
     with pytest.raises(UsageError, match="Did you mean 'asan'"):
         dispatched(linux_amdgpu_families="all", build_variants="asam")
 
@@ -332,10 +324,8 @@ def test_the_full_release_matrix_fits() -> None:
     assert made.promote.value
     assert {one.torch_ref for one in made.matrix("windows", "build_pytorch")} >= {"nightly", "release/2.14"}
     # a candidate runs all of upstream's tests
-    candidate = planned(
-        "schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}, release_type="prerelease"
-    )
-    assert len(made.matrix("linux", "test_torch")) < len(candidate.matrix("linux", "test_torch")) <= MAX_JOBS
+    full = planned("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}, release_type="prerelease")
+    assert len(made.matrix("linux", "test_torch")) < len(full.matrix("linux", "test_torch")) <= MAX_JOBS
 
 
 # -- whether anything is built -----------------------------------------------------------------

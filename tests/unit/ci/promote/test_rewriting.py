@@ -213,18 +213,8 @@ LINKS = "_rocm_sdk_libraries/.devel_links/gfx942.json"
             None,
             r"METADATA: The requirement 'rocm\[libraries\]==7.10.0rc1' is not on ROCm 7.10.0rc2",
         ),
-        (
-            replace(torch(), requires=["rocm<=7.10.0rc2,!=7.10.0rc2"]),
-            "",
-            None,
-            "METADATA: line 4 still holds",
-        ),
-        (
-            devel(tree={"share/made.txt": b"7.10.0rc2"}),
-            "",
-            None,
-            "_devel.tar/share/made.txt: line 1 still holds",
-        ),
+        (replace(torch(), requires=["rocm<=7.10.0rc2,!=7.10.0rc2"]), "", None, "METADATA: line 4 still"),
+        (devel(tree={"share/made.txt": b"7.10.0rc2"}), "", None, "_devel.tar/share/made.txt: line 1 still"),
     ],
 )
 def test_a_wheel_that_does_not_hold_versions_where_it_should(

@@ -162,11 +162,8 @@ def test_groups_kinds_and_packages_are_chosen_and_add_up(desk: Desk) -> None:
     assert {file.distribution for file in record(desk.bucket, "gfx1151").files} == {"rocm", "rocm-sdk-core"}
     assert desk.bucket.list(f"v2-staging/{FAMILY}") == []
     assert desk.stage("--gpu-family", "gfx1151", "--packages", "torch") == 0
-    assert {file.distribution for file in record(desk.bucket, "gfx1151").files} == {
-        "rocm",
-        "rocm-sdk-core",
-        "torch",
-    }
+    expected = {"rocm", "rocm-sdk-core", "torch"}
+    assert {file.distribution for file in record(desk.bucket, "gfx1151").files} == expected
     page = desk.bucket.read("v2-staging/gfx1151/index.html").decode()
     assert "rocm_sdk_core" in page
     assert "torch-2.10" in page

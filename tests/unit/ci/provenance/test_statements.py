@@ -48,11 +48,8 @@ def test_it_says_what_was_asked_for_and_who_built() -> None:
         "gpu_targets": ["gfx942"],
         "flags": {"USE_MAGMA": "0"},
     }
-    assert definition["internalParameters"] == {
-        "python": "3.12.4",
-        "code": digest("code"),
-        "input_digest": digest("inputs"),
-    }
+    expected = {"python": "3.12.4", "code": digest("code"), "input_digest": digest("inputs")}
+    assert definition["internalParameters"] == expected
     assert definition["resolvedDependencies"][0] == {
         "name": "torch",
         "uri": f"git+{samples.ORIGIN}@{samples.TORCH_COMMIT}",

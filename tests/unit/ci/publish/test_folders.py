@@ -17,16 +17,7 @@ from core.stores import Store
 
 @pytest.mark.parametrize(
     "name",
-    [
-        ".kpack_staging/a.whl",
-        "a.log.part",
-        "x~",
-        "a/.hidden/b",
-        "tmp/a",
-        "a.TMP",
-        "__pycache__/a.pyc",
-        "b.lock",
-    ],
+    [".kpack/a.whl", "a.log.part", "x~", "a/.hidden/b", "tmp/a", "a.TMP", "__pycache__/a.pyc", "b.lock"],
 )
 def test_hidden_and_linked_files_stay(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
@@ -47,11 +38,8 @@ def test_large_logs_are_packed_and_nothing_else(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(large)
     (tmp_path / "small.log").write_bytes(b"x")
     found = {one.key: one for one in folders.tree(tmp_path, "p", Digests())}
-    assert {key: one.packed for key, one in found.items()} == {
-        "p/large.log.gz": True,
-        "p/large.tar": False,
-        "p/small.log": False,
-    }
+    expected = {"p/large.log.gz": True, "p/large.tar": False, "p/small.log": False}
+    assert {key: one.packed for key, one in found.items()} == expected
     assert found["p/large.log.gz"].size < 10_000
     assert found["p/large.tar"].sha256 == files.sha256(tmp_path / "large.tar")
 

@@ -45,10 +45,8 @@ def test_records_and_locks_of_every_group_are_read(common: Common, built: record
     other = samples.record("build_rocm", "gfx901")
     records.write(common.open_store(), common.outputs, "gfx901", other)
     facts = read_run(common)
-    assert [(group.name, [one for _, one in group.records]) for group in facts.groups] == [
-        (GROUP, [built]),
-        ("gfx901", [other]),
-    ]
+    expected = [(GROUP, [built]), ("gfx901", [other])]
+    assert [(group.name, [one for _, one in group.records]) for group in facts.groups] == expected
     assert facts.locks == {"nightly": lock}
     assert facts.problems == ()
     assert [group.name for group in read_run(replace(common, gpu_family=GROUP)).groups] == [GROUP]
@@ -88,10 +86,8 @@ def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: records.Rec
     for record in (other, rocm):
         records.write(common.open_store(), common.outputs, GROUP, record)
     (group,) = read_run(replace(common, torch_ref="nightly")).groups
-    assert {one.stage: one.cell.torch_ref for _, one in group.records} == {
-        "build_rocm": "",
-        built.stage: "nightly",
-    }
+    expected = {"build_rocm": "", built.stage: "nightly"}
+    assert {one.stage: one.cell.torch_ref for _, one in group.records} == expected
 
 
 def test_results_come_from_reports_alone(common: Common, built: records.Record) -> None:

@@ -73,10 +73,8 @@ def test_a_cell_is_as_good_as_its_worst_stage(records: Sequence[Record], state: 
 
 
 def test_what_is_missing_is_told_by_the_lock_else_by_other_cells() -> None:
-    assert [run.stage for run in cell(facts(*builds("apex"))).stages if run.state == "missing"] == [
-        "build_apex",
-        "test_smoke",
-    ]
+    expected = ["build_apex", "test_smoke"]
+    assert [run.stage for run in cell(facts(*builds("apex"))).stages if run.state == "missing"] == expected
     other = samples.build("apex", GROUP, REF, "cp313")
     page = page_of(facts(*builds("apex", "audio"), other, locked=False))
     missing = [run.stage for run in page.cells[0].stages if run.state == "missing"]
@@ -228,9 +226,7 @@ def test_the_same_test_of_several_cells_is_told_once() -> None:
     (flaky,) = page.tests.flaky
     assert len(flaky.cells) == 9
     assert len(page.tests.slowest) == 10
-    assert {len(line.cells) for line in page.tests.failures} == {
-        sum(not run.passed for run in page.tests.runs)
-    }
+    assert {len(one.cells) for one in page.tests.failures} == {sum(not run.passed for run in page.tests.runs)}
 
 
 def test_results_of_other_bytes_and_of_a_part_are_shown_and_count_for_nothing() -> None:

@@ -217,13 +217,8 @@ def test_an_area_lies_within_its_box(values: list[float]) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [text.duration(seconds) for seconds in (0.42, 59, 61, 7205, 100_000)] == [
-        "0.4 s",
-        "59 s",
-        "1 min 01 s",
-        "2 h 00 min",
-        "1 d 03 h",
-    ]
+    expected = ["0.4 s", "59 s", "1 min 01 s", "2 h 00 min", "1 d 03 h"]
+    assert [text.duration(seconds) for seconds in (0.42, 59, 61, 7205, 100_000)] == expected
     assert [text.signed(count) for count in (0, 2048, -12)] == ["0", "+2.0 KiB", "-12 B"]
     assert sorted(["2.10", "2.9", "nightly", "a"], key=text.natural) == ["2.9", "2.10", "a", "nightly"]
     assert text.spelt("a\u202eb\ud800") == "a\\u202eb\\ud800"

@@ -91,11 +91,7 @@ def test_what_is_in_use_linked_or_new_stays(call: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (("--older-than", "30d"), "30d"),
-        (("--keep-run", "71"), "Did you mean '17'"),
-        (("--what", "run"), "runs"),
-    ],
+    [(("--older-than", "30d"), "30d"), (("--keep-run", "71"), "you mean '17'"), (("--what", "run"), "runs")],
 )
 def test_what_cannot_be_meant_frees_nothing(
     call: Any, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
@@ -125,11 +121,7 @@ def test_trees_with_work_of_the_users_stay(call: Any, tmp_path: Path, git: Calla
         if name == "stashed":
             git(tree, "stash")
     said = call("--yes", "--what", "trees")
-    assert sorted(one.name for one in (tmp_path / "src" / "main").glob("[!.]*")) == [
-        "committed",
-        "edited",
-        "stashed",
-        "theirs",
-    ]
+    expected = ["committed", "edited", "stashed", "theirs"]
+    assert sorted(one.name for one in (tmp_path / "src" / "main").glob("[!.]*")) == expected
     assert sum(line.endswith("edits or commits of your own") for line in said) == 3
     assert sum(line.endswith("not one of ours") for line in said) == 1

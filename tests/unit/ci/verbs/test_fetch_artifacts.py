@@ -78,10 +78,8 @@ def test_a_runs_artifacts_go_where_build_rocm_looks(tmp_path: Path, command: Cal
     assert [one.path.name for one in scan(folder)] == ["base_lib_generic", "blas_lib_gfx110X-all"]
     said = record(tmp_path)
     assert said is not None
-    assert [one["name"] for one in said.details["artifacts"]] == [
-        "base_lib_generic.tar.zst",
-        "blas_lib_gfx110X-all.tar.zst",
-    ]
+    expected = ["base_lib_generic.tar.zst", "blas_lib_gfx110X-all.tar.zst"]
+    assert [one["name"] for one in said.details["artifacts"]] == expected
     assert said.cell.gpu_family == FAMILY
 
 
@@ -225,13 +223,9 @@ def test_the_newest_is_fetched(tmp_path: Path, command: Callable[..., Path], sou
     folder = command("--latest", "--branch", "release/x", run_id="31")
     assert len(scan(folder)) == 2
     assert record(tmp_path, run_id="31") is not None
-    (query,) = source.asked
-    assert (query.repository, query.workflow, query.branch) == (
-        "ROCm/TheRock",
-        "multi_arch_ci.yml",
-        "release/x",
-    )
-    assert query.require_successful
+    (one,) = source.asked
+    assert (one.repository, one.workflow, one.branch) == ("ROCm/TheRock", "multi_arch_ci.yml", "release/x")
+    assert one.require_successful
 
 
 def test_a_forks_run_lies_in_the_shared_buckets_folder(

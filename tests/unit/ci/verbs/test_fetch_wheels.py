@@ -20,11 +20,7 @@ from tests.front_door import run_ci
 @pytest.fixture(name="group")
 def group_fixture(store: Store, outputs: RunOutputs, publish: Callable[..., records.FileRecord]) -> RunGroup:
     """A run with torch for two Pythons, what it requires, and something else."""
-    fields = [
-        ("Requires-Dist", "triton==3.6"),
-        ("Requires-Dist", "numpy>=2"),
-        ("Requires-Dist", "apex; extra == 'x'"),
-    ]
+    fields = [("Requires-Dist", one) for one in ("triton==3.6", "numpy>=2", "apex; extra == 'x'")]
     publish("torch", "2.10", tag="cp312-cp312-linux_x86_64", fields=fields)
     publish("torch", "2.11", tag="cp311-cp311-linux_x86_64", fields=fields)
     publish("triton", "3.6")
@@ -83,10 +79,8 @@ def test_rocm_decides_what_it_requires_where_it_is_installed_so_all_of_it_comes(
     key = f"{group.prefix}/rocm_sdk_core-7.1-py3-none-any.whl"
     group.store.put_bytes(f"{key}.metadata", b"Name: rocm-sdk-core\n")
     core = Offer(name=Path(key).name, distribution="rocm-sdk-core", version="7.1", key=key)
-    assert names(closure(group, [*rocm, core, apex], ["rocm[libraries]==7.1"])) == [
-        "rocm 7.1",
-        "rocm-sdk-core 7.1",
-    ]
+    expected = ["rocm 7.1", "rocm-sdk-core 7.1"]
+    assert names(closure(group, [*rocm, core, apex], ["rocm[libraries]==7.1"])) == expected
 
 
 def mirrored(store: Store, folder: Path, make_wheel: MakeWheel, *wheels: tuple[str, str, str]) -> None:
@@ -172,11 +166,8 @@ def test_device_packages_of_the_targets_come_with_what_is_named(group: RunGroup)
         requires = "Requires-Dist: rocm-sdk-core==7.1\n" if one == "rocm-sdk-libraries" else ""
         group.store.put_bytes(f"{one}.metadata", f"Name: {one}\n{requires}".encode())
     devices = Devices(family="gfx94X-dcgpu", targets=("gfx942",))
-    assert names(closure(group, offers, ["rocm-sdk-libraries==7.1"], devices)) == [
-        "rocm-sdk-core 7.1",
-        "rocm-sdk-device-gfx942 7.1",
-        "rocm-sdk-libraries 7.1",
-    ]
+    expected = ["rocm-sdk-core 7.1", "rocm-sdk-device-gfx942 7.1", "rocm-sdk-libraries 7.1"]
+    assert names(closure(group, offers, ["rocm-sdk-libraries==7.1"], devices)) == expected
     with pytest.raises(MissingInputError, match="no rocm-sdk-device-gfx1100"):
         closure(group, offers, ["rocm[libraries]"], replace(devices, targets=("gfx1100",), exact=True))
 

@@ -138,13 +138,7 @@ def test_files_in_promotion_stay_until_it_ends(staged: Store, monkeypatch: pytes
         staged_key=f"{STAGED}/{name}",
         staged_sha256="0" * 64,
     )
-    said = {
-        "set_name": "set",
-        "identity": "1",
-        "release_type": "nightly",
-        "decided": "2026",
-        "by": "somebody",
-    }
+    said = {"set_name": "set", "identity": "1", "release_type": "nightly", "decided": "2026", "by": "one"}
     decision = Decision(**said, staging=(), rulings=(), files=(file,))
     staged.put_bytes(decision.intent_key, documents.serialized(decision))
     later(monkeypatch, 130)

@@ -244,10 +244,8 @@ def test_of_what_is_made_from_the_same_inputs_the_first_stands(
     said = "release-2.13-cp312: the run has it, made from the same inputs by build_triton-nightly-cp312"
     assert said in capsys.readouterr().err
     found = records.read_all(shared.open_store(), shared.outputs, "g")
-    assert {one.name: one.files for one in found} == {
-        "build_triton-nightly-cp312": tuple(first),
-        "build_triton-release-2.13-cp312": tuple(first),
-    }
+    expected = {"build_triton-nightly-cp312": tuple(first), "build_triton-release-2.13-cp312": tuple(first)}
+    assert {one.name: one.files for one in found} == expected
     assert index.write_pages(shared.open_store(), shared.outputs, "g").files == 1
 
 

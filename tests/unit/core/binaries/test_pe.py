@@ -21,11 +21,8 @@ def test_imports_now_and_later_and_the_own_name_are_read() -> None:
         pe_file(needed=("amdhip64_7.dll", "KERNEL32.dll"), delayed=("rocblas.dll",), name="c10.dll")
     )
     assert found is not None
-    assert (found.needed, found.delayed, found.name) == (
-        ("amdhip64_7.dll", "KERNEL32.dll"),
-        ("rocblas.dll",),
-        "c10.dll",
-    )
+    expected = (("amdhip64_7.dll", "KERNEL32.dll"), ("rocblas.dll",), "c10.dll")
+    assert (found.needed, found.delayed, found.name) == expected
     assert found.machine == pe.AMD64
     assert found.dll
 

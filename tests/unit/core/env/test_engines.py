@@ -43,12 +43,8 @@ def test_the_commands_that_save() -> None:
     names = ("ci:nightly-20251121", "ci:latest")
     assert save_command("docker", BUILD, file) == ("docker", "save", "--output", "/out/image.tar", *names)
     assert save_command("podman", BUILD, file)[2:4] == ("--format", "docker-archive")
-    assert save_command("buildah", BUILD, file) == (
-        "buildah",
-        "push",
-        "ci:nightly-20251121",
-        "docker-archive:/out/image.tar:ci:nightly-20251121",
-    )
+    expected = ("buildah", "push", "ci:nightly-20251121", "docker-archive:/out/image.tar:ci:nightly-20251121")
+    assert save_command("buildah", BUILD, file) == expected
     with pytest.raises(UsageError, match="colon"):
         save_command("buildah", BUILD, Path("/a:b/image.tar"))
 

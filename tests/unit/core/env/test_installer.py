@@ -223,9 +223,7 @@ def test_what_cannot_be_installed_is_named(called: Called, monkeypatch: pytest.M
 
     monkeypatch.setattr(process, "run", fail)
     call = Install(requirements=("rocm==7.1",), files=(Path("/locks/test.txt"),))
-    with pytest.raises(
-        EnvironmentSetupError, match=r"rocm==7\.1, test\.txt could not be .* /venv .*3\.12\.1"
-    ):
+    with pytest.raises(EnvironmentSetupError, match=r"rocm==7\.1, test.txt could not be .* /venv .*3\.12\.1"):
         installer.install(TARGET, call)
     assert called.argv == []
 

@@ -199,10 +199,8 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, wheel: Path, capsys: pytest.C
     first = perform(stage(tmp_path), INPUTS, work)
     assert perform(dry, INPUTS, work) == first
     changed = {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}
-    assert perform(dry, changed, work) == (
-        'flags was nothing and is {"CC":"gcc"}',
-        'targets was nothing and is ["a"]',
-    )
+    expected = ('flags was nothing and is {"CC":"gcc"}', 'targets was nothing and is ["a"]')
+    assert perform(dry, changed, work) == expected
     assert 'would do the work: flags was nothing and is {"CC":"gcc"}' in capsys.readouterr().err
     forced = stage(tmp_path, force=True, dry_run=True)
     assert perform(forced, INPUTS, work) == ("--force asks for it",)

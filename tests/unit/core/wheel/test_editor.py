@@ -85,10 +85,8 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
     }
     assert found == wanted
     assert done.members == tuple(wanted)
-    assert [line[0] for line in csv.reader(io.StringIO(record.decode()))] == [
-        *wanted,
-        f"{NEW}.dist-info/RECORD",
-    ]
+    expected = [*wanted, f"{NEW}.dist-info/RECORD"]
+    assert [line[0] for line in csv.reader(io.StringIO(record.decode()))] == expected
     assert source.read_bytes() == before
     with zipfile.ZipFile(done.path) as archive:
         modes = {info.filename: stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()}

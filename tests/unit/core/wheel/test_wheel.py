@@ -172,11 +172,8 @@ def test_members_are_added_up_by_folder_two_deep(tmp_path: Path) -> None:
             {"torch/lib/a.so": 5000, "torch/lib/x/y/b.so": 7, "torch/a.py": 3, "top.py": 2, "torch/lib/": 0},
         )
     )
-    assert {name: numbers[:2] for name, numbers in found.items()} == {
-        "torch/lib": [2, 5007],
-        "torch": [1, 3],
-        ".": [1, 2],
-    }
+    expected = {"torch/lib": [2, 5007], "torch": [1, 3], ".": [1, 2]}
+    assert {name: numbers[:2] for name, numbers in found.items()} == expected
     # compressed, and the largest first
     assert 0 < found["torch/lib"][2] < 5007
     assert next(iter(found)) == "torch/lib"

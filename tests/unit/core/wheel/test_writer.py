@@ -110,10 +110,8 @@ def test_tar_keeps_links_and_modes() -> None:
     write_tar(stream, [Member(name="bin/x", source=b"x", executable=True)], links={"bin/y": "x"})
     stream.seek(0)
     with tarfile.open(fileobj=stream) as archive:
-        assert [(info.name, info.mode, info.linkname) for info in archive] == [
-            ("bin/x", 0o755, ""),
-            ("bin/y", 0o777, "x"),
-        ]
+        expected = [("bin/x", 0o755, ""), ("bin/y", 0o777, "x")]
+        assert [(info.name, info.mode, info.linkname) for info in archive] == expected
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,8 @@ def test_a_ref_that_a_person_chose_outlives_the_next_stage(world: World, git: An
     assert commits(
         module.source_lock(world.context(), RocmOptions(source=SourceOptions(version="7.11.0")))
     ) == commits(lock)
-    assert commits(module.source_lock(world.context(), ROCM, update=True)) == {
-        "torch": world.torch,
-        "audio": world.fork,
-    }
+    expected = {"torch": world.torch, "audio": world.fork}
+    assert commits(module.source_lock(world.context(), ROCM, update=True)) == expected
 
 
 @pytest.mark.processes

@@ -46,11 +46,8 @@ def test_suffix_follows_the_fields_scheme(rocm: str, suffix: str) -> None:
 
 
 def test_cpu_suffix() -> None:
-    assert [cpu_suffix(), cpu_suffix("sample"), cpu_suffix("my.fork")] == [
-        "+cpu",
-        "+cpu.sample",
-        "+cpu.my.fork",
-    ]
+    expected = ["+cpu", "+cpu.sample", "+cpu.my.fork"]
+    assert [cpu_suffix(), cpu_suffix("sample"), cpu_suffix("my.fork")] == expected
 
 
 @pytest.mark.parametrize("release_type", RELEASE_TYPES)

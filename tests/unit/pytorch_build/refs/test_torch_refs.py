@@ -90,10 +90,7 @@ def test_a_ref_of_ones_own_comes_before_a_pin(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[refs.mine.audio]\norgin = 'x'\n", r"refs\.mine\.audio\.orgin: unknown key.*'origin'"),
-        (
-            "[refs.mine]\ncomponents = ['audo']\n",
-            r"refs\.mine\.components: unknown component 'audo'.*'audio'",
-        ),
+        ("[refs.mine]\ncomponents = ['audo']\n", r"refs.mine.components: unknown component 'audo'.*'audio'"),
         ("[refs.mine]\ncomponents = ['audio']\n", r"'audio' has no source"),
         ("[refs.mine.audio]\norigin = 'x'\n", r"refs\.mine\.audio: neither `ref`, `pin` nor"),
         ("[refs.mine]\nextends = 'nigthly'\n", r"refs\.mine\.extends: 'nigthly' is not a ref.*'nightly'"),
@@ -121,12 +118,7 @@ def test_only_narrows_down_in_build_order(tmp_path: Path) -> None:
 
 
 def test_paths_among_origins_are_made_absolute(tmp_path: Path) -> None:
-    for url in (
-        "https://example.org/a.git",
-        "ssh://git@example.org/a",
-        "git@example.org:a.git",
-        "sample:torch",
-    ):
+    for url in ("https://a.org/a.git", "ssh://git@example.org/a", "git@example.org:a.git", "sample:torch"):
         assert refs.absolute_origin(url, tmp_path) == url
     for path in ("../a", "a/b", "/a/b"):
         assert refs.absolute_origin(path, tmp_path) == str((tmp_path / path).resolve())

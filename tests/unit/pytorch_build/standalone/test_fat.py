@@ -76,11 +76,8 @@ def test_a_wheel_takes_what_it_needs_from_rocms_wheels_as_it_is_compressed_there
     loader = contents(made)["torch/_rocm_init.py"].decode()
     assert "rocm_sdk" not in loader.replace(CORE, "").replace(MATH, "")
     first = [line.strip(' ",') for line in loader.splitlines() if line.startswith('    "')]
-    assert first == [
-        f"{CORE}/lib/libamdhip64.so.7",
-        f"{MATH}/lib/libhipblas.so.3",
-        f"{CORE}/lib/libroctx64.so.4",
-    ]
+    expected = [f"{CORE}/lib/libamdhip64.so.7", f"{MATH}/lib/libhipblas.so.3", f"{CORE}/lib/libroctx64.so.4"]
+    assert first == expected
     assert result.bundle.machine == {"libnuma.so.1": (f"{CORE}/lib/libhsa-runtime64.so.1",)}
     with zipfile.ZipFile(made) as archive, zipfile.ZipFile(wheel) as old:
         for name in ("torch/lib/libtorch_hip.so", "torch/include/a.h"):
@@ -158,10 +155,8 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     with pytest.raises(WheelError, match="stand-alone wheel already"):
         make(Request(wheel=first.file.path, rocm=rocm, output=tmp_path / "again"))
     # without targets all of the data goes in
-    assert [path for path in first.bundle.data if "/K_" in path] == [
-        f"{MATH}/lib/rocblas/library/K_gfx1100.co",
-        f"{MATH}/lib/rocblas/library/K_gfx942.co",
-    ]
+    expected = [f"{MATH}/lib/rocblas/library/K_gfx1100.co", f"{MATH}/lib/rocblas/library/K_gfx942.co"]
+    assert [path for path in first.bundle.data if "/K_" in path] == expected
 
 
 def test_a_trees_libraries_have_sonames(tmp_path: Path, unpatched: list[tuple[str, tuple[str, ...]]]) -> None:

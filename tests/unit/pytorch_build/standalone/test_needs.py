@@ -142,11 +142,8 @@ def test_dlls_are_found_in_any_letter_case_and_have_no_search_path() -> None:
         "bin/amdhip64_7.dll": lib("AMD_comgr.dll", "KERNEL32.dll", search=()),
         "bin/amd_comgr.dll": lib(search=()),
     }
-    assert follow(follower(files, machine=WINDOWS, roots=()), "AMDHIP64_7.DLL") == (
-        ["bin/amd_comgr.dll", "bin/amdhip64_7.dll"],
-        [],
-        {},
-    )
+    found = follow(follower(files, machine=WINDOWS, roots=()), "AMDHIP64_7.DLL")
+    assert found == (["bin/amd_comgr.dll", "bin/amdhip64_7.dll"], [], {})
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,8 @@ def test_a_file_is_run_and_every_test_is_told(setting: Setting) -> None:
 def test_a_crash_costs_one_test_and_the_rest_goes_on(setting: Setting, deed: str, words: str) -> None:
     text = f"{PASSES}def test_dies():\n    {deed}\ndef test_three(): pass\ndef test_four(): assert False\n"
     made = run(setting, text)
-    assert outcomes(made) == {
-        "test_one": "passed",
-        "test_dies": "crashed",
-        "test_three": "passed",
-        "test_four": "failed",
-    }
+    expected = {"test_one": "passed", "test_dies": "crashed", "test_three": "passed", "test_four": "failed"}
+    assert outcomes(made) == expected
     died = next(case for case in made.cases if case.outcome == "crashed")
     assert words in died.line
     assert "did not run" not in died.line
@@ -201,9 +197,7 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
     text += "def test_always():\n    with pathlib.Path('times').open('a') as times:\n"
     text += "        times.write('x')\n    assert False\n"
     rules = (
-        plugin.PlannedRule(
-            name="a.skip", action="skip", reason="It is broken.", tests=(f"{FILE}::test_bad",)
-        ),
+        plugin.PlannedRule(name="a.skip", action="skip", reason="It fails.", tests=(f"{FILE}::test_bad",)),
         plugin.PlannedRule(
             name="a.retry", action="retry", reason="Flaky.", retries=1, tests=(f"{FILE}::test_flaky",)
         ),
@@ -268,10 +262,8 @@ def test_shards_of_a_file_share_its_tests_without_loss(setting: Setting) -> None
     mine = Part(file=FILE, keep=(FILE,), drop=(f"{FILE}::TestX",))
     other = Part(file=FILE, keep=(f"{FILE}::TestX",), drop=(FILE,))
     made = [run(setting, text, part=part) for part in (mine, other)]
-    assert [list(outcomes(one)) for one in made] == [
-        ["TestY::test_a", "TestY::test_b"],
-        ["TestX::test_a", "TestX::test_b"],
-    ]
+    expected = [["TestY::test_a", "TestY::test_b"], ["TestX::test_a", "TestX::test_b"]]
+    assert [list(outcomes(one)) for one in made] == expected
     assert [one.whole for one in made] == [4, 4]
     assert [len(one.collected) for one in made] == [2, 2]
     nothing = Part(file=FILE, keep=(f"{FILE}::TestZ",), drop=(FILE,))
@@ -357,11 +349,8 @@ def test_results_name_the_architecture_where_there_are_several() -> None:
         collected=(f"{FILE}::test_x",),
     )
     named = made.on("gfx942")
-    assert [case.test for case in named.cases] == [
-        f"{FILE}@gfx942::test_x",
-        f"{FILE}@gfx942",
-        "TestX::test_y@gfx942",
-    ]
+    expected = [f"{FILE}@gfx942::test_x", f"{FILE}@gfx942", "TestX::test_y@gfx942"]
+    assert [case.test for case in named.cases] == expected
     assert named.collected == (f"{FILE}@gfx942::test_x",)
     assert {case.file for case in named.cases} == {named.file}
     assert log_name("test/dynamo/test_misc.py") == "dynamo.test_misc"

@@ -197,10 +197,8 @@ def test_a_run_that_passed(run: Any) -> None:
     put(run, "test_smoke", "passed")
     for shard in HALVES:
         put(run, "test_torch", "passed", shard=shard)
-    assert [(one.origin.stage, one.shards, one.passed) for one in gathered(run)] == [
-        ("test_smoke", 1, True),
-        ("test_torch", 2, True),
-    ]
+    expected = [("test_smoke", 1, True), ("test_torch", 2, True)]
+    assert [(one.origin.stage, one.shards, one.passed) for one in gathered(run)] == expected
     assert reports.groups_of(run.common()) == [GROUP]
     # configurations are apart
     origin = replace(SAMPLE, config="inductor")

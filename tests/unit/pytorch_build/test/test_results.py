@@ -54,11 +54,8 @@ def test_shards_are_merged() -> None:
     first = report(case("a.py::x"), case("a.py::y", "failed"), shard="1/2")
     second = report(case("b.py::x", "flaky"), shard="2/2")
     (tested,) = merged([second, first])
-    assert [(one.test, shard) for one, shard in tested.cases] == [
-        ("a.py::x", "1/2"),
-        ("a.py::y", "1/2"),
-        ("b.py::x", "2/2"),
-    ]
+    expected = [("a.py::x", "1/2"), ("a.py::y", "1/2"), ("b.py::x", "2/2")]
+    assert [(one.test, shard) for one, shard in tested.cases] == expected
     assert tested.problems == ()
     assert tested.shards == 2
     assert [one.test for one, _ in tested.failing] == ["a.py::y"]

@@ -152,11 +152,8 @@ def test_the_data_of_a_run() -> None:
     found = json.loads(made.model_dump_json())
     assert (found["run_id"], found["passed"], found["schema_version"]) == ("17", False, 1)
     (entry,) = found["tests"]
-    assert (entry["stage"], entry["gpu_family"], entry["totals"]["failed"]) == (
-        "test_torch",
-        "gfx110X-all",
-        1,
-    )
+    expected = ("test_torch", "gfx110X-all", 1)
+    assert (entry["stage"], entry["gpu_family"], entry["totals"]["failed"]) == expected
     (failure,) = entry["failures"]
     assert failure["command"].startswith("nox -s test_torch")
     assert (failure["text"], failure["shard"], failure["seconds"]) == ("all of it", "2/6", 1.235)

@@ -99,9 +99,7 @@ def test_passing_tests_are_recorded_with_the_wheels_and_not_run_again(
 @pytest.mark.usefixtures("ran")
 def test_a_failure_fails_the_stage_and_its_report_is_kept(run: Any, bench: Bench) -> None:
     OUTCOMES["test_nn"] = "crashed"
-    with pytest.raises(
-        CheckError, match=r"1 of 3 failed\.\n  test/test_nn.py::test_x crashed: why"
-    ) as caught:
+    with pytest.raises(CheckError, match=r"1 of 3 failed.\n  test/test_nn.py::test_x crashed: why") as caught:
         perform_tests(bench, TorchTests(), INPUTS)
     assert "nox -s test_torch -- --torch-ref sample --gpu-family cpu --include" in caught.value.hint
     assert record(run) is None

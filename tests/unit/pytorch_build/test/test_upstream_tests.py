@@ -189,10 +189,7 @@ def test_what_is_included_takes_the_place_and_what_is_excluded_is_left_out() -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"include": ["test_n"]},
-            r"--include test_n: the tree has no such test file\. Did you mean 'test_nn'",
-        ),
+        ({"include": ["test_n"]}, r"--include test_n: the tree has no such test file. Did you mean 'test_nn"),
         ({"exclude": ["test_x"]}, r"--exclude test_x: the tree has no such test file"),
         ({"include": ["test_nn"], "exclude": ["test_nn"]}, "No test file is left"),
         ({"name": "inducter"}, "Did you mean 'inductor'"),

@@ -14,8 +14,8 @@ SAMPLE = ("--torch-ref", "sample")
 def installed(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> list[Any]:
     """Keep the calls that would fill the environment, and the question put to it."""
 
-    def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
-        prepared.append({"version": source.version, "layout": source.layout, **question})
+    def ask(_target: Any, source: RocmSource, **asked: Any) -> RocmSdk:
+        prepared.append({"version": source.version, "layout": source.layout, **asked})
         place = {"root": run.root, "bin": run.root, "cmake": run.root}
         return RocmSdk(version=source.version, **place, targets=("gfx942",))
 
@@ -29,17 +29,12 @@ def test_the_runs_rocm_is_installed_by_name_and_asked(front: Any, run: Any, inst
     run.record("more", run.publish(run.wheel("rocm-profiler", ROCM, "py3-none-linux_x86_64")))
     answer = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
     assert answer.code == 0, answer.said
-    (calls, options), question = installed
+    (calls, options), asked = installed
     assert [one.hashed for one in calls] == [True, True]
     assert "rocm-profiler==7.99.0.dev0+sample --hash" in calls[1].files[0].read_text()
     assert calls[1].sources.no_index
     assert options["force"]
-    assert question == {
-        "version": ROCM,
-        "layout": "unsplit",
-        "family": "gfx94X-dcgpu",
-        "targets": ("gfx942",),
-    }
+    assert asked == {"version": ROCM, "layout": "unsplit", "family": "gfx94X-dcgpu", "targets": ("gfx942",)}
     for word in ("version", "root", "cmake", "gfx942"):
         assert word in answer.said
     # other digests are another environment

@@ -88,13 +88,8 @@ def shard(run: Any, at: int, *cases: Case, status: str = "ok") -> None:
     made = run.record("x", group=GROUP, run_id="17", torch_ref="sample", python="cp312", gpu_family=GROUP)
     run.store.delete(outputs.record_key(GROUP, made.name))
     inputs = {"files": {"torch.whl": "a" * 64}, "arguments": [], "installed": True, "config": "default"}
-    facts = {
-        "stage": reports.stage_name(origin, part),
-        "status": status,
-        "inputs": inputs,
-        "details": details,
-    }
-    records.write(run.store, outputs, GROUP, made.model_copy(update=facts))
+    said = {"stage": reports.stage_name(origin, part), "status": status, "inputs": inputs, "details": details}
+    records.write(run.store, outputs, GROUP, made.model_copy(update=said))
 
 
 def good(name: str, seconds: float = 1.5) -> Case:
@@ -130,10 +125,8 @@ def test_shards_make_the_gates_record(run: Any, tmp_path: Path, capsys: pytest.C
     kept = json.loads(run.store.read(f"17-linux/reports/{GROUP}/test-report.json"))
     assert kept["passed"]
     known = shards.for_run(run.store, run.common(run_id="18").outputs, GROUP, "default")
-    assert {name: one.seconds for name, one in known.files.items()} == {
-        "test/test_a.py": 1.5,
-        "test/test_b.py": 1.5,
-    }
+    expected = {"test/test_a.py": 1.5, "test/test_b.py": 1.5}
+    assert {name: one.seconds for name, one in known.files.items()} == expected
     # again: the same verdict, from the shards and not from what was made of them
     assert door(*options) == 0
     assert judged(run)["test_torch"] == ("passed", "")

@@ -71,11 +71,8 @@ def test_links_to_programs_become_stubs() -> None:
     found = entries({"bin/clang": "../lib/llvm/bin/clang", "run": "bin/clang"}, "lib/llvm/bin/clang")
     payload = plan(found, {"lib/llvm/bin/clang": PROGRAM})
     stubs = {path: file.stub_for for path, file in payload.files.items()}
-    assert stubs == {
-        "bin/clang": "../lib/llvm/bin/clang",
-        "lib/llvm/bin/clang": "",
-        "run": "lib/llvm/bin/clang",
-    }
+    expected = {"bin/clang": "../lib/llvm/bin/clang", "lib/llvm/bin/clang": "", "run": "lib/llvm/bin/clang"}
+    assert stubs == expected
 
 
 def test_links_to_folders_and_dangling_ones_are_left_out() -> None:
@@ -234,10 +231,8 @@ def test_a_link_to_a_licence_becomes_its_text(split: Path) -> None:
     (folder / "NOTICE").symlink_to("missing")
     found = scan(split)
     files = licenses_of([one for one in found if one.name == "core-hip"], found).files
-    assert {path: entry.source.read_text() for path, entry in files.items()} == {
-        "share/doc/hip/COPYING": "MIT",
-        "share/doc/hip/LICENSE.md": "MIT",
-    }
+    expected = {"share/doc/hip/COPYING": "MIT", "share/doc/hip/LICENSE.md": "MIT"}
+    assert {path: entry.source.read_text() for path, entry in files.items()} == expected
 
 
 @given(st.lists(st.sampled_from(sorted(packages().licenses.artifacts.values())), min_size=1))

@@ -160,9 +160,7 @@ def take(store: Any, step: str, wheel: str) -> None:
     elif step == "sidecar":
         store.objects.pop(f"{key}.metadata", None)
     elif step == "failed":
-        store.put_bytes(
-            f"{MANIFESTS}/x.failed.json", b'{"schema_version": 1, "status": "failed", "files": []}'
-        )
+        store.put_bytes(f"{MANIFESTS}/x.failed.json", b'{"schema_version":1,"status":"failed","files":[]}')
     elif "yank" in step:
         name, version = wheel.split("-")[:2]
         reasons = {} if step == "unyank" else {wheel: "a <b>", f"{name}=={version}": "all of it"}
@@ -256,12 +254,7 @@ def test_unlisted_yanks_are_named(memory: MemoryStore, capsys: pytest.CaptureFix
 
 def test_a_record_that_is_none_is_refused(memory: MemoryStore) -> None:
     publish(memory, TORCH)
-    for said in (
-        b"{}",
-        b'{"schema_version": 2}',
-        b"[",
-        b'{"schema_version": 1, "status": "ok", "files": [{}]}',
-    ):
+    for said in (b"{}", b'{"schema_version": 2}', b"[", b'{"schema_version":1,"status":"ok","files":[{}]}'):
         memory.put_bytes(f"{MANIFESTS}/x.json", said)
         with pytest.raises(DataError, match=r"x\.json is not a record"):
             index(memory)
