@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from core import console, files
 from core.data import read_text
-from core.errors import ProcessError, SourceError
+from core.errors import FatalError, ProcessError, SourceError
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
 from pytorch_build.sources import checkout as sources
@@ -40,6 +40,10 @@ class Tree(Protocol):
     @property
     def version(self) -> str:
         """The full version of the wheel to come."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or will be, built in."""
 
     def checked_out(self) -> AbstractContextManager[Path]:
         """Make it ready, and hold it while it is built in."""
@@ -73,6 +77,7 @@ class DevelopersTree:
     """A tree that a developer named: built from a copy of ours that follows it, never changed."""
 
     own: OwnTree
+    path: Path
     version: str
     hipify: bool
 
@@ -90,7 +95,7 @@ class DevelopersTree:
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
         """Bring the copy up to date, and build in it one at a time."""
-        path = self.own.path
+        path = self.path
         with files.locked(path.parent / f".{path.name}.build.lock", what=str(path)):
             copy = mirror(self.own.source, path)
             if copy.diff_digest != self.own.diff_digest or copy.commit != self.own.commit:
@@ -114,13 +119,19 @@ def checkout_options(
     )
 
 
+def place(context: Context, project: str, own: Path | None = None) -> Path:
+    """Return where a project is built: its managed tree, or the one copy of a developer's for all refs."""
+    if own is None:
+        return sources.tree_path(context.common.sources, context.ref.name, project)
+    return context.common.sources / ".own" / f"{project}-{files.sha256_text(str(own))[:12]}"
+
+
 def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, project: str) -> ManagedTree:
     """Find the managed tree of a project."""
-    common = context.common
     return ManagedTree(
         locked=lock.project(project),
         version=lock.version(project, gpu=context.gpu),
-        path=sources.tree_path(common.sources, context.ref.name, project),
+        path=place(context, project),
         options=checkout_options(context, choices.depth, choices.mirrors, project),
     )
 
@@ -131,15 +142,14 @@ def developers_tree(
     """Take a developer's own tree: its base version or the lock's, the run's suffix, its edits' digest."""
     base_version = base_version_of(tree, project) or lock().project(project).base_version
     common = context.common
-    # one copy a tree and project, for all refs
-    path = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
-    own = observed(tree, path) if common.dry_run else mirror(tree, path)
+    own = observed(tree, place(context, project, tree))
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
     setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
     return DevelopersTree(
         own=own,
+        path=own.path,
         version=versions.wheel_version(
             base_version,
             versions.edited(suffix, own.name),
@@ -151,10 +161,30 @@ def developers_tree(
     )
 
 
+def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Find what a developer's tree lacks to be built, before anything is copied; each with a hint."""
+    if not (tree / ".git").exists():
+        return  # what that is, is said by whoever opens it
+    if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
+        yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", _WHICH
+    try:
+        if not base_version_of(tree, project) and project in _WITH_VERSION:
+            hint = f"Restore it: git -C {tree} checkout {versions.VERSION_FILE}."
+            yield f"{tree} has no {versions.VERSION_FILE}, which names the version of {project}.", hint
+    except FatalError as problem:
+        yield problem.message, problem.hint
+    # as torch's setup.py looks, and where it does
+    if project == "torch" and not env.get("USE_SYSTEM_LIBS") and (tree / ".gitmodules").is_file():
+        named = re.findall(r"(?m)^\s*path\s*=\s*(.+?)\s*$", read_text(tree / ".gitmodules"))
+        if absent := [one for one in named if not (tree / one).is_dir() or not any((tree / one).iterdir())]:
+            hint = f"Run: git -C {tree} submodule update --init --recursive"
+            yield f"Submodules of {tree} are not initialised: {', '.join(absent)}.", hint
+
+
 def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
+        raise SourceError(f"{tree} does not exist.", hint=_WHICH)
     path = tree / versions.VERSION_FILE
     if path.is_file():
         return versions.parse_version(read_text(path), str(path))
@@ -164,6 +194,8 @@ def base_version_of(tree: Path, project: str) -> str:
 
 
 _STATE = "pytorch-build-mirror.json"
+_WITH_VERSION = ("torch", "audio", "vision")  # whose builds read version.txt
+_WHICH = "Give the folder of a git checkout of the project."
 # A diff's text depends on the reader's taste; these make it depend on the tree alone.
 _DIFF = (
     "diff.noprefix=false",
@@ -234,21 +266,18 @@ def edits_of(tree: Path) -> tuple[str, int]:
 
 def _opened(tree: Path) -> Repository:
     git = Repository(path=tree, settings=_DIFF, managed=False)
-    hint = "Give the folder of a git checkout of the project."
     if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint=hint)
+        raise SourceError(f"{tree} does not exist.", hint=_WHICH)
     if not (tree / ".git").exists():
-        raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
-    if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
-        raise SourceError(
-            f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint=hint
-        )
+        said = f"{tree} is not a git repository, so what is built could not be named."
+        raise SourceError(said, hint=_WHICH)
     try:
         commit = git.run("rev-parse", "--verify", "HEAD^{commit}").stdout
     except ProcessError as problem:
-        raise SourceError(f"{tree}: its commit cannot be read: {last_words(problem)}", hint=hint) from problem
+        said = f"{tree}: its commit cannot be read: {last_words(problem)}"
+        raise SourceError(said, hint=_WHICH) from problem
     if not commit:
-        raise SourceError(f"{tree} has no commit.", hint=hint)
+        raise SourceError(f"{tree} has no commit.", hint=_WHICH)
     return git
 
 
