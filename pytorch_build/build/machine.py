@@ -1,7 +1,7 @@
 """What builds take of the machine, and what will fail later, said before anything is built.
 
-`problems` and `shortages` are pure; `machine_facts` collects what they look at. What a build takes is what
-past ones took on this machine, else data (`needs.toml`).
+`problems` and `shortages` are pure; `machine_facts` collects what they look at. What builds take is what past
+ones on this machine took, else data (`needs.toml`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ _MOST_RUNS, _MOST_RECORDS = 20, 5
 
 
 class Need(Model):
-    """What one build takes: GiB of disk, of memory, and of memory for one compiler.
-
-    `seen` says how much a past build took of what a field names, and which one.
-    """
+    """What one build takes: GiB of disk, of memory, and of memory for one compiler; `seen` in past builds."""
 
     disk: float = Field(gt=0)
     memory: float = Field(gt=0)
@@ -59,10 +56,10 @@ class Need(Model):
     python_headers: bool = True
     seen: dict[str, str] = Field(default_factory=dict)
 
-    def said(self, what: str) -> str:
-        """Say how much of something it is, and how that is known."""
-        asked = f"{getattr(self, what):.3g} GiB of {what}"
-        return f"took {self.seen[what]}, so {asked} are asked for" if what in self.seen else f"takes {asked}"
+    def said(self, name: str, what: str) -> str:
+        """Say how much of something is needed, and how that is known."""
+        asked = f"{getattr(self, name):.3g} GiB of {what}"
+        return f"took {self.seen[name]}, so {asked} are asked for" if name in self.seen else f"takes {asked}"
 
 
 class Tools(Model):
@@ -84,9 +81,8 @@ class Needs(Model):
 
     def of(self, project: str, *, gpu: bool, sample: bool) -> Need:
         """Return what a project's build takes; the sample's builds take little."""
-        if sample:
-            return self.sample
-        return self.gpu[project] if gpu or project not in self.cpu else self.cpu[project]
+        less = {} if gpu else self.cpu
+        return self.sample if sample else less.get(project, self.gpu[project])
 
 
 load_needs = data_file(_FILE, Needs)
@@ -111,9 +107,8 @@ class MachineFacts:
     tree: PurePath
     compilers: Sequence[Problem]  # what is wrong with them
     tools: Mapping[str, str]
-    disk_gib: float
+    disk_gib: float  # free, or taken by the tree already
     memory_gib: float
-    held_gib: float = 0.0  # of what the build takes, there already
     long_paths: bool = True
 
 
@@ -132,9 +127,9 @@ def machine_facts(
         tree=tree,
         compilers=tuple(_compilers(platform, base_env)),
         tools={name: _tool_version(name, whole) for name in ("cmake", "ninja")},
-        disk_gib=free,
+        # the tree is only measured where that counts
+        disk_gib=free if free >= need.disk else free + files.measured(tree)[0] / _GIB,
         memory_gib=memory_bytes() / _GIB,
-        held_gib=0.0 if free >= need.disk else files.measured(tree)[0] / _GIB,
         long_paths=_long_paths() if platform.windows else True,
     )
 
@@ -169,49 +164,43 @@ def problems(project: str, machine: MachineFacts, need: Need) -> Iterator[Proble
 
 def shortages(project: str, machine: MachineFacts, need: Need) -> Iterator[Problem]:
     """Find what a machine has too little of; a user who knows better builds nevertheless."""
-    if machine.disk_gib + machine.held_gib < need.disk:
-        there = f", and {machine.held_gib:.1f} GiB are there already" if machine.held_gib else ""
-        free = f"{machine.tree.parent} has {machine.disk_gib:.1f} GiB free{there}"
+    if machine.disk_gib < need.disk:
         hint = "Free some (nox -s clean), name another disk's folder in SOURCES_DIR, or add --ignore-needs."
-        yield f"{project} {need.said('disk')}; {free}.", hint
-    if machine.memory_gib < need.memory:
-        there = f"there are {machine.memory_gib:.1f} GiB"
+        where = f"{machine.tree.parent} has {machine.disk_gib:.1f} GiB free"
+        yield f"{project} {need.said('disk', 'disk')}; {where} or taken for it already.", hint
+    name = "job" if "job" in need.seen else "memory"  # one compiler has to fit
+    if machine.memory_gib < getattr(need, name):
         hint = "Use a larger machine, or add swap and set MAX_JOBS=1 and --ignore-needs."
-        yield f"{project} {need.said('memory')}, and {there}.", hint
+        there = f"there are {machine.memory_gib:.1f} GiB"
+        yield f"{project} {need.said(name, 'memory')}, and {there}.", hint
 
 
 def look(context: Context, choices: BuildChoices, project: str, target: Interpreter) -> Sequence[Problem]:
     """Find what would fail a build, of a tree that need not be there; warn of shortages that are ignored."""
-    need, platform, env = need_of(context, project), PLATFORMS[context.common.platform], environment()
-    own = choices.own_trees.get(project)
-    tree = place(context, project, own)
+    env, own, need = environment(), choices.own_trees.get(project), need_of(context, project)
+    tree, platform = place(context, project, own), PLATFORMS[context.common.platform]
     facts = machine_facts(platform, target=target, tree=tree, base_env=env, need=need)
-    short = tuple(shortages(project, facts, need))
-    for message, _ in short if choices.ignore_needs else ():
+    found = [*(lacks(own, project, env) if own else ()), *problems(project, facts, need)]
+    short = list(shortages(project, facts, need))
+    if not choices.ignore_needs:
+        return found + short
+    for message, _ in short:
         console.warn(f"{message} It is built nevertheless.")
-    lacking = lacks(own, project, env) if own else ()
-    return [*lacking, *problems(project, facts, need), *(() if choices.ignore_needs else short)]
+    return found
 
 
 def need_of(context: Context, project: str) -> Need:
-    """Return what a project's build takes: what past ones for the family took, else what data says."""
-    needs = load_needs()
-    need = needs.of(project, gpu=context.gpu, sample=bool(context.ref.local_label))
-    return measured(need, _past_builds(context, project), margin=needs.margin)
-
-
-def measured(need: Need, past: Sequence[Record], *, margin: float) -> Need:
-    """Put the most that builds took, and a margin, in the place of what data says."""
-    changes, seen = dict[str, Any](), dict[str, str]()
-    # one compiler has to fit; those whose results come out of a cache do not run
+    """Return what a project's build takes: the most that past ones took and a margin, else what data says."""
+    needs, changes, seen = load_needs(), dict[str, Any](), dict[str, str]()
+    past = _past_builds(context, project)
+    # compilers whose results come out of a cache do not run
     ran = [one for one in past if "compiler_cache" not in one.details]
-    for name, key, where in (("disk", "disk", past), ("memory", "job", ran), ("job", "job", ran)):
-        if took := [(size, one) for one in where if isinstance(size := one.details.get(key), int)]:
+    for name, what, where in (("disk", "disk", past), ("job", "memory for one compiler", ran)):
+        if took := [(size, one) for one in where if isinstance(size := one.details.get(name), int)]:
             most, one = max(took, key=itemgetter(0))
-            what = "disk" if key == "disk" else "memory for one compiler"
-            day = one.started.partition("T")[0]
-            seen[name] = f"{console.size(most)} of {what} in run {one.run_id} ({day})"
-            changes[name] = most / _GIB * margin
+            seen[name] = f"{console.size(most)} of {what} in run {one.run_id} ({one.started[:10]})"
+            changes[name] = most / _GIB * needs.margin
+    need = needs.of(project, gpu=context.gpu, sample=bool(context.ref.local_label))
     return need.model_copy(update={**changes, "seen": seen})
 
 
@@ -221,9 +210,8 @@ def _past_builds(context: Context, project: str) -> Sequence[Record]:
     below, end = outputs.manifests_prefix(group).removeprefix(outputs.prefix), f"-{outputs.platform}"
     # a bucket has those of all machines
     others = () if outputs.bucket else [one for one in store.folders("") if one.endswith(end)]
-    runs = dict.fromkeys((outputs.prefix, *others[-_MOST_RUNS:]))
-    folders = (store.list(f"{run}{below}") for run in runs)
-    listed = [one for folder in folders for one in folder if f"/build_{project}-" in one.key]
+    runs = {outputs.prefix, *others[-_MOST_RUNS:]}
+    listed = [one for run in runs for one in store.list(f"{run}{below}") if f"/build_{project}-" in one.key]
     labels, found = {name: ref.local_label for name, ref in load_refs().items()}, []
     for stored in sorted(listed, key=attrgetter("modified"))[-_MOST_RECORDS:]:
         with suppress(DataError):  # of another version of this tool
@@ -255,9 +243,10 @@ def _compilers(platform: Platform, env: Mapping[str, str]) -> Iterator[Problem]:
             asked = "/?" if platform.windows else "--version"
             process.capture([*words, asked], env=process.handed_on(PATH=path))
         except ProcessError as problem:
+            why = problem.message.splitlines()[0].rstrip(":.")
             hint = f"Install a {language} compiler, or name one in {variable}."
             prompt = "Start from a Visual Studio developer prompt."
-            yield f"No {language} compiler works: {problem.message}", prompt if platform.windows else hint
+            yield f"No {language} compiler works: {why}.", prompt if platform.windows else hint
 
 
 def _tool_version(program: str, path: str) -> str:

@@ -62,7 +62,7 @@ def peak_of_one(build: Path, *, begun: bool) -> int:
     """Return the most bytes that a process took while a build folder was made; 0 for unknown."""
     kept = build / PEAK  # as later builds compile little; of a folder that was begun without, it is unknown
     before = kept.read_text(encoding="ascii") if kept.is_file() else ""
-    if sys.platform == "win32" or not build.is_dir() or (begun and not before):
+    if sys.platform == "win32" or (begun and not before):
         return 0
     import resource
 
@@ -93,21 +93,14 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Sequence[tuple[int, int]]]:
     memory: list[tuple[int, int]] = []
     ended = threading.Event()
 
-    def sample() -> bool:
-        try:
-            found = memory_use(meminfo.read_text(encoding="ascii", errors="replace"))
-        except OSError:
-            return False
-        if found is not None:
+    def sample() -> None:
+        # at once, so that the shortest build is seen
+        while meminfo.is_file() and (found := memory_use(meminfo.read_text("ascii", errors="replace"))):
             memory.append(found)
-        return found is not None
+            if ended.wait(_PERIOD):
+                break
 
-    def sample_on() -> None:
-        while not ended.wait(_PERIOD) and sample():
-            pass
-
-    sample()  # so that the shortest build is seen
-    thread = threading.Thread(target=sample_on, name="memory", daemon=True)
+    thread = threading.Thread(target=sample, name="memory", daemon=True)
     thread.start()
     try:
         yield memory

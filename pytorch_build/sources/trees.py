@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -97,8 +97,8 @@ class DevelopersTree:
         """Bring the copy up to date, and build in it one at a time."""
         path = self.path
         with files.locked(path.parent / f".{path.name}.build.lock", what=str(path)):
-            copy = mirror(self.own.source, path)
-            if copy.diff_digest != self.own.diff_digest or copy.commit != self.own.commit:
+            mirror(self.own.source, path)
+            if observed(self.own.source, path) != self.own:
                 raise SourceError(
                     f"{self.own.source} was changed while its build began.", hint="Run the same again."
                 )
@@ -168,9 +168,7 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
     if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
         yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", _WHICH
     try:
-        if not base_version_of(tree, project) and project in _WITH_VERSION:
-            hint = f"Restore it: git -C {tree} checkout {versions.VERSION_FILE}."
-            yield f"{tree} has no {versions.VERSION_FILE}, which names the version of {project}.", hint
+        base_version_of(tree, project)
     except FatalError as problem:
         yield problem.message, problem.hint
     # as torch's setup.py looks, and where it does
@@ -186,7 +184,7 @@ def base_version_of(tree: Path, project: str) -> str:
     if not tree.is_dir():
         raise SourceError(f"{tree} does not exist.", hint=_WHICH)
     path = tree / versions.VERSION_FILE
-    if path.is_file():
+    if project in _WITH_VERSION or path.is_file():
         return versions.parse_version(read_text(path), str(path))
     modules = (tree / name for name in (versions.TRITON_MODULES if project == "triton" else ()))
     said = (versions.module_version(read_text(one), str(one)) for one in modules if one.is_file())
@@ -211,14 +209,13 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTree:
-    """A developer's tree and the working copy that is built, in which `changed` files were new."""
+    """A developer's tree and the working copy that is built."""
 
     source: Path
     path: Path
     commit: str
     diff_digest: str
     edited: int = 0
-    changed: int = 0
 
     @property
     def name(self) -> str:
@@ -234,8 +231,8 @@ def observed(tree: Path, work: Path) -> OwnTree:
     return OwnTree(source=tree, path=work.absolute(), commit=commit, diff_digest=digest, edited=edited)
 
 
-def mirror(tree: Path, work: Path) -> OwnTree:
-    """Bring a working copy up to date with a developer's tree.
+def mirror(tree: Path, work: Path) -> int:
+    """Bring a working copy up to date with a developer's tree; return how many files were new.
 
     Tracked files and untracked ones that are not ignored are copied, submodules' included,
     with their times, and only where they changed; what was deleted there is removed here.
@@ -250,7 +247,7 @@ def mirror(tree: Path, work: Path) -> OwnTree:
         changed = _sync(tree, work, stamps, state)
         if changed or not state:
             files.write_json(work / ".git" / _STATE, {"source": str(tree), "stamps": stamps})
-    return replace(observed(tree, work), commit=commit, changed=changed)
+    return changed
 
 
 def edits_of(tree: Path) -> tuple[str, int]:

@@ -1,6 +1,8 @@
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -53,6 +55,24 @@ def test_the_verb_gets_its_own_and_the_common_options(build: Build) -> None:
     # its record has the command that does it once more
     assert build.again == "nox -s build_torch -- --clean-first --gpu-family cpu"
     assert this_again() == ""
+
+
+def test_what_children_say_of_a_stop_is_an_interruption(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = [signal.SIGTERM]
+
+    def run(_arguments: argparse.Namespace) -> None:
+        with suppress(KeyboardInterrupt):  # as where it comes in a callback
+            signal.raise_signal(signals.pop())
+        raise ProcessError("ninja ended with status 1.")
+
+    monkeypatch.setattr(build, "run", run)
+    assert call("build", "torch") == InterruptedStageError.exit_code
+    signals.append(signal.SIGINT)
+    assert call("build", "torch") == ProcessError.exit_code, (
+        "one that was stopped does not count for the next"
+    )
 
 
 @pytest.mark.usefixtures("build")

@@ -132,6 +132,24 @@ def test_a_developers_tree_needs_no_lock(
 
 
 @pytest.mark.processes
+def test_all_problems_of_a_tree_and_its_machine_are_told_before_the_tree_is_copied(
+    front: Any, run: Any, tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "require", lambda _python: run.target())
+    monkeypatch.setenv("CC", "absent-cc")
+    modules = '[submodule "a"]\n\tpath = third_party/a\n\turl = ../a\n'
+    commit_files(tmp_path / "mine", {"setup.py": "", ".gitmodules": modules})
+    words = ("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tmp_path / "mine")
+    answer = front(*words)
+    assert answer.code == 6, answer.said
+    assert answer.errors == ["error: It cannot be built here, for 3 reasons:"]
+    for said in ("mine/version.txt cannot", "mine are not initialised: third_party/a.", "No C compiler"):
+        assert said in answer.said
+    assert ".own" not in answer.said
+    assert not (tmp_path / "src").exists()
+
+
+@pytest.mark.processes
 def test_a_tree_without_a_version_takes_the_locks(
     front: Any, run: Any, planned: list[Build], tmp_path: Path, commit_files: Commit
 ) -> None:
