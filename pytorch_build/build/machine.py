@@ -23,7 +23,7 @@ from pydantic import Field
 from core import console, files, process
 from core.cli.options import environment
 from core.data import Model, data_file
-from core.errors import DataError, EnvironmentSetupError, FatalError, ProcessError, UsageError
+from core.errors import DataError, EnvironmentSetupError, ProcessError, UsageError
 from core.run import records
 from pytorch_build.platforms import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
@@ -219,15 +219,15 @@ def _past_builds(context: Context, project: str) -> Sequence[Record]:
     return [one for one in found if labels.get(one.cell.torch_ref, "") == context.ref.local_label]
 
 
-def require_none(found: Sequence[Problem], error: type[FatalError] = EnvironmentSetupError) -> None:
+def require_none(found: Sequence[Problem]) -> None:
     """End the stage if there is a problem, naming all of them."""
     match found:
         case []:
             return
         case [(message, hint)]:
-            raise error(message, hint=hint)
+            raise EnvironmentSetupError(message, hint=hint)
     listed = "\n".join(f"  {message} {hint}" for message, hint in found)
-    raise error(
+    raise EnvironmentSetupError(
         f"It cannot be built here, for {len(found)} reasons:\n{listed}",
         hint="Correct these and run the same command again.",
     )

@@ -166,7 +166,8 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
     if not (tree / ".git").exists():
         return  # what that is, is said by whoever opens it
     if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
-        yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", _WHICH
+        hint = "Give the folder of a git checkout of the project."
+        yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint
     try:
         base_version_of(tree, project)
     except FatalError as problem:
@@ -182,7 +183,7 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
 def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint=_WHICH)
+        raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
     path = tree / versions.VERSION_FILE
     if project in _WITH_VERSION or path.is_file():
         return versions.parse_version(read_text(path), str(path))
@@ -193,7 +194,6 @@ def base_version_of(tree: Path, project: str) -> str:
 
 _STATE = "pytorch-build-mirror.json"
 _WITH_VERSION = ("torch", "audio", "vision")  # whose builds read version.txt
-_WHICH = "Give the folder of a git checkout of the project."
 # A diff's text depends on the reader's taste; these make it depend on the tree alone.
 _DIFF = (
     "diff.noprefix=false",
@@ -263,18 +263,17 @@ def edits_of(tree: Path) -> tuple[str, int]:
 
 def _opened(tree: Path) -> Repository:
     git = Repository(path=tree, settings=_DIFF, managed=False)
+    hint = "Give the folder of a git checkout of the project."
     if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint=_WHICH)
+        raise SourceError(f"{tree} does not exist.", hint=hint)
     if not (tree / ".git").exists():
-        said = f"{tree} is not a git repository, so what is built could not be named."
-        raise SourceError(said, hint=_WHICH)
+        raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
     try:
         commit = git.run("rev-parse", "--verify", "HEAD^{commit}").stdout
     except ProcessError as problem:
-        said = f"{tree}: its commit cannot be read: {last_words(problem)}"
-        raise SourceError(said, hint=_WHICH) from problem
+        raise SourceError(f"{tree}: its commit cannot be read: {last_words(problem)}", hint=hint) from problem
     if not commit:
-        raise SourceError(f"{tree} has no commit.", hint=_WHICH)
+        raise SourceError(f"{tree} has no commit.", hint=hint)
     return git
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from core import console, process
 from core.cli.options import Common, add_platform, common_from, environment
 from core.env import Interpreter, engines, require
-from core.errors import EnvironmentSetupError, MissingInputError, SourceError, UsageError, nearest
+from core.errors import EnvironmentSetupError, MissingInputError, UsageError, nearest
 from core.run import this_platform
 from core.run.job_files import set_outputs
 from core.run.records import Record
@@ -190,7 +190,7 @@ def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project
     """Find everything that the build follows from."""
     own = choices.own_trees.get(project)
     if own and not chosen.common.dry_run and any(lacks(own, project, environment())):
-        machine.require_none(machine.look(chosen, choices, project, target), SourceError)
+        machine.require_none(machine.look(chosen, choices, project, target))
     if own is None:
         lock = source_lock(chosen, choices.rocm, update=choices.update, mirrors=choices.mirrors)
         rocm_version = lock.rocm_version

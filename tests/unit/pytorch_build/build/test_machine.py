@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from core.env import Interpreter
 from core.errors import EnvironmentSetupError, UsageError
-from core.run import records
-from core.run.records import Cell, Record
 from pytorch_build.build import machine
 from pytorch_build.build.build import BuildChoices
-from pytorch_build.build.machine import (
-    MachineFacts,
-    load_needs,
-    machine_facts,
-    max_jobs,
-    need_of,
-    require_none,
-)
+from pytorch_build.build.machine import MachineFacts, load_needs, machine_facts, max_jobs, require_none
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.sdk import RocmOptions
 
@@ -157,11 +148,10 @@ def test_what_a_machine_has(tmp_path: Path, target: Interpreter) -> None:
     assert 0 < found.disk_gib <= shutil.disk_usage(tmp_path).total / (1 << 30)
     assert found.memory_gib > 0.1
     # what a build has made already is not needed once more
-    (tmp_path / "tree").mkdir()
-    with (tmp_path / "tree" / "large.o").open("wb") as large:
+    with (system / "large.o").open("wb") as large:
         large.truncate(1 << 40)
-    large_need = need.model_copy(update={"disk": 1 << 20})
-    held = machine_facts(LINUX, target=target, tree=tmp_path / "tree", base_env=base_env, need=large_need)
+    need = need.model_copy(update={"disk": 1 << 20})
+    held = machine_facts(LINUX, target=target, tree=system, base_env=base_env, need=need)
     assert held.disk_gib > 1 << 10
     other, env = replace(target, include=tmp_path), {"Path": str(system)}
     on_windows = machine_facts(WINDOWS, target=other, tree=tmp_path, base_env=env, need=need)
@@ -186,40 +176,31 @@ def test_the_compilers_that_the_user_names_exist_and_run(tmp_path: Path, target:
         assert [one[: len(start)] for (one, _), start in zip(found, said, strict=True)] == said
 
 
-def built(run: Any, run_id: str, ref: str = "nightly", **details: Any) -> None:
-    """Record a build of torch for family cpu."""
-    cell = Cell(python="cp312", torch_ref=ref, gpu_family="cpu")
-    record = Record(
-        stage="build_torch",
-        run_id=run_id,
-        platform="linux",
-        cell=cell,
-        started="2026-11-20T10:00:00+00:00",
-        seconds=1,
-        details=details,
-    )
-    records.write(run.store, run.common(run_id=run_id).outputs, "cpu", record)
-
-
 def test_needs_are_what_past_builds_took(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = replace(run.context("cpu", ref="nightly"), gpu_targets=())
-    assert need_of(context, "torch") == load_needs().of("torch", gpu=False, sample=False)
-    built(run, "local", disk=10 << 30, job=100 << 20, compiler_cache={})
-    built(run, "local-mine", disk=4 << 30, job=2 << 30)
-    built(run, "17", ref="sample", disk=99 << 30)
+    def built(run_id: str, ref: str = "nightly", **details: Any) -> None:
+        run.record("build_torch", group="cpu", run_id=run_id, details=details, torch_ref=ref, python="cp312")
+
+    def need_of(family: str = "cpu", ref: str = "nightly") -> machine.Need:
+        return machine.need_of(run.context(family, ref=ref), "torch")
+
+    assert need_of() == load_needs().of("torch", gpu=False, sample=False)
+    built("local", disk=10 << 30, job=100 << 20, compiler_cache={})
+    built("local-mine", disk=4 << 30, job=2 << 30)
+    built("17", ref="sample", disk=99 << 30)
     run.store.put_bytes("18-linux/manifests/cpu/build_torch-nightly-cp312.json", b"{}")
-    need = need_of(context, "torch")
     # the most that one took, and a quarter; compilers behind a cache tell nothing
-    assert (need.disk, need.job, need.python_headers) == (12.5, 2.5, True)
-    assert need_of(run.context("gfx94X-dcgpu", ref="nightly"), "torch").disk == 40
-    assert need_of(replace(context, ref=run.context("cpu").ref), "torch").disk == 99 * 1.25
-    facts = replace(ON_LINUX, disk_gib=12, memory_gib=2)
-    monkeypatch.setattr(machine, "machine_facts", lambda *_, **__: facts)
-    (disk, _), (memory, _) = machine.look(context, CHOICES, "torch", run.target())
-    assert disk.startswith("torch took 10.0 GiB of disk in run local (2026-11-20), so 12.5 GiB of disk are")
-    assert "took 2.0 GiB of memory for one compiler in run local-mine (2026-11-20), so 2.5 GiB" in memory
-    ignoring = replace(CHOICES, ignore_needs=True)
-    assert machine.look(context, ignoring, "torch", run.target()) == []
+    assert (need_of().disk, need_of().job) == (12.5, 2.5)
+    assert need_of("gfx94X-dcgpu").disk == 40
+    assert need_of(ref="sample").disk == 99 * 1.25
+    monkeypatch.setattr(
+        machine, "machine_facts", lambda *_, **__: replace(ON_LINUX, disk_gib=12, memory_gib=2)
+    )
+    looked = run.context("cpu", ref="nightly"), CHOICES, "torch", run.target()
+    (disk, _), (memory, _) = machine.look(*looked)
+    assert disk.startswith("torch took 10.0 GiB of disk in run local (20")
+    assert "so 12.5 GiB of disk are asked for" in disk
+    assert "took 2.0 GiB of memory for one compiler in run local-mine (20" in memory
+    assert machine.look(looked[0], replace(CHOICES, ignore_needs=True), *looked[2:]) == []
 
 
 def test_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,7 @@ def build_in(folder: Path, log: Path, problem: BaseException | None = None) -> N
 def test_one_compilers_memory_is_of_all_that_made_the_folder(tmp_path: Path) -> None:
     process.capture([sys.executable, "-c", "bytearray(150 << 20)"])
     assert metrics.peak_of_one(tmp_path, begun=True) == 0, "who made the rest is not known"
-    found = metrics.peak_of_one(tmp_path, begun=False)
-    assert 150 << 20 <= found == metrics.peak_of_one(tmp_path, begun=True)
+    assert metrics.peak_of_one(tmp_path, begun=False) >= 150 << 20
     (tmp_path / metrics.PEAK).write_text(str(1 << 50))
     assert metrics.peak_of_one(tmp_path, begun=True) == 1 << 50
 
