@@ -219,7 +219,7 @@ def test_an_interrupted_build_says_so_and_the_next_one_completes(built: Clone, h
     nox.stdout.close()
     watchdog.cancel()
     text = "".join(lines)
-    assert code == (1 if how == "Ctrl-C" else 130), text
+    assert code == 130 or (code and how == "Ctrl-C"), text
     assert "Traceback" not in text, text
     assert re.search(r"(?i)interrupted", text), text
     failed = built.record(f"{record}.failed", "cpu")
