@@ -6,6 +6,7 @@ A message is up to three sentences: what was wrong, where, and the next action.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from core.causes import Cause
+
+# set once the process was told to stop: its children are, too, and how they end is no error of theirs
+STOPPING = threading.Event()
 
 
 class FatalError(Exception):
@@ -112,6 +116,8 @@ class InterruptedStageError(FatalError, exit_code=130):
 
 def fatal(problem: BaseException) -> FatalError:
     """Return our error for whatever ends a stage; what a machine refuses is no fault of the code."""
+    if STOPPING.is_set():
+        problem = KeyboardInterrupt()
     match problem:
         case FatalError():
             return problem

@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -84,6 +85,17 @@ def made(folder: Path) -> Path:
     """Return a folder, made where it was not there."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def measured(folder: Path) -> tuple[int, float]:
+    """Return the bytes that go with a folder, without files that are elsewhere, too, and its last change."""
+    found = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            found.append(path.lstat())
+    counted = Counter((one.st_ino, one.st_nlink, one.st_size) for one in found)
+    size = sum(size for (_, links, size), count in counted.items() if count >= links)
+    return size, max((one.st_mtime for one in found), default=0)
 
 
 def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from core import console
+from core import console, files
 from core.cli.options import Common, common_from
 from core.errors import DataError, UsageError, nearest
 from core.run import records
@@ -96,20 +96,9 @@ def _found(common: Common) -> Iterator[Found]:
     seconds = _seconds(store)
     for kind, folder, pattern in places:
         for path in sorted(one for one in folder.glob(pattern) if one.is_dir()):
-            size, changed = _measured(path)
+            size, changed = files.measured(path)
             made = f"build_{path.name.partition('-')[0]}" if kind == "builds" else f"{kind} {path.name}"
             yield Found(kind=kind, path=path, size=size, changed=changed, seconds=seconds[made])
-
-
-def _measured(folder: Path) -> tuple[int, float]:
-    """Return the bytes that go with a folder, without files that are elsewhere, too, and its last change."""
-    found = []
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            found.append(path.lstat())
-    files = Counter((one.st_ino, one.st_nlink, one.st_size) for one in found)
-    size = sum(size for (_, links, size), count in files.items() if count >= links)
-    return size, max((one.st_mtime for one in found), default=0)
 
 
 def _seconds(store: Path) -> Mapping[str, float]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from core import console
 from core.cli.options import FAILURE_FILE, ROOT, add_common, environment
-from core.errors import FatalError, ProcessError, UsageError, fatal, nearest, origin
+from core.errors import STOPPING, FatalError, ProcessError, UsageError, fatal, nearest, origin
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -81,6 +81,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         return ended.exit_code
     finally:
         _CALL.reset(call)
+        STOPPING.clear()
     return 0
 
 
@@ -155,6 +156,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
         return
 
     def stop(_number: int, _frame: object) -> NoReturn:
+        STOPPING.set()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)

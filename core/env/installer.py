@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -97,7 +97,11 @@ def configured() -> Sources:
     """Read the user's configuration: pip's files and PIP_* variables, as pip itself sees them, and uv's."""
     env = process.inherited()
     listed = process.capture([sys.executable, "-m", "pip", "config", "list"], env=env).stdout
-    return parse_configuration(listed, env)
+    found = parse_configuration(listed, env)
+    there = tuple(one for one in found.find_links if "://" in one or Path(one).exists())
+    for folder in [one for one in found.find_links if one not in there]:
+        console.warn(f"{folder}, among the find-links of your pip or uv configuration, does not exist.")
+    return replace(found, find_links=there)
 
 
 def parse_configuration(listed: str, env: Mapping[str, str]) -> Sources:

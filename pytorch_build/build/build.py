@@ -64,6 +64,7 @@ class BuildChoices:
     compiler_cache: CompilerCache | None = None
     max_jobs: str = ""
     clean: bool = False
+    ignore_needs: bool = False
     update: bool = False
     depth: int = 1
     output_dir: Path | None = None

@@ -1,4 +1,4 @@
-"""A build's metrics for its record: memory in use, what ninja did, how far a failed build came.
+"""A build's metrics for its record: memory in use, disk, what ninja did, how far a failed build came.
 
 Format: ``.ninja_log`` of version 5, 6 and 7: a line an output, with start and end in milliseconds since
 ninja began, the output's time, its path and its command's hash, separated by tabs
@@ -9,6 +9,7 @@ any order, so what a build did is what was not there before.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core import process
+from core import files, process
 
-NAME = ".ninja_log"
+NAME, PEAK = ".ninja_log", ".peak"
 VERSIONS = ("5", "6", "7")
 MEMINFO = Path("/proc/meminfo")
 # bounds of what a record keeps
@@ -53,7 +54,21 @@ class Metrics:
                 raise
             finally:
                 known |= {"ninja": summaries(build, before), "memory": memory_details(memory)}
+                known["job"] = peak_of_one(build, begun=bool(before))
                 self.details |= {name: value for name, value in known.items() if value}
+
+
+def peak_of_one(build: Path, *, begun: bool) -> int:
+    """Return the most bytes that a process took while a build folder was made; 0 for unknown."""
+    kept = build / PEAK  # as later builds compile little; of a folder that was begun without, it is unknown
+    before = kept.read_text(encoding="ascii") if kept.is_file() else ""
+    if sys.platform == "win32" or (begun and not before):
+        return 0
+    import resource
+
+    peak = max(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10, int(before or 0))
+    files.write_text(kept, str(peak))
+    return peak
 
 
 def memory_details(samples: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
@@ -78,21 +93,14 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Sequence[tuple[int, int]]]:
     memory: list[tuple[int, int]] = []
     ended = threading.Event()
 
-    def sample() -> bool:
-        try:
-            found = memory_use(meminfo.read_text(encoding="ascii", errors="replace"))
-        except OSError:
-            return False
-        if found is not None:
+    def sample() -> None:
+        # at once, so that the shortest build is seen
+        while meminfo.is_file() and (found := memory_use(meminfo.read_text("ascii", errors="replace"))):
             memory.append(found)
-        return found is not None
+            if ended.wait(_PERIOD):
+                break
 
-    def sample_on() -> None:
-        while not ended.wait(_PERIOD) and sample():
-            pass
-
-    sample()  # so that the shortest build is seen
-    thread = threading.Thread(target=sample_on, name="memory", daemon=True)
+    thread = threading.Thread(target=sample, name="memory", daemon=True)
     thread.start()
     try:
         yield memory

@@ -51,12 +51,9 @@ def make(build: Build, log: Path, metrics: Metrics) -> Made:
     console.say(
         f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
     )
-    with build.tree.checked_out() as tree:
-        facts = machine.machine_facts(build.platform, target=build.target, tree=tree, base_env=build.base_env)
-        sample = bool(build.context.ref.local_label)
-        machine.require_none(list(machine.problems(build.project, facts, sample=sample)))
-        with _environment(build, tree) as sdk:
-            return _build(build, tree, sdk, log, metrics)
+    machine.require_none(machine.look(build.context, build.choices, build.project, build.target))
+    with build.tree.checked_out() as tree, _environment(build, tree) as sdk:
+        return _build(build, tree, sdk, log, metrics)
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
@@ -70,6 +67,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
         with console.group(f"build {build.project}"):
             env = _reproducible(build, tree)
             wheel = execute(plan, tree, build.platform, base_env=env, log=log, metrics=metrics, cache=cache)
+            metrics.details["disk"] = files.measured(tree)[0]
             layout, epoch = build.rocm.layout if build.rocm else None, source_date_epoch(env)
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (details := cache.details()) is not None:
@@ -124,8 +122,8 @@ def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None)
 
 def jobs(build: Build) -> int:
     """Return how many compilers run at a time on this machine."""
-    need = machine.load_needs().of(build.project, sample=bool(build.context.ref.local_label))
-    return machine.max_jobs(need, build.choices.max_jobs or build.base_env.get("MAX_JOBS", ""))
+    wanted = build.choices.max_jobs or build.base_env.get("MAX_JOBS", "")
+    return machine.max_jobs(machine.need_of(build.context, build.project), wanted)
 
 
 @contextmanager

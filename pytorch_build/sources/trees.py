@@ -11,13 +11,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core import console, files
 from core.data import read_text
-from core.errors import ProcessError, SourceError
+from core.errors import FatalError, ProcessError, SourceError
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
 from pytorch_build.sources import checkout as sources
@@ -40,6 +40,10 @@ class Tree(Protocol):
     @property
     def version(self) -> str:
         """The full version of the wheel to come."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or will be, built in."""
 
     def checked_out(self) -> AbstractContextManager[Path]:
         """Make it ready, and hold it while it is built in."""
@@ -73,6 +77,7 @@ class DevelopersTree:
     """A tree that a developer named: built from a copy of ours that follows it, never changed."""
 
     own: OwnTree
+    path: Path
     version: str
     hipify: bool
 
@@ -90,10 +95,10 @@ class DevelopersTree:
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
         """Bring the copy up to date, and build in it one at a time."""
-        path = self.own.path
+        path = self.path
         with files.locked(path.parent / f".{path.name}.build.lock", what=str(path)):
-            copy = mirror(self.own.source, path)
-            if copy.diff_digest != self.own.diff_digest or copy.commit != self.own.commit:
+            mirror(self.own.source, path)
+            if observed(self.own.source, path) != self.own:
                 raise SourceError(
                     f"{self.own.source} was changed while its build began.", hint="Run the same again."
                 )
@@ -114,13 +119,19 @@ def checkout_options(
     )
 
 
+def place(context: Context, project: str, own: Path | None = None) -> Path:
+    """Return where a project is built: its managed tree, or the one copy of a developer's for all refs."""
+    if own is None:
+        return sources.tree_path(context.common.sources, context.ref.name, project)
+    return context.common.sources / ".own" / f"{project}-{files.sha256_text(str(own))[:12]}"
+
+
 def managed_tree(context: Context, choices: BuildChoices, lock: SourceLock, project: str) -> ManagedTree:
     """Find the managed tree of a project."""
-    common = context.common
     return ManagedTree(
         locked=lock.project(project),
         version=lock.version(project, gpu=context.gpu),
-        path=sources.tree_path(common.sources, context.ref.name, project),
+        path=place(context, project),
         options=checkout_options(context, choices.depth, choices.mirrors, project),
     )
 
@@ -131,15 +142,14 @@ def developers_tree(
     """Take a developer's own tree: its base version or the lock's, the run's suffix, its edits' digest."""
     base_version = base_version_of(tree, project) or lock().project(project).base_version
     common = context.common
-    # one copy a tree and project, for all refs
-    path = common.sources / ".own" / f"{project}-{files.sha256_text(str(tree))[:12]}"
-    own = observed(tree, path) if common.dry_run else mirror(tree, path)
+    own = observed(tree, place(context, project, tree))
     suffix = versions.cpu_suffix(context.ref.local_label)
     if context.gpu:
         suffix = versions.version_suffix(rocm_version)
     setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
     return DevelopersTree(
         own=own,
+        path=own.path,
         version=versions.wheel_version(
             base_version,
             versions.edited(suffix, own.name),
@@ -151,12 +161,31 @@ def developers_tree(
     )
 
 
+def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Find what a developer's tree lacks to be built, before anything is copied; each with a hint."""
+    if not (tree / ".git").exists():
+        return  # what that is, is said by whoever opens it
+    if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
+        hint = "Give the folder of a git checkout of the project."
+        yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint
+    try:
+        base_version_of(tree, project)
+    except FatalError as problem:
+        yield problem.message, problem.hint
+    # as torch's setup.py looks, and where it does
+    if project == "torch" and not env.get("USE_SYSTEM_LIBS") and (tree / ".gitmodules").is_file():
+        named = re.findall(r"(?m)^\s*path\s*=\s*(.+?)\s*$", read_text(tree / ".gitmodules"))
+        if absent := [one for one in named if not (tree / one).is_dir() or not any((tree / one).iterdir())]:
+            hint = f"Run: git -C {tree} submodule update --init --recursive"
+            yield f"Submodules of {tree} are not initialised: {', '.join(absent)}.", hint
+
+
 def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
     if not tree.is_dir():
         raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
     path = tree / versions.VERSION_FILE
-    if path.is_file():
+    if project in _WITH_VERSION or path.is_file():
         return versions.parse_version(read_text(path), str(path))
     modules = (tree / name for name in (versions.TRITON_MODULES if project == "triton" else ()))
     said = (versions.module_version(read_text(one), str(one)) for one in modules if one.is_file())
@@ -164,6 +193,7 @@ def base_version_of(tree: Path, project: str) -> str:
 
 
 _STATE = "pytorch-build-mirror.json"
+_WITH_VERSION = ("torch", "audio", "vision")  # whose builds read version.txt
 # A diff's text depends on the reader's taste; these make it depend on the tree alone.
 _DIFF = (
     "diff.noprefix=false",
@@ -179,14 +209,13 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTree:
-    """A developer's tree and the working copy that is built, in which `changed` files were new."""
+    """A developer's tree and the working copy that is built."""
 
     source: Path
     path: Path
     commit: str
     diff_digest: str
     edited: int = 0
-    changed: int = 0
 
     @property
     def name(self) -> str:
@@ -202,8 +231,8 @@ def observed(tree: Path, work: Path) -> OwnTree:
     return OwnTree(source=tree, path=work.absolute(), commit=commit, diff_digest=digest, edited=edited)
 
 
-def mirror(tree: Path, work: Path) -> OwnTree:
-    """Bring a working copy up to date with a developer's tree.
+def mirror(tree: Path, work: Path) -> int:
+    """Bring a working copy up to date with a developer's tree; return how many files were new.
 
     Tracked files and untracked ones that are not ignored are copied, submodules' included,
     with their times, and only where they changed; what was deleted there is removed here.
@@ -218,7 +247,7 @@ def mirror(tree: Path, work: Path) -> OwnTree:
         changed = _sync(tree, work, stamps, state)
         if changed or not state:
             files.write_json(work / ".git" / _STATE, {"source": str(tree), "stamps": stamps})
-    return replace(observed(tree, work), commit=commit, changed=changed)
+    return changed
 
 
 def edits_of(tree: Path) -> tuple[str, int]:
@@ -239,10 +268,6 @@ def _opened(tree: Path) -> Repository:
         raise SourceError(f"{tree} does not exist.", hint=hint)
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
-    if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
-        raise SourceError(
-            f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint=hint
-        )
     try:
         commit = git.run("rev-parse", "--verify", "HEAD^{commit}").stdout
     except ProcessError as problem:

@@ -15,16 +15,17 @@ from core.errors import EnvironmentSetupError, MissingInputError, UsageError, ne
 from core.run import this_platform
 from core.run.job_files import set_outputs
 from core.run.records import Record
+from pytorch_build.build import machine
 from pytorch_build.build.build import Build, BuildChoices, dependencies, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, storage_at
 from pytorch_build.context import Context, add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import source_lock, with_components
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES, PROJECTS
 from pytorch_build.sdk import add_rocm_options, find_source, find_version, rocm_options_from
-from pytorch_build.sources.trees import Tree, developers_tree, managed_tree
+from pytorch_build.sources.trees import Tree, developers_tree, lacks, managed_tree
 
 # options that are choices as they are
-_AS_GIVEN = ("max_jobs", "clean", "update", "depth", "output_dir")
+_AS_GIVEN = ("max_jobs", "clean", "ignore_needs", "update", "depth", "output_dir")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--compiler-cache-read-only", action="store_true", help="take entries from there, leave none")
     add("--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)")
     add("--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)")
+    add("--ignore-needs", action="store_true", help="build with less disk or memory than builds took")
     for platform in ("linux", "windows"):
         add(
             f"--enable-pytorch-flash-attention-{platform}",
@@ -152,6 +154,8 @@ def _forecast(
         except MissingInputError as problem:
             data["rebuild"] = [f"build_{project} cannot be run yet: {problem.message}"]
             console.say(data["rebuild"][0])
+        for message, hint in machine.look(chosen, choices, project, target) if data["rebuild"] else ():
+            console.warn(f"{message} {hint}")
     if as_json:
         console.result(json.dumps(data, indent=2))
 
@@ -185,6 +189,8 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
 def plan(chosen: Context, choices: BuildChoices, *, target: Interpreter, project: str) -> Build:
     """Find everything that the build follows from."""
     own = choices.own_trees.get(project)
+    if own and not chosen.common.dry_run and any(lacks(own, project, environment())):
+        machine.require_none(machine.look(chosen, choices, project, target))
     if own is None:
         lock = source_lock(chosen, choices.rocm, update=choices.update, mirrors=choices.mirrors)
         rocm_version = lock.rocm_version

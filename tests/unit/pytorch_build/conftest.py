@@ -97,6 +97,7 @@ class Run:
         group: str = FAMILY,
         run_id: str = "local",
         inputs: Mapping[str, Any] = MappingProxyType({}),
+        details: Mapping[str, Any] = MappingProxyType({}),
         **cell: str,
     ) -> Record:
         record = Record(
@@ -107,6 +108,7 @@ class Run:
             started=records.now(),
             seconds=1.0,
             inputs=dict(inputs),
+            details=dict(details),
             files=files,
         )
         records.write(self.store, self.common(run_id=run_id).outputs, group, record)

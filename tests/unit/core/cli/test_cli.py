@@ -1,8 +1,11 @@
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -53,6 +56,18 @@ def test_the_verb_gets_its_own_and_the_common_options(build: Build) -> None:
     # its record has the command that does it once more
     assert build.again == "nox -s build_torch -- --clean-first --gpu-family cpu"
     assert this_again() == ""
+
+
+def test_what_children_say_of_a_stop_is_an_interruption(build: Build, monkeypatch: Any) -> None:
+    def run(_arguments: argparse.Namespace) -> None:
+        with suppress(KeyboardInterrupt):  # as where it comes in a callback
+            signal.raise_signal(signals.pop())
+        raise ProcessError("ninja ended with status 1.")
+
+    monkeypatch.setattr(build, "run", run)
+    signals = [signal.SIGINT, signal.SIGTERM]
+    # and one stop does not count for what is called next
+    assert [call("build", "torch") for _ in range(2)] == [130, ProcessError.exit_code]
 
 
 @pytest.mark.usefixtures("build")

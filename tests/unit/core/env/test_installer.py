@@ -229,16 +229,25 @@ def test_what_cannot_be_installed_is_named(called: Called, monkeypatch: pytest.M
 
 
 @pytest.mark.processes
-def test_the_persons_configuration_is_asked_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_persons_configuration_is_asked_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://mine/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    monkeypatch.setenv("PIP_FIND_LINKS", "/a /b")
+    # of pip's folders, those that are not there are said and left out, as pip itself does
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} /a https://mine/")
+    monkeypatch.setenv("UV_FIND_LINKS", "/b")
     installer.configured.cache_clear()
     try:
         sources = installer.configured()
     finally:
         installer.configured.cache_clear()
-    assert (sources.index_url, sources.find_links) == ("https://mine/simple", ("/a", "/b"))
+    assert (sources.index_url, sources.find_links) == (
+        "https://mine/simple",
+        (str(tmp_path), "https://mine/"),
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in said] == ["/b,", "/a,"]
 
 
 CALLS = (Install(requirements=("a==1",)), Install(requirements=("b==2",)))

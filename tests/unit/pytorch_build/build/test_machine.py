@@ -12,25 +12,30 @@ from hypothesis import strategies as st
 from core.env import Interpreter
 from core.errors import EnvironmentSetupError, UsageError
 from pytorch_build.build import machine
+from pytorch_build.build.build import BuildChoices
 from pytorch_build.build.machine import MachineFacts, load_needs, machine_facts, max_jobs, require_none
 from pytorch_build.platforms import LINUX, WINDOWS
+from pytorch_build.sdk import RocmOptions
 
 ON_LINUX = MachineFacts(
     platform="linux",
     python=PurePosixPath("/env/bin/python"),
     python_headers=True,
     tree=PurePosixPath("/src/torch"),
-    compiler="/usr/bin/g++",
+    compilers=(),
     tools={"cmake": "3.31.0", "ninja": "1.12.1"},
     disk_gib=200,
     memory_gib=64,
 )
 ON_WINDOWS = replace(ON_LINUX, platform="windows", python=PureWindowsPath("C:/Python312/python.exe"))
+ABSENT = ("There is no C++ compiler.", "Install one.")
+CHOICES = BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={})
 PROJECTS = ("triton", "torch", "audio", "vision", "apex")
 
 
-def problems(project: str, facts: MachineFacts, *, sample: bool = False) -> list[str]:
-    found = list(machine.problems(project, facts, sample=sample))
+def problems(project: str, facts: MachineFacts, *, sample: bool = False, gpu: bool = True) -> list[str]:
+    need = load_needs().of(project, gpu=gpu, sample=sample)
+    found = [*machine.problems(project, facts, need), *machine.shortages(project, facts, need)]
     assert all(hint.endswith(".") for _, hint in found)
     return [message for message, _ in found]
 
@@ -42,15 +47,14 @@ def test_a_good_machine_has_no_problems_and_the_sample_takes_little(project: str
         assert problems(project, facts) == []
     small = replace(ON_LINUX, disk_gib=1, memory_gib=1, python_headers=False)
     assert problems(project, small, sample=True) == []
-    (problem,) = problems(project, replace(small, compiler=""), sample=True)
-    assert "compiler" in problem
+    assert problems(project, replace(small, compilers=[ABSENT]), sample=True) == [ABSENT[0]]
     assert len(problems(project, small)) == 3
 
 
 @pytest.mark.parametrize(
     ("changes", "message", "windows"),
     [
-        ({"compiler": ""}, "no C++ compiler", True),
+        ({"compilers": [ABSENT]}, "no C++ compiler", True),
         ({"tools": {"cmake": "3.16.3", "ninja": ""}}, "cmake 3.16.3", True),
         ({"tools": {"cmake": "", "ninja": "1.7"}}, "ninja 1.7", True),
         ({"disk_gib": 10.5}, "10.5 GiB free", True),
@@ -79,18 +83,22 @@ def test_problems_end_the_stage_together() -> None:
 
 
 def test_every_project_has_its_needs() -> None:
-    assert set(load_needs().projects) == set(PROJECTS)
-    for project, need in load_needs().projects.items():
-        assert load_needs().of(project, sample=False) == need
-        assert need.memory >= need.job, "one compiler must fit"
-        assert load_needs().of(project, sample=True).disk < need.disk
+    assert set(load_needs().gpu) == set(PROJECTS)
+    for project, need in load_needs().gpu.items():
+        cpu = load_needs().of(project, gpu=False, sample=False)
+        assert need == load_needs().of(project, gpu=True, sample=False)
+        assert (cpu.disk < need.disk, cpu.job < need.job) == (project == "torch",) * 2
+        assert min(need.memory - need.job, cpu.memory - cpu.job) >= 0, "one compiler must fit"
+        assert load_needs().of(project, gpu=False, sample=True).disk < cpu.disk
+    # what is free here and there for a build of torch without a GPU
+    assert problems("torch", replace(ON_LINUX, disk_gib=26.6), gpu=False) == []
 
 
 def jobs(project: str, cores: int, memory_gib: float, wanted: str = "") -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "cores", lambda: cores)
         patch.setattr(machine, "memory_bytes", lambda: int(memory_gib * (1 << 30)))
-        return max_jobs(load_needs().of(project, sample=False), wanted)
+        return max_jobs(load_needs().of(project, gpu=True, sample=False), wanted)
 
 
 def test_jobs_fit_cores_and_memory_or_are_the_users() -> None:
@@ -105,7 +113,7 @@ def test_jobs_fit_cores_and_memory_or_are_the_users() -> None:
 def test_jobs_never_take_more_than_there_is(project: str, cores: int, memory: float) -> None:
     found = jobs(project, cores, memory)
     assert 1 <= found <= cores
-    assert found == 1 or found * load_needs().of(project, sample=False).job <= memory
+    assert found == 1 or found * load_needs().of(project, gpu=True, sample=False).job <= memory
 
 
 def script(path: Path, output: str) -> Path:
@@ -131,27 +139,68 @@ def test_what_a_machine_has(tmp_path: Path, target: Interpreter) -> None:
     system = tmp_path / "system"
     script(system / "ninja", "1.11.1")
     script(system / "cmake", "cmake version 3.31.6\n\nCMake suite")
-    compiler = script(system / "g++", "")
+    script(system / "g++", "")
     base_env = {"PATH": f"{system}:/bin"}
-    found = machine_facts(LINUX, target=target, tree=tmp_path / "not" / "yet", base_env=base_env)
+    need = load_needs().sample
+    found = machine_facts(LINUX, target=target, tree=tmp_path / "not" / "yet", base_env=base_env, need=need)
     assert found.tools == {"cmake": "3.31.6", "ninja": "1.13.0"}
-    assert found.python_headers
-    assert Path(found.compiler).name in {"c++", compiler.name}
+    assert (found.python_headers, found.compilers) == (True, ())
     assert 0 < found.disk_gib <= shutil.disk_usage(tmp_path).total / (1 << 30)
     assert found.memory_gib > 0.1
-    other = replace(target, include=tmp_path)
-    on_windows = machine_facts(WINDOWS, target=other, tree=tmp_path, base_env={"Path": str(system)})
+    # what a build has made already is not needed once more
+    with (system / "large.o").open("wb") as large:
+        large.truncate(1 << 40)
+    need = need.model_copy(update={"disk": 1 << 20})
+    held = machine_facts(LINUX, target=target, tree=system, base_env=base_env, need=need)
+    assert held.disk_gib > 1 << 10
+    other, env = replace(target, include=tmp_path), {"Path": str(system)}
+    on_windows = machine_facts(WINDOWS, target=other, tree=tmp_path, base_env=env, need=need)
     assert not on_windows.python_headers
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
-def test_the_compiler_that_the_user_names(tmp_path: Path, target: Interpreter) -> None:
-    mine = script(tmp_path / "my-gcc", "")
-    script(tmp_path / "g++", "")
-    for cxx, expected in {"my-gcc -m64": str(mine), "": str(tmp_path / "g++"), "absent": ""}.items():
-        env = {"PATH": str(tmp_path), "CXX": cxx}
-        assert machine_facts(LINUX, target=target, tree=tmp_path, base_env=env).compiler == expected
+def test_the_compilers_that_the_user_names_exist_and_run(tmp_path: Path, target: Interpreter) -> None:
+    script(tmp_path / "my-gcc", "")
+    script(tmp_path / "gcc", "")
+    broken = script(tmp_path / "broken", "cannot execute")
+    broken.write_text(broken.read_text() + "exit 3\n")
+    for env, said in (
+        ({"CC": "my-gcc", "CXX": "my-gcc -m64"}, []),
+        ({"CC": "absent -m64", "CXX": "my-gcc"}, ["No C compiler works: absent is not installed"]),
+        ({"CXX": "broken -x"}, ["No C++ compiler works: broken -x --version ended with status 3."]),
+        ({}, ["No C++ compiler works: c++ is not installed"]),
+    ):
+        base_env, need = {"PATH": f"{tmp_path}", **env}, load_needs().sample
+        found = machine_facts(LINUX, target=target, tree=tmp_path, base_env=base_env, need=need).compilers
+        assert [one[: len(start)] for (one, _), start in zip(found, said, strict=True)] == said
+
+
+def test_needs_are_what_past_builds_took(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(run_id: str, ref: str = "nightly", **details: Any) -> None:
+        run.record("build_torch", group="cpu", run_id=run_id, details=details, torch_ref=ref, python="cp312")
+
+    def need_of(family: str = "cpu", ref: str = "nightly") -> machine.Need:
+        return machine.need_of(run.context(family, ref=ref), "torch")
+
+    assert need_of() == load_needs().of("torch", gpu=False, sample=False)
+    built("local", disk=10 << 30, job=100 << 20, compiler_cache={})
+    built("local-mine", disk=4 << 30, job=2 << 30)
+    built("17", ref="sample", disk=99 << 30)
+    run.store.put_bytes("18-linux/manifests/cpu/build_torch-nightly-cp312.json", b"{}")
+    # the most that one took, and a quarter; compilers behind a cache tell nothing
+    assert (need_of().disk, need_of().job) == (12.5, 2.5)
+    assert need_of("gfx94X-dcgpu").disk == 40
+    assert need_of(ref="sample").disk == 99 * 1.25
+    monkeypatch.setattr(
+        machine, "machine_facts", lambda *_, **__: replace(ON_LINUX, disk_gib=12, memory_gib=2)
+    )
+    looked = run.context("cpu", ref="nightly"), CHOICES, "torch", run.target()
+    (disk, _), (memory, _) = machine.look(*looked)
+    assert disk.startswith("torch took 10.0 GiB of disk in run local (20")
+    assert "so 12.5 GiB of disk are asked for" in disk
+    assert "took 2.0 GiB of memory for one compiler in run local-mine (20" in memory
+    assert machine.look(looked[0], replace(CHOICES, ignore_needs=True), *looked[2:]) == []
 
 
 def test_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import json
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core import process
 from pytorch_build.build import metrics
 from pytorch_build.build.metrics import MOST_SAMPLES, Edge, Metrics, memory_use, watched
 
@@ -161,6 +163,16 @@ def build_in(folder: Path, log: Path, problem: BaseException | None = None) -> N
     log.write_bytes(b"\xff" * (5 << 20) + b"\n" + PRINTED.encode())
     if problem:
         raise problem
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="children are not measured there")
+def test_one_compilers_memory_is_of_all_that_made_the_folder(tmp_path: Path) -> None:
+    process.capture([sys.executable, "-c", "bytearray(150 << 20)"])
+    assert metrics.peak_of_one(tmp_path, begun=True) == 0, "who made the rest is not known"
+    assert metrics.peak_of_one(tmp_path, begun=False) >= 150 << 20
+    (tmp_path / metrics.PEAK).write_text(str(1 << 50))
+    assert metrics.peak_of_one(tmp_path, begun=True) == 1 << 50
 
 
 @pytest.mark.parametrize("problem", [RuntimeError("no wheel"), KeyboardInterrupt(), None])

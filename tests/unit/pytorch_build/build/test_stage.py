@@ -285,6 +285,7 @@ def test_a_build_is_prepared_built_split_imported_and_checked(
     ]
     assert made.details["source"] == {"commit": "1" * 40, "hipify": True}
     assert made.details["ninja"] == [{"folder": "build"}]
+    assert made.details["disk"] == len("# 10 bytes")
     assert sum(files for files, _, _ in made.details["contents"][made.files[0].name].values()) > 2
     after = ["split 7.1.0", "imported", "imported, preloads False"]
     checked = ["checked torch", "checked amd-torch-device-gfx942"]
@@ -328,6 +329,7 @@ def test_findings_and_problems_end_a_build(build: module.Build, shop: Workshop, 
     assert shop.make(build).files
     # what will fail later is said first
     shop.calls = ()
+    monkeypatch.setattr(type(build.tree), "checked_out", lambda _: pytest.fail("that takes long"))
     monkeypatch.setattr(machine, "problems", lambda *_, **__: [("There is no compiler.", "Install one.")])
     with pytest.raises(EnvironmentSetupError, match="no compiler"):
         shop.make(build)

@@ -118,7 +118,7 @@ def test_only_builds_for_gpus_are_hipified_and_only_in_the_copy(
 
 
 def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
-    assert trees.base_version_of(tmp_path, "torch") == ""
+    assert trees.base_version_of(tmp_path, "apex") == ""
     (tmp_path / "version.txt").write_text("2.10.0a0\n")
     assert trees.base_version_of(tmp_path, "torch") == "2.10.0a0"
     (tmp_path / "version.txt").write_text("two\n")
@@ -163,15 +163,16 @@ def texts(work: Path) -> dict[str, str]:
 
 def test_a_copy_holds_what_the_tree_holds(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
     write_files(tree, {"pkg/new.py": "new\n", "build/object.o": "ignored\n"})
-    made = trees.mirror(tree, tmp_path / "work")
-    held = texts(made.path)
+    work = tmp_path / "work"
+    trees.mirror(tree, work)
+    held = texts(work)
     assert held["pkg/new.py"] == "new\n"
     assert held["third_party/sub/code.cpp"] == "one\n"
     assert "build/object.o" not in held
-    assert (made.path / "link").is_symlink()
-    assert (made.path / "pkg/a.py").stat().st_mtime_ns == (tree / "pkg/a.py").stat().st_mtime_ns
+    assert (work / "link").is_symlink()
+    assert (work / "pkg/a.py").stat().st_mtime_ns == (tree / "pkg/a.py").stat().st_mtime_ns
     # git in the copy answers for the tree's commit
-    assert made.commit == git(tree, "rev-parse", "HEAD") == git(made.path, "rev-parse", "HEAD")
+    assert git(tree, "rev-parse", "HEAD") == git(work, "rev-parse", "HEAD")
 
 
 def test_the_tree_itself_is_never_changed(tree: Path, tmp_path: Path, write_files: Write, git: Git) -> None:
@@ -186,17 +187,16 @@ def test_the_tree_itself_is_never_changed(tree: Path, tmp_path: Path, write_file
 
 def test_only_changes_are_copied(tree: Path, tmp_path: Path, write_files: Write) -> None:
     work = tmp_path / "work"
-    first = trees.mirror(tree, work)
-    assert first.changed == len(texts(work))  # the link is a file of the tree, as .gitmodules is
+    assert trees.mirror(tree, work) == len(texts(work))  # the link is a file of the tree, as .gitmodules is
     write_files(work, {"build/object.o": "built\n", "pkg/generated.py": "built\n"})
     built_from = (work / "pkg/a.py").stat().st_mtime_ns
     os.utime(tree / "pkg/a.py")
     trees.mirror(tree, work)
     assert (work / "pkg/a.py").stat().st_mtime_ns == built_from, "the same text keeps its time"
-    assert trees.mirror(tree, work).changed == 0
+    assert trees.mirror(tree, work) == 0
     write_files(tree, {"pkg/a.py": "a = 2\n", "third_party/sub/code.cpp": "two\n"})
     (tree / "pkg/b.py").unlink()
-    assert trees.mirror(tree, work).changed == 3
+    assert trees.mirror(tree, work) == 3
     held = texts(work)
     assert (held["pkg/a.py"], held["third_party/sub/code.cpp"]) == ("a = 2\n", "two\n")
     assert "pkg/b.py" not in held
@@ -210,9 +210,9 @@ def test_a_copy_that_was_damaged_is_repaired(
     work = tmp_path / "work"
     trees.mirror(tree, work)
     (work / "pkg/a.py").unlink()
-    assert trees.mirror(tree, work).changed == 1
+    assert trees.mirror(tree, work) == 1
     (work / ".git/pytorch-build-mirror.json").write_text("{")
-    assert trees.mirror(tree, work).changed == len(texts(work))
+    assert trees.mirror(tree, work) == len(texts(work))
     assert texts(work)["pkg/a.py"] == "a = 1\n"
     # files and folders may change places
     shutil.rmtree(tree / "pkg")
@@ -222,7 +222,8 @@ def test_a_copy_that_was_damaged_is_repaired(
     (tree / "pkg").unlink()
     # and the copy follows the tree's commit
     commit = commit_files(tree, {"pkg/c.py": "c\n"})
-    assert trees.mirror(tree, work).commit == commit == git(work, "rev-parse", "HEAD")
+    trees.mirror(tree, work)
+    assert git(work, "rev-parse", "HEAD") == commit
     assert texts(work)["pkg/c.py"] == "c\n"
     assert git(work, "status", "--porcelain", "--ignore-submodules=all") == ""
 
@@ -249,20 +250,30 @@ def test_the_digest_is_that_of_the_edits(tree: Path, write_files: Write, commit_
     assert len(seen) == 6
 
 
-def test_what_cannot_be_built_is_refused(tree: Path, tmp_path: Path, git: Git, write_files: Write) -> None:
-    work = tmp_path / "work"
-    with pytest.raises(SourceError, match="does not exist"):
-        trees.mirror(tmp_path / "absent", work)
+def test_what_has_no_commit_is_refused(tmp_path: Path, git: Git, write_files: Write) -> None:
     write_files(tmp_path / "plain", {"setup.py": ""})
-    with pytest.raises(SourceError, match="is not a git repository"):
-        trees.mirror(tmp_path / "plain", work)
     git(tmp_path / "plain", "init", "--quiet")
     with pytest.raises(SourceError, match="its commit cannot be read"):
-        trees.mirror(tmp_path / "plain", work)
-    (tree / "setup.py").unlink()
-    with pytest.raises(SourceError, match=r"neither setup\.py nor pyproject\.toml"):
-        trees.mirror(tree, work)
-    assert not work.exists()
+        trees.mirror(tmp_path / "plain", tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def test_what_a_tree_lacks_is_found_in_the_tree_itself(tree: Path, tmp_path: Path, git: Git) -> None:
+    def lacks(tree: Path, project: str = "torch", **env: str) -> list[Any]:
+        return list(trees.lacks(tree, project, env))
+
+    (tree / "version.txt").write_text("2.10.0a0\n")
+    assert lacks(tree) == lacks(tmp_path) == []
+    git(tmp_path, "clone", "--quiet", tree, tmp_path / "clone")
+    (tmp_path / "clone" / "setup.py").unlink()
+    setup, version, (submodules, hint) = lacks(tmp_path / "clone")
+    assert setup[0].startswith(f"{tmp_path}/clone has neither setup.py nor pyproject.toml")
+    assert version[0].startswith(f"{tmp_path}/clone/version.txt cannot be read")
+    assert submodules == f"Submodules of {tmp_path}/clone are not initialised: third_party/sub."
+    assert hint == f"Run: git -C {tmp_path}/clone submodule update --init --recursive"
+    # builds with the system's libraries need none, and other projects fetch theirs
+    assert lacks(tmp_path / "clone", USE_SYSTEM_LIBS="1") == [setup, version]
+    assert lacks(tmp_path / "clone", "apex") == [setup]
 
 
 def test_a_name_that_is_not_utf8_is_refused(tree: Path, tmp_path: Path) -> None:

@@ -130,6 +130,24 @@ def test_a_developers_tree_needs_no_lock(
 
 
 @pytest.mark.processes
+def test_all_problems_of_a_tree_and_its_machine_are_told_before_the_tree_is_copied(
+    front: Any, run: Any, tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "require", lambda _python: run.target())
+    monkeypatch.setenv("CC", "absent-cc")
+    modules = '[submodule "a"]\n\tpath = third_party/a\n\turl = ../a\n'
+    commit_files(tmp_path / "mine", {"setup.py": "", ".gitmodules": modules})
+    words = ("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tmp_path / "mine")
+    answer = front(*words)
+    assert answer.code == 13, answer.said
+    assert answer.errors == ["error: It cannot be built here, for 3 reasons:"]
+    for said in ("mine/version.txt cannot", "mine are not initialised: third_party/a.", "No C compiler"):
+        assert said in answer.said
+    assert ".own" not in answer.said
+    assert not (tmp_path / "src").exists()
+
+
+@pytest.mark.processes
 def test_a_tree_without_a_version_takes_the_locks(
     front: Any, run: Any, planned: list[Build], tmp_path: Path, commit_files: Commit
 ) -> None:
@@ -143,11 +161,14 @@ def test_a_tree_without_a_version_takes_the_locks(
 @pytest.mark.processes
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(
-    ("texts", "words"),
-    [(None, "does not exist"), ({}, "not a git repository"), ({"README": "hello\n"}, "nothing to build")],
+    ("texts", "code", "words"),
+    [
+        *((None, 6, "does not exist"), ({}, 6, "not a git repository")),
+        ({"README": "hello\n"}, 13, "nothing to build"),
+    ],
 )
 def test_a_folder_that_is_no_tree_is_refused(
-    front: Any, tmp_path: Path, commit_files: Commit, texts: Mapping[str, str] | None, words: str
+    front: Any, tmp_path: Path, commit_files: Commit, texts: Mapping[str, str] | None, code: int, words: str
 ) -> None:
     tree = tmp_path / "mine"
     if texts is not None:
@@ -156,7 +177,7 @@ def test_a_folder_that_is_no_tree_is_refused(
     if texts:
         commit_files(tree, texts)
     answer = front("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tree)
-    assert answer.code == 6, answer.said
+    assert answer.code == code, answer.said
     assert words in answer.said
     assert len(answer.errors) == 1
 

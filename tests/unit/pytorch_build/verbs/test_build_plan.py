@@ -53,7 +53,7 @@ def test_every_project_is_planned_for_both(planned: Callable[..., Any], project:
     assert ("host wheel" in steps) is (project in {"torch", "vision"})
 
 
-def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_developers_own_tree_is_only_read(front: Any, planned: Callable[..., Any], tmp_path: Path) -> None:
     own = tmp_path / "own"
     capture(["git", "clone", "--quiet", tmp_path / ".cache" / "sample" / "repos" / "torch", own])
     (own / "requirements-build.txt").unlink()
@@ -62,6 +62,8 @@ def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_pat
     assert made["commands"][0]["cwd"].startswith(str(tmp_path / "src" / ".own" / "torch-"))
     assert made["source"]["tree"] == str(own)
     assert "cannot be run yet: ROCm" in made["rebuild"][0]
+    said = front("build", "torch", *SAMPLE, "--pytorch-dir", str(own)).said
+    assert "own are not initialised: third_party/miniblas." in said
     (own / "setup.py").write_text("")
     assert planned("torch", "--pytorch-dir", str(own))["source"]["diff"] != made["source"]["diff"]
 
