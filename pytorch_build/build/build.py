@@ -22,6 +22,8 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.build.cache import CompilerCache
+    from pytorch_build.build.refused import Keeper
+    from pytorch_build.check import Policy
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
     from pytorch_build.sources.trees import Tree
@@ -67,6 +69,7 @@ class BuildChoices:
     update: bool = False
     depth: int = 1
     output_dir: Path | None = None
+    policy: Policy | None = None
     mirrors: Mapping[str, str]
 
 
@@ -175,14 +178,21 @@ def stage_of(build: Build) -> stage.Stage:
 def perform(build: Build) -> records.Record | Sequence[str]:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
     run, metrics = stage_of(build), Metrics()
+    known = inputs(build)
+    keepers: list[Keeper] = []
 
     def work() -> stage.Made:
         # imported where there is work: most runs find that nothing has changed
+        from pytorch_build.build.refused import Keeper
         from pytorch_build.build.stage import make
 
-        return make(build, run.log, metrics)
+        keepers.append(Keeper(run=run, input_digest=files.digest_of(known)))
+        return make(build, run.log, metrics, keepers[0])
 
-    return stage.perform(run, inputs(build), work, so_far=metrics.details)
+    done = stage.perform(run, known, work, so_far=metrics.details)
+    for one in keepers:
+        one.clear()
+    return done
 
 
 def inputs(build: Build) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core import archive, console, files, process
 from core.archive import Member, zips
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
+from core.errors import FatalError
 from core.run.stage import Made
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
@@ -24,10 +25,12 @@ from core.wheel.record import require_listing
 from pytorch_build.build import machine
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.plans.projects import plan_build
+from pytorch_build.build.refused import Built, Keeper
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
-from pytorch_build.check import Expectation, WheelMember, findings_table, require_no_errors
-from pytorch_build.check.run import CheckOptions, check_wheel
+from pytorch_build.check import Expectation, WheelMember, findings_table, load_policy, require_no_errors
+from pytorch_build.check.contents import MACHINE_LIBRARIES
+from pytorch_build.check.run import CheckOptions, examined, loader_libraries
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, ask, link
 from pytorch_build.split.parts import split
@@ -45,20 +48,29 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(build: Build, log: Path, metrics: Metrics) -> Made:
-    """Check out, prepare the environment, build, check."""
+def make(build: Build, log: Path, metrics: Metrics, keeper: Keeper) -> Made:
+    """Check out, prepare the environment, build, check; or check what was built and refused before."""
     console.say(
         f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
     )
+    if built := keeper.kept():
+        console.say("built before and refused: checked again, not built (--force builds it anew)")
+        metrics.details |= built.details
+        wheels = tuple(keeper.folder / name for name in built.wheels)
+        with nullcontext() if built.imported else _environment(build, built.requirements) as sdk:
+            return _accepted(build, wheels, built, sdk, metrics, keeper)
     with build.tree.checked_out() as tree:
         facts = machine.machine_facts(build.platform, target=build.target, tree=tree, base_env=build.base_env)
         sample = bool(build.context.ref.local_label)
         machine.require_none(list(machine.problems(build.project, facts, sample=sample)))
-        with _environment(build, tree) as sdk:
-            return _build(build, tree, sdk, log, metrics)
+        own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
+        with _environment(build, own) as sdk:
+            wheels = _build(build, tree, sdk, log, metrics)
+            known = {"torch_ref": build.context.ref.name, "requirements": own, "details": metrics.details}
+            return _accepted(build, wheels, Built(promised=_promised(build), **known), sdk, metrics, keeper)
 
 
-def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
+def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> tuple[Path, ...]:
     how = build.choices.rocm.how
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache))
@@ -73,16 +85,33 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (details := cache.details()) is not None:
                 metrics.details["compiler_cache"] = details
-    wheels: tuple[Path, ...] = (wheel,)
     if build.splits and build.rocm is not None:
         with console.group(f"split {build.project}"):
-            wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
-    with console.group(f"check {build.project}"):
-        check_import(build.target, plan, wheels[0], how)
-        if sdk is not None and not build.platform.windows:
-            check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
-        for one in wheels:
-            _check(build, one)
+            return split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
+    return (wheel,)
+
+
+def _accepted(
+    build: Build,
+    wheels: tuple[Path, ...],
+    built: Built,
+    sdk: RocmSdk | None,
+    metrics: Metrics,
+    keeper: Keeper,
+) -> Made:
+    """Import and check wheels before they are put among the run's outputs; keep what is refused."""
+    promised = built.promised
+    try:
+        with console.group(f"check {build.project}"):
+            if not built.imported:
+                check_import(build.target, promised, wheels[0], build.choices.rocm.how)
+                if sdk is not None and not build.platform.windows:
+                    check_bare_import(build.target, promised, wheels[0], preloads=build.foreign_torch)
+                built = built.model_copy(update={"imported": True})
+            metrics.details |= _check(build, wheels, promised)
+    except FatalError as problem:
+        metrics.details["refused"] = keeper.keep(wheels, built, problem)
+        raise
     contents = {one.name: folder_sizes(one) for one in wheels}
     known = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
     return Made(files=wheels, details={**known, **metrics.details, CONTENTS: contents})
@@ -127,10 +156,9 @@ def jobs(build: Build) -> int:
 
 
 @contextmanager
-def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
+def _environment(build: Build, own: Mapping[str, str]) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
     common, family = build.context.common, build.context.gpu_family
-    own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
     here = bool(build.rocm and build.rocm.packages.installed)
     with ExitStack() as stack:
         rocm = None
@@ -149,20 +177,29 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         yield ask(build.target, build.rocm, family=family, targets=targets, libraries=preloads)
 
 
-def _check(build: Build, wheel: Path) -> None:
-    """Check the wheel before it is put among the run's outputs."""
-    promised = Expectation(
+def _promised(build: Build) -> Expectation:
+    return Expectation(
         distribution=DISTRIBUTIONS[build.project],
         version=build.tree.version,
         python_tag=build.target.tag if build.project != "apex" else "",
         gpu_targets=build.gpu_targets,
         local_label=build.context.ref.local_label,
-    ).of_part(parse_wheel_name(wheel.name).distribution)
-    paths = (str(build.context.common.root),)
-    findings = check_wheel(wheel, promised, options=CheckOptions(build_paths=paths))
+    )
+
+
+def _check(build: Build, wheels: Sequence[Path], promised: Expectation) -> Mapping[str, Any]:
+    """Check wheels; return whose policy it was, and which libraries of this machine they need."""
+    policy, paths = build.choices.policy or load_policy(), (str(build.context.common.root),)
+    options = CheckOptions(build_paths=paths, policy=policy, loader=loader_libraries())
+    checked = [
+        examined(one, promised.of_part(parse_wheel_name(one.name).distribution), options) for one in wheels
+    ]
+    findings = [one for found, _ in checked for one in found]
     shown = [one for one in findings if one.severity != "note" or console.echoes()]
     console.table(*findings_table(shown))
     require_no_errors(findings)
+    details = {MACHINE_LIBRARIES: sorted({name for _, names in checked for name in names})}
+    return details | ({"policy": policy.source} if policy.source else {})
 
 
 def _reproducible(build: Build, tree: Path) -> Mapping[str, str]:

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 _BUILDS = {f"build_{name}": name for name in DISTRIBUTIONS}
 CHECK = "contents"
+# in a build's record: which libraries of those that its wheels need the machine's loader found
+MACHINE_LIBRARIES = "machine_libraries"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
-    """Judge member names and sizes."""
+    """Judge member names and sizes; say whose policy it is, where it is a user's."""
+    if policy.source:
+        yield view.finding("note", "policy", f"Checked by {policy.source}, over the project's policy.")
     for rule in policy.forbidden:
         # one finding a rule: a wheel with 300 byte code files has one problem
         meant = matches(view.name.distribution, rule.distributions)
@@ -190,6 +194,13 @@ def expectations(context: Context) -> Mapping[str, Expectation]:
         if one.stage in _BUILDS and one.status == "ok" and one.cell.torch_ref == context.ref.name
     }
     return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
+
+
+def machine_libraries(context: Context) -> frozenset[str]:
+    """Return what the loaders of the machines that built the run's wheels found, as the records say."""
+    common = context.common
+    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
+    return frozenset(name for one in every for name in one.details.get(MACHINE_LIBRARIES, ()))
 
 
 def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:

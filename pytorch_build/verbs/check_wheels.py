@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.run import group_name, records
 from core.wheel import parse_wheel_name
+from pytorch_build import check
+from pytorch_build.build import refused
 from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
-from pytorch_build.check.contents import expectations
-from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
+from pytorch_build.check.contents import expectations, machine_libraries
+from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels, loader_libraries
 from pytorch_build.context import Context, context
 from rocm_packaging.packages.layouts import device_host
+
+if TYPE_CHECKING:
+    from pytorch_build.build.refused import Built
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,32 +34,49 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rocm", action="store_true", help="check the ROCm wheels that the run has built")
     what = "with --rocm: the version that they must have (default: that of rocm-sdk-core)"
     parser.add_argument("--version", default="", metavar="V", help=what)
+    what = "limits of your own, over those of the checks"
+    parser.add_argument("--policy", type=Path, metavar="FILE", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Check, print, and fail on any error finding."""
     common = common_from(arguments)
-    options = CheckOptions(build_paths=(str(common.root),))
+    policy = check.own_policy(arguments.policy) if arguments.policy else check.load_policy()
+    options = CheckOptions(build_paths=(str(common.root),), policy=policy)
+    again: list[tuple[Built, Sequence[Finding]]] = []
     if arguments.paths:
         checked: Sequence[Path] = find_wheels(arguments.paths)
-        findings = check_wheels(checked, options=options)
+        findings = check_wheels(checked, options=replace(options, loader=loader_libraries()))
     else:
         chosen, name = context(common), "rocm-findings" if arguments.rocm else "findings"
         if arguments.rocm:
             checked = rocm_wheels(chosen)
             promised = _of_version(checked, arguments.version)
         else:
+            for folder, built in refused.of_ref(common, chosen.artifact_group, chosen.ref.name).items():
+                own, here = {built.promised.distribution: built.promised}, loader_libraries()
+                again.append((built, check_wheels([folder], own, replace(options, loader=here))))
             promised = expectations(chosen)
-            checked = run_wheels(chosen, promised)
-        findings = check_wheels(checked, promised, options=options)
-        key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
-        common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
+            checked = run_wheels(chosen, promised) if promised or not again else ()
+            options = replace(options, loader=machine_libraries(chosen))
+        if checked:
+            findings = check_wheels(checked, promised, options=options)
+            key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
+            common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
+        else:
+            findings = check.ordered(one for _, found in again for one in found)
     if arguments.json:
         console.result(_json(findings))
     console.table(*findings_table(findings))
     errors, warnings = (sum(one.severity == kind for one in findings) for kind in ("error", "warning"))
     console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
+    for built, found in again:
+        wrong = next((f"not yet: {one.message}" for one in found if one.severity == "error"), "")
+        words = ["--policy", str(arguments.policy)] if arguments.policy else []
+        words = ["--", *words] if words and " -- " not in f"{built.again} " else words
+        way = f"passes now, and into the run by: {built.again} {shlex.join(words)}"
+        console.say(f"{', '.join(built.wheels)}, refused by its build: {wrong or way}")
     require_no_errors(findings)
 
 

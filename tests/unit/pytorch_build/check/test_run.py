@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError
-from pytorch_build.check import Expectation, Finding
-from pytorch_build.check.run import CheckOptions, check_wheel, check_wheels, find_wheels
+from pytorch_build.check import Expectation, Finding, load_policy
+from pytorch_build.check.run import (
+    CheckOptions,
+    check_wheel,
+    check_wheels,
+    examined,
+    find_wheels,
+    loader_libraries,
+)
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
 
@@ -263,3 +270,28 @@ def test_device_packages_hold_kernels_in_whatever_form(tmp_path: Path) -> None:
     for machine, expected in ((224, []), (62, ["It holds no kernels for gfx942."])):
         made = write_wheel(tmp_path / str(machine), name, {kernel: elf_file(machine=machine, note=note)})
         assert [one.message for one in check_wheel(made) if one.check == "device_code"] == expected
+
+
+def test_a_wheel_is_checked_by_ones_own_policy(tmp_path: Path) -> None:
+    name, needs = (
+        NAME.replace("devrocm7.99.0.dev0.sample", "cpu"),
+        elf_file(needed=["libfmt.so.10", "libc.so.6"]),
+    )
+    path = write_wheel(tmp_path, name, {"torch/a.so": needs})
+    policy = load_policy().model_copy(
+        update={"machine_libraries": ("libfmt.*",), "source": "mine.toml (sha256 aa)"}
+    )
+    found = check_wheel(path, options=CheckOptions(policy=policy))
+    assert [(one.severity, one.check) for one in found] == [
+        *(("error", "size"), ("warning", "elf"), ("note", "policy"))
+    ]
+    assert "mine.toml (sha256 aa)" in found[-1].message
+    # the loader's own part of it is what a record keeps
+    found, needed = examined(path, None, CheckOptions(loader=frozenset({"libfmt.so.10", "libc.so.6"})))
+    assert needed == {"libfmt.so.10"}
+    assert ("warning", "elf") in [(one.severity, one.check) for one in found]
+
+
+@pytest.mark.processes
+def test_this_machines_loader_is_asked() -> None:
+    assert "libc.so.6" in loader_libraries()
