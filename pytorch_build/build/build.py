@@ -186,7 +186,7 @@ def perform(build: Build) -> records.Record | Sequence[str]:
         from pytorch_build.build.refused import Keeper
         from pytorch_build.build.stage import make
 
-        keepers.append(Keeper(run=run, input_digest=files.digest_of(known)))
+        keepers.append(Keeper(run=run, input_digest=files.digest_of(known), details=metrics.details))
         return make(build, run.log, metrics, keepers[0])
 
     done = stage.perform(run, known, work, so_far=metrics.details)

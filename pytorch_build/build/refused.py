@@ -34,10 +34,11 @@ class Built(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Keeper:
-    """Keeps the wheels of a cell that were refused last."""
+    """Keeps the wheels of a cell that were refused last; the `details` are of its record."""
 
     run: stage.Stage
     input_digest: str
+    details: dict[str, Any]
 
     @property
     def folder(self) -> Path:
@@ -58,8 +59,8 @@ class Keeper:
             files.copy(log, self.run.log)
         return built
 
-    def keep(self, wheels: Sequence[Path], built: Built, problem: FatalError) -> str:
-        """Keep wheels in the place of those from before; return where, and say it in the error."""
+    def keep(self, wheels: Sequence[Path], built: Built, problem: FatalError) -> None:
+        """Keep wheels in the place of those from before; say where in the error and in the record."""
         log, digests = self.run.log, {path.name: files.sha256(path) for path in wheels}
         again = console.mask(this_again()).replace(" --force", "")
         known = {"wheels": digests, "input_digest": self.input_digest, "again": again}
@@ -67,12 +68,11 @@ class Keeper:
             for path in (*wheels, *([log] if log.is_file() else [])):
                 files.link_or_copy(path, fresh / path.name)
             built.model_copy(update=known).write(fresh / _NAME)
-        place = str(self.folder.relative_to(self.run.common.root))
+        self.details["refused"] = place = str(self.folder.relative_to(self.run.common.root))
         problem.hint = (
             f"{problem.hint}\nThe wheel is kept in {place}: the same command checks it again without a build "
             "(--policy FILE: by limits of your own), and --force builds it anew."
         )
-        return place
 
     def clear(self) -> None:
         """Forget what was refused, as the run has its wheel now."""

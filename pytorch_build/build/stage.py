@@ -29,7 +29,6 @@ from pytorch_build.build.refused import Built, Keeper
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
 from pytorch_build.check import Expectation, WheelMember, findings_table, load_policy, require_no_errors
-from pytorch_build.check.contents import MACHINE_LIBRARIES
 from pytorch_build.check.run import CheckOptions, examined, loader_libraries
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, ask, link
@@ -55,10 +54,10 @@ def make(build: Build, log: Path, metrics: Metrics, keeper: Keeper) -> Made:
     )
     if built := keeper.kept():
         console.say("built before and refused: checked again, not built (--force builds it anew)")
-        metrics.details |= built.details
+        keeper.details.update(built.details)
         wheels = tuple(keeper.folder / name for name in built.wheels)
         with nullcontext() if built.imported else _environment(build, built.requirements) as sdk:
-            return _accepted(build, wheels, built, sdk, metrics, keeper)
+            return _accepted(build, wheels, built, sdk, keeper)
     with build.tree.checked_out() as tree:
         facts = machine.machine_facts(build.platform, target=build.target, tree=tree, base_env=build.base_env)
         sample = bool(build.context.ref.local_label)
@@ -67,7 +66,7 @@ def make(build: Build, log: Path, metrics: Metrics, keeper: Keeper) -> Made:
         with _environment(build, own) as sdk:
             wheels = _build(build, tree, sdk, log, metrics)
             known = {"torch_ref": build.context.ref.name, "requirements": own, "details": metrics.details}
-            return _accepted(build, wheels, Built(promised=_promised(build), **known), sdk, metrics, keeper)
+            return _accepted(build, wheels, Built(promised=_promised(build), **known), sdk, keeper)
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> tuple[Path, ...]:
@@ -92,12 +91,7 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
 
 
 def _accepted(
-    build: Build,
-    wheels: tuple[Path, ...],
-    built: Built,
-    sdk: RocmSdk | None,
-    metrics: Metrics,
-    keeper: Keeper,
+    build: Build, wheels: tuple[Path, ...], built: Built, sdk: RocmSdk | None, keeper: Keeper
 ) -> Made:
     """Import and check wheels before they are put among the run's outputs; keep what is refused."""
     promised = built.promised
@@ -108,13 +102,13 @@ def _accepted(
                 if sdk is not None and not build.platform.windows:
                     check_bare_import(build.target, promised, wheels[0], preloads=build.foreign_torch)
                 built = built.model_copy(update={"imported": True})
-            metrics.details |= _check(build, wheels, promised)
+            keeper.details.update(_check(build, wheels, promised))
     except FatalError as problem:
-        metrics.details["refused"] = keeper.keep(wheels, built, problem)
+        keeper.keep(wheels, built, problem)
         raise
     contents = {one.name: folder_sizes(one) for one in wheels}
     known = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
-    return Made(files=wheels, details={**known, **metrics.details, CONTENTS: contents})
+    return Made(files=wheels, details={**known, **keeper.details, CONTENTS: contents})
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
@@ -198,8 +192,8 @@ def _check(build: Build, wheels: Sequence[Path], promised: Expectation) -> Mappi
     shown = [one for one in findings if one.severity != "note" or console.echoes()]
     console.table(*findings_table(shown))
     require_no_errors(findings)
-    details = {MACHINE_LIBRARIES: sorted({name for _, names in checked for name in names})}
-    return details | ({"policy": policy.source} if policy.source else {})
+    needed = sorted({name for _, names in checked for name in names})
+    return {"machine_libraries": needed, **({"policy": policy.source} if policy.source else {})}
 
 
 def _reproducible(build: Build, tree: Path) -> Mapping[str, str]:

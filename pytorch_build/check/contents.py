@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _BUILDS = {f"build_{name}": name for name in DISTRIBUTIONS}
 CHECK = "contents"
-# in a build's record: which libraries of those that its wheels need the machine's loader found
-MACHINE_LIBRARIES = "machine_libraries"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
@@ -200,7 +198,7 @@ def machine_libraries(context: Context) -> frozenset[str]:
     """Return what the loaders of the machines that built the run's wheels found, as the records say."""
     common = context.common
     every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
-    return frozenset(name for one in every for name in one.details.get(MACHINE_LIBRARIES, ()))
+    return frozenset(name for one in every for name in one.details.get("machine_libraries", ()))
 
 
 def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:

@@ -77,20 +77,14 @@ class _Libraries:
                 self.sonames[soname].append(path)
 
 
-_LISTED = {"x86_64": "x86-64", "aarch64": "AArch64"}  # what ldconfig calls them
-
-
 def loader_names(listing: str, machine: str) -> frozenset[str]:
     """Return the libraries that a machine's loader finds, as its ``ldconfig -p`` lists them (ldconfig(8))."""
-    kind = _LISTED.get(machine, machine)
-    return frozenset(re.findall(rf"^\s*(\S+) \(libc6,{re.escape(kind)}[,)]", listing, re.MULTILINE))
+    kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(machine, machine)
+    return frozenset(re.findall(rf"^\s*(\S+) \(libc6,{kind}[,)]", listing, re.MULTILINE))
 
 
 def check(view: WheelView, policy: Policy, loader: Container[str] = ()) -> Iterator[Finding]:
-    """Judge a wheel's host ELF files; code objects for GPUs and relocatables are not among them.
-
-    What the `loader` of the machine finds besides is the machine's, as what the policy says is.
-    """
+    """Judge a wheel's host ELF files, code objects for GPUs and relocatables apart, by a machine's loader."""
     host = [
         (binary, binary.elf)
         for binary in view.binaries

@@ -219,7 +219,9 @@ class Workshop:
 
     def make(self, build: module.Build) -> Made:
         run = module.stage_of(build)
-        return make(build, run.log, Metrics(), Keeper(run=run, input_digest=digest(build)))
+        metrics = Metrics()
+        keeper = Keeper(run=run, input_digest=digest(build), details=metrics.details)
+        return make(build, run.log, metrics, keeper)
 
 
 @pytest.fixture

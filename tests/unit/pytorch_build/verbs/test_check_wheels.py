@@ -88,7 +88,7 @@ def test_what_a_build_refused_is_checked_again_by_ones_own_policy(
     promised = Expectation(distribution="torchaudio", version="2.10.0a0+cpu.sample", local_label="sample")
     facts = Built(promised=promised, torch_ref="sample", requirements={}, details={})
     monkeypatch.setattr("pytorch_build.build.refused.this_again", lambda: "nox -s build_audio -- --force")
-    Keeper(run=built, input_digest="aa").keep([wheel], facts, CheckError(""))
+    Keeper(run=built, input_digest="aa", details={}).keep([wheel], facts, CheckError(""))
     answer = front("check-wheels", *CPU)
     assert answer.code == 9
     assert f"{name}, refused by its build: not yet: It needs libmine.so.1" in answer.said
