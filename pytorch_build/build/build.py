@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
 from core.wheel import distributions, read_metadata
+from pytorch_build.build import refused
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS, Platform
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
@@ -22,7 +24,6 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.build.cache import CompilerCache
-    from pytorch_build.build.refused import Keeper
     from pytorch_build.check import Policy
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
@@ -177,21 +178,18 @@ def stage_of(build: Build) -> stage.Stage:
 
 def perform(build: Build) -> records.Record | Sequence[str]:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
-    run, metrics = stage_of(build), Metrics()
-    known = inputs(build)
-    keepers: list[Keeper] = []
+    run, metrics, known = stage_of(build), Metrics(), inputs(build)
 
     def work() -> stage.Made:
         # imported where there is work: most runs find that nothing has changed
-        from pytorch_build.build.refused import Keeper
         from pytorch_build.build.stage import make
 
-        keepers.append(Keeper(run=run, input_digest=files.digest_of(known), details=metrics.details))
-        return make(build, run.log, metrics, keepers[0])
+        before = None if run.common.force else refused.kept(run, files.digest_of(known))
+        return make(build, run, metrics, before)
 
     done = stage.perform(run, known, work, so_far=metrics.details)
-    for one in keepers:
-        one.clear()
+    if metrics.details:  # it worked, and what was refused before is out of date
+        shutil.rmtree(refused.folder(run), ignore_errors=True)
     return done
 
 

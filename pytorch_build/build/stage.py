@@ -18,14 +18,13 @@ from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
 from core.errors import FatalError
-from core.run.stage import Made
+from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.build import machine
+from pytorch_build.build import machine, refused
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.plans.projects import plan_build
-from pytorch_build.build.refused import Built, Keeper
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
 from pytorch_build.check import Expectation, WheelMember, findings_table, load_policy, require_no_errors
@@ -39,6 +38,7 @@ from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 if TYPE_CHECKING:
     import zipfile
 
+    from core.run.records import Record
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
@@ -47,26 +47,34 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(build: Build, log: Path, metrics: Metrics, keeper: Keeper) -> Made:
-    """Check out, prepare the environment, build, check; or check what was built and refused before."""
+def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = None) -> Made:
+    """Check out, prepare the environment, build, check; or check what was built before and refused."""
     console.say(
         f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
     )
-    if built := keeper.kept():
-        console.say("built before and refused: checked again, not built (--force builds it anew)")
-        keeper.details.update(built.details)
-        wheels = tuple(keeper.folder / name for name in built.wheels)
-        with nullcontext() if built.imported else _environment(build, built.requirements) as sdk:
-            return _accepted(build, wheels, built, sdk, keeper)
+    if before:
+        return _again(build, run, metrics, before)
     with build.tree.checked_out() as tree:
         facts = machine.machine_facts(build.platform, target=build.target, tree=tree, base_env=build.base_env)
         sample = bool(build.context.ref.local_label)
         machine.require_none(list(machine.problems(build.project, facts, sample=sample)))
         own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
         with _environment(build, own) as sdk:
-            wheels = _build(build, tree, sdk, log, metrics)
-            known = {"torch_ref": build.context.ref.name, "requirements": own, "details": metrics.details}
-            return _accepted(build, wheels, Built(promised=_promised(build), **known), sdk, keeper)
+            wheels = _build(build, tree, sdk, run.log, metrics)
+            metrics.details[refused.REFUSED] = {"requirements": own, "imported": False}
+            return _accepted(build, run, wheels, sdk, metrics)
+
+
+def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
+    """Go on with wheels that were refused, without their tree."""
+    console.say("built before and refused: checked again, not built (--force builds it anew)")
+    metrics.details |= record.details
+    known = record.details[refused.REFUSED]
+    wheels = tuple(refused.folder(run) / name for name in known["wheels"])
+    if record.log:
+        run.log.write_bytes(run.store.read(record.log))
+    with nullcontext() if known["imported"] else _environment(build, known["requirements"]) as sdk:
+        return _accepted(build, run, wheels, sdk, metrics)
 
 
 def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> tuple[Path, ...]:
@@ -91,24 +99,31 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
 
 
 def _accepted(
-    build: Build, wheels: tuple[Path, ...], built: Built, sdk: RocmSdk | None, keeper: Keeper
+    build: Build, run: Stage, wheels: tuple[Path, ...], sdk: RocmSdk | None, metrics: Metrics
 ) -> Made:
     """Import and check wheels before they are put among the run's outputs; keep what is refused."""
-    promised = built.promised
+    known = metrics.details.pop(refused.REFUSED)
+    promised = Expectation(
+        distribution=DISTRIBUTIONS[build.project],
+        version=build.tree.version,
+        python_tag=build.target.tag if build.project != "apex" else "",
+        gpu_targets=build.gpu_targets,
+        local_label=build.context.ref.local_label,
+    )
     try:
         with console.group(f"check {build.project}"):
-            if not built.imported:
+            if not known["imported"]:
                 check_import(build.target, promised, wheels[0], build.choices.rocm.how)
                 if sdk is not None and not build.platform.windows:
                     check_bare_import(build.target, promised, wheels[0], preloads=build.foreign_torch)
-                built = built.model_copy(update={"imported": True})
-            keeper.details.update(_check(build, wheels, promised))
+                known = {**known, "imported": True}
+            metrics.details |= _check(build, wheels, promised)
     except FatalError as problem:
-        keeper.keep(wheels, built, problem)
+        metrics.details[refused.REFUSED] = {**known, **refused.keep(run, wheels, problem)}
         raise
     contents = {one.name: folder_sizes(one) for one in wheels}
-    known = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
-    return Made(files=wheels, details={**known, **keeper.details, CONTENTS: contents})
+    source = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
+    return Made(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
@@ -171,23 +186,12 @@ def _environment(build: Build, own: Mapping[str, str]) -> Iterator[RocmSdk | Non
         yield ask(build.target, build.rocm, family=family, targets=targets, libraries=preloads)
 
 
-def _promised(build: Build) -> Expectation:
-    return Expectation(
-        distribution=DISTRIBUTIONS[build.project],
-        version=build.tree.version,
-        python_tag=build.target.tag if build.project != "apex" else "",
-        gpu_targets=build.gpu_targets,
-        local_label=build.context.ref.local_label,
-    )
-
-
 def _check(build: Build, wheels: Sequence[Path], promised: Expectation) -> Mapping[str, Any]:
     """Check wheels; return whose policy it was, and which libraries of this machine they need."""
     policy, paths = build.choices.policy or load_policy(), (str(build.context.common.root),)
     options = CheckOptions(build_paths=paths, policy=policy, loader=loader_libraries())
-    checked = [
-        examined(one, promised.of_part(parse_wheel_name(one.name).distribution), options) for one in wheels
-    ]
+    parts = [promised.of_part(parse_wheel_name(one.name).distribution) for one in wheels]
+    checked = [examined(one, part, options) for one, part in zip(wheels, parts, strict=True)]
     findings = [one for found, _ in checked for one in found]
     shown = [one for one in findings if one.severity != "note" or console.echoes()]
     console.table(*findings_table(shown))

@@ -182,23 +182,20 @@ def _same(stated: Requirement, wanted: Requirement) -> bool:
     return stated.specifier == wanted.specifier and extras >= needed
 
 
-def expectations(context: Context) -> Mapping[str, Expectation]:
-    """Return what every wheel of the run must be, by distribution name, as the records of the builds say."""
-    common = context.common
-    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
+def expectations(context: Context, refused: records.Record | None = None) -> Mapping[str, Expectation]:
+    """Return what the run's wheels must be, or what a build refused, by name, as the builds' records say."""
+    made = [one for one in context.records if one.status == "ok" or one is refused]
     builds = {
         _BUILDS[one.stage]: one
-        for one in sorted(every, key=lambda one: one.started)
-        if one.stage in _BUILDS and one.status == "ok" and one.cell.torch_ref == context.ref.name
+        for one in sorted(made, key=lambda one: one.started)
+        if one.stage in _BUILDS and one.cell.torch_ref == context.ref.name
     }
     return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
 
 
 def machine_libraries(context: Context) -> frozenset[str]:
     """Return what the loaders of the machines that built the run's wheels found, as the records say."""
-    common = context.common
-    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
-    return frozenset(name for one in every for name in one.details.get("machine_libraries", ()))
+    return frozenset(name for one in context.records for name in one.details.get("machine_libraries", ()))
 
 
 def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:

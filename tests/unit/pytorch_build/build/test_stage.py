@@ -14,11 +14,10 @@ from core.env.installer import Install, Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError
 from core.packages import sources
 from core.run import records
-from core.run.stage import Made
+from core.run.stage import Made, Stage
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
 from pytorch_build.build.metrics import Metrics
-from pytorch_build.build.refused import Keeper
 from pytorch_build.build.site import Site
 from pytorch_build.build.stage import make
 from pytorch_build.check import Finding, Policy
@@ -161,8 +160,8 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Let a build make the promised wheel at once, and count how often it does."""
     calls: list[Path] = []
 
-    def make(build: module.Build, log: Path, *_: Any) -> Made:
-        calls.append(log)
+    def make(build: module.Build, stage: Stage, *_: Any) -> Made:
+        calls.append(stage.log)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
     monkeypatch.setattr("pytorch_build.build.stage.make", make)
@@ -191,7 +190,7 @@ def test_a_failure_is_recorded_with_what_is_known_of_the_build(
 ) -> None:
     reached = {"done": 7, "total": 9, "failed": ["a.o"]}
 
-    def fails(_build: module.Build, _name: str, metrics: Metrics, _keeper: Keeper) -> Made:
+    def fails(_build: module.Build, _name: str, metrics: Metrics, _: object) -> Made:
         metrics.details["reached"] = reached
         raise BuildError("no wheel")
 
@@ -218,10 +217,7 @@ class Workshop:
     problem: Exception | None = None
 
     def make(self, build: module.Build) -> Made:
-        run = module.stage_of(build)
-        metrics = Metrics()
-        keeper = Keeper(run=run, input_digest=digest(build), details=metrics.details)
-        return make(build, run.log, metrics, keeper)
+        return make(build, module.stage_of(build), Metrics())
 
 
 @pytest.fixture
@@ -337,14 +333,11 @@ def test_what_is_refused_is_kept_and_goes_into_the_run_without_a_build(
         module.perform(build)
     assert PLACE in caught.value.hint
     assert "--policy FILE" in caught.value.hint
-    kept = sorted(path.name for path in (run.root / PLACE).iterdir())
-    assert [name.partition("-")[0] for name in kept] == [
-        *("amd_torch_device_gfx942", "build_torch", "refused.json", "torch")
-    ]
     name, outputs = "build_torch-sample-cp312.failed", run.common().outputs
     failed = records.read(run.store, outputs, "gfx94X-dcgpu", name)
     assert failed is not None
-    assert (failed.details["refused"], failed.files) == (PLACE, ())
+    assert {path.name for path in (run.root / PLACE).iterdir()} == {*failed.details["refused"]["wheels"]}
+    assert (failed.details["refused"]["folder"], failed.files) == (PLACE, ())
     assert not list(run.store.list(outputs.python_prefix("gfx94X-dcgpu")))
     shop.done.clear()
     with pytest.raises(CheckError):
