@@ -243,8 +243,6 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         log.write_text("compiling\n")
         shop.done.append("built")
         metrics.details["ninja"] = [{"folder": "build"}]
-        if shop.problem:
-            raise shop.problem
         return run.wheel("torch", VERSION)
 
     def split(wheel: Path, _: Path, *, rocm_version: str) -> tuple[Path, ...]:
@@ -255,13 +253,18 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         shop.done.append(f"checked {promised.distribution}{' by mine' * bool(options.policy.source)}")
         return () if options.policy.source else shop.findings, frozenset({"libfmt.so.10"})
 
+    def imports(*_: Any) -> None:
+        shop.done.append("imported")
+        if shop.problem:
+            raise shop.problem
+
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     parts: Mapping[str, Callable[..., Any]] = {
         "ask": lambda *_, **__: sdk,
         "plan_build": plan,
         "execute": execute,
         "install_requirements": lambda *_, **__: shop.done.append("requirements"),
-        "check_import": lambda *_, **__: shop.done.append("imported"),
+        "check_import": imports,
         "check_bare_import": lambda *_, **how: shop.done.append(f"imported, preloads {how['preloads']}"),
         "examined": check,
         "loader_libraries": frozenset,
@@ -322,7 +325,6 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
 
 REFUSED = Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so")
 PLACE = ".cache/refused/local-linux/gfx94X-dcgpu/build_torch-sample-cp312"
-MINE = with_choice(policy=Policy(source="mine.toml (sha256 aa)"))
 
 
 def test_what_is_refused_is_kept_and_goes_into_the_run_without_a_build(
@@ -331,42 +333,33 @@ def test_what_is_refused_is_kept_and_goes_into_the_run_without_a_build(
     shop.findings = (REFUSED,)
     with pytest.raises(CheckError, match="needs libfoo") as caught:
         module.perform(build)
-    assert PLACE in caught.value.hint
-    assert "--policy FILE" in caught.value.hint
-    name, outputs = "build_torch-sample-cp312.failed", run.common().outputs
-    failed = records.read(run.store, outputs, "gfx94X-dcgpu", name)
+    assert f"kept in {PLACE}: the same command checks it again" in caught.value.hint
+    outputs = run.common().outputs
+    failed = records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312.failed")
     assert failed is not None
     assert {path.name for path in (run.root / PLACE).iterdir()} == {*failed.details["refused"]["wheels"]}
-    assert (failed.details["refused"]["folder"], failed.files) == (PLACE, ())
     assert not list(run.store.list(outputs.python_prefix("gfx94X-dcgpu")))
     shop.done.clear()
     with pytest.raises(CheckError):
         module.perform(build)
-    record = module.perform(MINE(build))
+    record = module.perform(with_choice(policy=Policy(source="mine.toml"))(build))
     checked = ["checked torch", "checked amd-torch-device-gfx942"]
     assert shop.done == [*checked, *(f"{one} by mine" for one in checked)], "no tree, no environment"
     assert isinstance(record, records.Record)
-    assert record.details["policy"] == "mine.toml (sha256 aa)"
-    assert record.details["machine_libraries"] == ["libfmt.so.10"]
-    assert record.details["ninja"] == [{"folder": "build"}]
+    known = {"policy": "mine.toml", "machine_libraries": ["libfmt.so.10"], "ninja": [{"folder": "build"}]}
+    assert record.details.items() >= known.items()
     assert "refused" not in record.details
     assert run.store.read(record.log) == b"compiling\n", "the build's"
     assert not (run.root / PLACE).exists()
 
 
-def test_what_does_not_import_is_tried_again_where_it_was_built(
-    build: module.Build, shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any) -> None:
-        raise BuildError("libomp.so", hint="Try it.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stage, "check_import", fails)
-        with pytest.raises(BuildError, match=r"(?s)Try it\..*kept in"):
-            module.perform(build)
-    environment = shop.digest
+def test_what_does_not_import_is_tried_again_where_it_was_built(build: module.Build, shop: Workshop) -> None:
+    shop.problem = BuildError("libomp.so")
+    with pytest.raises(BuildError, match="libomp"):
+        module.perform(build)
+    shop.problem = None
+    environment, shop.digest = shop.digest, ""
     shop.done.clear()
-    shop.digest = ""
     module.perform(replace(build, tree=FakeTree(path=Path("/gone"))))
     assert "imported" in shop.done
     assert "built" not in shop.done
@@ -378,20 +371,18 @@ def test_what_is_kept_is_not_taken_for_another_build(
     build: module.Build, run: Any, shop: Workshop, change: str
 ) -> None:
     shop.findings = (REFUSED,)
-    with pytest.raises(CheckError):
-        module.perform(build)
-    shop.done.clear()
-    if change == "inputs":
-        build = CHANGES["commit"](build)
-    elif change == "force":
-        context = replace(build.context, common=replace(build.context.common, force=True))
-        build = replace(build, context=context)
-    else:
-        next((run.root / PLACE).glob("torch-*")).write_bytes(b"else")
-    with pytest.raises(CheckError):
-        module.perform(build)
+    for _ in range(2):
+        shop.done.clear()
+        with pytest.raises(CheckError):
+            module.perform(build)
+        assert len([*(run.root / ".cache/refused").rglob("*.whl")]) == 2, "in the place of those from before"
+        if change == "inputs":
+            build = CHANGES["commit"](build)
+        elif change == "force":
+            build = replace(build, context=run.context(force=True))
+        else:
+            next((run.root / PLACE).glob("torch-*")).write_bytes(b"else")
     assert "built" in shop.done
-    assert len([*(run.root / ".cache/refused").rglob("*.whl")]) == 2, "in the place of those from before"
 
 
 def test_what_will_fail_is_said_before(build: module.Build, shop: Workshop, monkeypatch: Any) -> None:
