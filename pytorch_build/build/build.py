@@ -45,13 +45,7 @@ _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
 )
 # the rules that builds follow: a changed rule is a changed input
-_CODE = (
-    "build/execution.py",
-    "build/plans/*.py",
-    "build/stage.py",
-    "platforms.*",
-    "split/*.py",
-)
+_CODE = ("build/execution.py", "build/plans/*.py", "build/stage.py", "platforms.*", "split/*.py")
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
 
 

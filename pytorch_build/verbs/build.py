@@ -174,10 +174,7 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
         # the event's file, which names a fork's run, is not mounted
         words += ("--compiler-cache-read-only",) if origin_from(environment(), run_buckets()).fork else ()
     job = container.Job(
-        session=f"build_{arguments.project}",
-        python=target.series,
-        words=words,
-        root=common.root,
+        session=f"build_{arguments.project}", python=target.series, words=words, root=common.root
     )
     engine = arguments.container
     if engine == "any":

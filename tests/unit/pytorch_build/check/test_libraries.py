@@ -77,10 +77,7 @@ NEEDS = {"audio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "li
 MACHINE = {"a.so": library("libgomp.so.1")}
 SAYS_MACHINE = "It needs libgomp.so.1, which no wheel provides: the machine must have it."
 OFF = {"pkg/a.so": library("libb.so", rpath=("$ORIGIN/..",)), "pkg/lib/libb.so": library()}
-BY_SONAME = {
-    "pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)),
-    "pkg/libb.so": elf_of(soname="libb.so.1"),
-}
+BY_SONAME = {"pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)), "pkg/libb.so": elf_of(soname="libb.so.1")}
 TWINS = {"a/libx.so.1": elf_of(soname="libx.so.1"), "b/libx.so.1": elf_of(soname="libx.so.1")}
 ROCM = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
 PROGRAM = {"torch/bin/test_api": elf_of(program=True, rpath=("/lib/intel64",))}

@@ -141,10 +141,7 @@ def test_all_shards_of_a_run_make_the_record_of_its_gate(
     assert judged(run)["test_torch"] == ("passed", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(("--run-id", 99), 4), (("--input-dir", "/nowhere/at/all"), 4)],
-)
+@pytest.mark.parametrize(("words", "code"), [(("--run-id", 99), 4), (("--input-dir", "/nowhere/at/all"), 4)])
 def test_nothing_to_report_is_an_error(run: Any, words: tuple[object, ...], code: int) -> None:
     assert door("--store", run.store.url, *words) == code
 

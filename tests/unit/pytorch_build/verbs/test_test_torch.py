@@ -129,10 +129,7 @@ def test_a_dry_run_says_what_it_would_test(front: Front, done: list[Any]) -> Non
 
 
 def test_a_container_runs_the_same_words(
-    front: Front,
-    done: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
+    front: Front, done: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ran: list[Any] = []
     wheels = tmp_path_factory.mktemp("wheels")
