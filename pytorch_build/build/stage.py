@@ -72,7 +72,7 @@ def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
     known = record.details[refused.REFUSED]
     wheels = tuple(refused.folder(run) / name for name in known["wheels"])
     if record.log:
-        run.log.write_bytes(run.store.read(record.log))
+        files.copy(run.store.fetch(record.log, run.common.cache / "fetched"), run.log)
     with nullcontext() if known["imported"] else _environment(build, known["requirements"]) as sdk:
         return _accepted(build, run, wheels, sdk, metrics)
 
