@@ -16,7 +16,7 @@ from datetime import date  # noqa: TC003 - pydantic reads it
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from core import files
 from core.errors import DataError, MissingInputError, nearest
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-class Model(BaseModel):
+# built at first use: a front door imports more models than it reads
+class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """A frozen model that refuses keys it does not know."""
-
-    # built at first use: a front door imports more models than it reads
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Document(Model):

@@ -20,6 +20,9 @@ class FatalError(Exception):
 
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, *, exit_code: int) -> None:
+        cls.exit_code = exit_code
+
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -32,28 +35,20 @@ class FatalError(Exception):
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
-class UsageError(FatalError):
+class UsageError(FatalError, exit_code=2):
     """A command line, environment variable or label that cannot be meant as written."""
 
-    exit_code = 2
 
-
-class DataError(FatalError):
+class DataError(FatalError, exit_code=3):
     """A data file (refs, families, matrix, record, lock) that breaks its schema."""
 
-    exit_code = 3
 
-
-class MissingInputError(FatalError):
+class MissingInputError(FatalError, exit_code=4):
     """An input that a stage needs and cannot fetch by itself. Zero inputs is one of these."""
 
-    exit_code = 4
 
-
-class ProcessError(FatalError):
+class ProcessError(FatalError, exit_code=5):
     """A process that could not be started, or that ended with a status other than zero."""
-
-    exit_code = 5
 
     def __init__(
         self, message: str, *, hint: str = "", returncode: int | None = None, output: str = ""
@@ -63,82 +58,56 @@ class ProcessError(FatalError):
         self.output = output
 
 
-class SourceError(FatalError):
+class SourceError(FatalError, exit_code=6):
     """A source tree, commit, ref or pin that is not what the source lock says."""
 
-    exit_code = 6
 
-
-class RocmError(FatalError):
+class RocmError(FatalError, exit_code=7):
     """A ROCm installation that is absent, incomplete or of another version or family."""
 
-    exit_code = 7
 
-
-class BuildError(FatalError):
+class BuildError(FatalError, exit_code=8):
     """A build that left no wheel, several, or another one than the source lock promises."""
 
-    exit_code = 8
 
-
-class CheckError(FatalError):
+class CheckError(FatalError, exit_code=9):
     """Checks or tests that ran and found errors."""
 
-    exit_code = 9
 
-
-class WheelError(FatalError):
+class WheelError(FatalError, exit_code=10):
     """A wheel or sdist file whose name, metadata or RECORD is broken."""
 
-    exit_code = 10
 
-
-class StoreError(FatalError):
+class StoreError(FatalError, exit_code=11):
     """A store that refused: a key that exists with other bytes, a listing that failed."""
 
-    exit_code = 11
 
-
-class ArtifactError(FatalError):
+class ArtifactError(FatalError, exit_code=12):
     """A ROCm artifact that is malformed, hostile, incomplete or in conflict with another."""
 
-    exit_code = 12
 
-
-class EnvironmentSetupError(FatalError):
+class EnvironmentSetupError(FatalError, exit_code=13):
     """A target environment that cannot be made or whose packages cannot be installed."""
 
-    exit_code = 13
 
-
-class ConflictError(StoreError):
+class ConflictError(StoreError, exit_code=14):
     """A conditional write that lost to another writer: list again, then write again."""
 
-    exit_code = 14
 
-
-class ServiceError(FatalError):
+class ServiceError(FatalError, exit_code=15):
     """A service, such as GitHub's API, that cannot be reached, refuses, or answers what it should not."""
 
-    exit_code = 15
 
-
-class ProvenanceError(FatalError):
+class ProvenanceError(FatalError, exit_code=16):
     """A file, its record and its statement that contradict each other."""
 
-    exit_code = 16
 
-
-class MachineError(FatalError):
+class MachineError(FatalError, exit_code=17):
     """A disk, the rights of a file, or a name or depth that this machine cannot read or write."""
 
-    exit_code = 17
 
-
-class InterruptedStageError(FatalError):
+class InterruptedStageError(FatalError, exit_code=130):
     """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
-
-    exit_code = 130
 
 
 def fatal(problem: BaseException) -> FatalError:

@@ -97,11 +97,7 @@ def context(common: Common, *, group: str = "") -> Context:
         )
     own = group not in {"", group_name(name, common.build_variant)}
     return Context(
-        common=common,
-        ref=ref,
-        gpu_family=name,
-        gpu_targets=chosen.targets,
-        group=group if own else "",
+        common=common, ref=ref, gpu_family=name, gpu_targets=chosen.targets, group=group if own else ""
     )
 
 

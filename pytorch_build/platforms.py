@@ -7,9 +7,6 @@ from pathlib import Path, PurePath
 
 from core.data import Model, read_toml
 
-# GCC 12 and newer see these in sources that are correct, and torch makes warnings errors.
-_QUIET = ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")
-
 
 class Platform(Model):
     """A platform that wheels are built on; `preloads` are ROCm's libraries that torch loads first."""
@@ -29,12 +26,9 @@ class Platform(Model):
         """The option that chooses flash attention."""
         return f"--enable-pytorch-flash-attention-{self.name}"
 
-    def compiler_settings(self, env: Mapping[str, str], rocm_root: PurePath | None) -> Mapping[str, str]:
-        """Return the variables that choose and steer the compilers, on top of `env`."""
-        if not self.windows:  # hipcc compiles device code, and `env` chooses the host's compiler
-            kept = {name: env.get(name, "").strip() for name in ("CXXFLAGS", "CPPFLAGS")}
-            return {name: " ".join(filter(None, (flags, *_QUIET))) for name, flags in kept.items()}
-        if rocm_root is None:
+    def compiler_settings(self, rocm_root: PurePath | None) -> Mapping[str, str]:
+        """Return the variables that choose the compilers; on Linux the user's environment does."""
+        if not self.windows or rocm_root is None:
             return {}
         llvm = rocm_root / "lib" / "llvm" / "bin"
         clang = str(llvm / "clang-cl.exe")

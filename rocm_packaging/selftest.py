@@ -46,8 +46,6 @@ _RAN = re.compile(r"^Ran (?P<count>\d+) tests? in (?P<seconds>[\d.]+)s$", re.MUL
 class TestRequest:
     """What to test."""
 
-    __test__ = False  # pytest takes the name for a test's
-
     common: Common
     families: tuple[str, ...]
     targets: tuple[str, ...]

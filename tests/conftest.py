@@ -14,6 +14,7 @@ from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 Git = Callable[..., str]
 Write = Callable[[Path, Mapping[str, str]], None]
 Commit = Callable[[Path, Mapping[str, str]], str]
+MakeWheel = Callable[..., Path]
 
 # a busy machine is no fault of the code
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -86,7 +87,7 @@ def commit_files(git: Git, write_files: Write) -> Commit:
 
 
 @pytest.fixture(scope="session")
-def make_wheel() -> Callable[..., Path]:
+def make_wheel() -> MakeWheel:
     """Write a small wheel of one module: folder, name, version and what else it says of itself."""
 
     def make(

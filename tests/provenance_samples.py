@@ -47,10 +47,7 @@ CORE = file(
 )
 TRITON = file("triton-3.6.0-cp312-cp312-linux_x86_64.whl", "triton", "3.6.0", says="MIT License")
 TORCH = file(
-    "torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
-    "torch",
-    "2.10.0+rocm7.10.0",
-    says="BSD-3-Clause",
+    "torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl", "torch", "2.10.0+rocm7.10.0", says="BSD-3-Clause"
 )
 
 

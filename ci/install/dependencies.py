@@ -190,12 +190,12 @@ def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
 def publish(data: Mirror, store: Store, source: Source, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder."""
     key = f"{data.prefix}/{source.name}"
-    described = describe(path, key=key, sha256=source.sha256)
-    if described.record.distribution != source.distribution:
-        raise DataError(f"{path.name} calls itself {described.record.distribution}; it is not mirrored.")
+    record, metadata = describe(path, key=key, sha256=source.sha256)
+    if record.distribution != source.distribution:
+        raise DataError(f"{path.name} calls itself {record.distribution}; it is not mirrored.")
     store.put_file(key, path, sha256=source.sha256, replace=False)
-    store.put_bytes(f"{key}{SIDECAR}", described.sidecar or b"", replace=False)
-    return described.record
+    store.put_bytes(f"{key}{SIDECAR}", metadata or b"", replace=False)
+    return record
 
 
 def bring(

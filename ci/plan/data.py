@@ -143,8 +143,6 @@ class Paths(Model):
 class Test(Model):
     """One kind of test."""
 
-    __test__ = False  # pytest takes the name for a test's
-
     stage: Stage
     session: str
     types: tuple[TestType, ...] = ()

@@ -11,7 +11,7 @@ from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
 from core.run.job_files import table, text
-from core.run.plan import PLATFORMS, Cell, Plan, matrices, refuse_outputs
+from core.run.plan import PLATFORMS, Cell, Plan, job_outputs
 
 _DECISIONS = ("enable_build_jobs", "build_pytorch", "trusted", "upload", "promote")
 _ROWS = 300  # a summary is read by people; the plan itself has them all
@@ -30,15 +30,12 @@ def outputs(plan: Plan) -> Mapping[str, str]:
         "aws_region": plan.store.region,
         "rocm_package_index_url": plan.rocm_index,
         "rocm_package_version": plan.rocm.version,
-        "plan_digest": plan.digest(),
     }
     for platform in PLATFORMS:
         here = [one for one in plan.variants if one.platform == platform]
         values[f"{platform}_variants"] = [one.model_dump(mode="json", exclude={"platform"}) for one in here]
         values[f"{platform}_test_labels"] = list(plan.test_labels.get(platform, ()))
-    values |= matrices(plan)
-    written = {name: value if isinstance(value, str) else compact(value) for name, value in values.items()}
-    return refuse_outputs(written)
+    return job_outputs(plan, values)
 
 
 def tables(plan: Plan) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:

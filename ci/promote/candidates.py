@@ -104,9 +104,9 @@ def rewritten(
         for result in results:
             target = _target(found[result.plan.source], result.plan)
             paths[target.key] = path = result.file.path
-            described = distributions.describe(path, key=target.key, sha256=result.file.sha256)
-            sidecars[target.key] = described.sidecar or b""
-            released.append(target.model_copy(update=described.record.model_dump(exclude={"license"})))
+            record, metadata = distributions.describe(path, key=target.key, sha256=result.file.sha256)
+            sidecars[target.key] = metadata or b""
+            released.append(target.model_copy(update=record.model_dump(exclude={"license"})))
     return tuple(sorted(released, key=lambda one: one.key)), rewritten_here(paths, sidecars)
 
 

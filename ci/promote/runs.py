@@ -72,8 +72,6 @@ class RunGroup:
 class Test:
     """The record of a test."""
 
-    __test__ = False  # pytest takes the name for a test's
-
     cell: Cell
     torch_ref: str
     outcome: str

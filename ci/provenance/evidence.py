@@ -15,22 +15,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from pydantic import AliasPath, ConfigDict, Field
+from pydantic import AliasPath, Field
 
 from ci.promote.runs import Recorded, python_of, recorded
 from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
-from core import data, files, parallel
-from core.errors import (
-    DataError,
-    FatalError,
-    InterruptedStageError,
-    MissingInputError,
-    ProvenanceError,
-    ServiceError,
-    UsageError,
-)
+from core import data, errors, files, parallel
 from core.http import open_url, reachable
 from core.run import is_record
 from core.stores import Store
@@ -95,7 +86,7 @@ class ServedRun:
         with _answer(f"{self.url}/{quote(path)}", cert=self.cert) as answer:
             content = answer.read(_MOST + 1) if answer else None
         if content is not None and len(content) > _MOST:
-            raise ServiceError(f"{self.url}/{path} is larger than any such file can be.")
+            raise errors.ServiceError(f"{self.url}/{path} is larger than any such file can be.")
         return content
 
     def paths(self, folder: str) -> None:
@@ -135,11 +126,11 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
     parts = urlsplit(url)
     name = PurePosixPath(unquote(parts.path)).name
     if not name:
-        raise UsageError(f"{url} is not the address of a file.", hint="Give the wheel's own address.")
+        raise errors.UsageError(f"{url} is not the address of a file.", hint="Give the wheel's own address.")
     path = folder / name
     with _answer(url, cert=cert) as answer:
         if answer is None:
-            raise MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
+            raise errors.MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
         size, came = int(answer.headers.get("Content-Length") or 0), 0
         with parallel.transfer("fetch", size=size) as shown, files.atomic(path) as out:
             while chunk := answer.read(files.CHUNK):
@@ -147,7 +138,7 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
                 came += len(chunk)
                 shown.advance(len(chunk))
         if size and came != size:
-            raise ServiceError(f"{url} broke off after {came} of {size} bytes.", hint="Try again.")
+            raise errors.ServiceError(f"{url} broke off after {came} of {size} bytes.", hint="Try again.")
     if not (found := _IN_RUN.fullmatch(unquote(parts.path))):
         return path
     base = urlunsplit(parts._replace(path=quote(found["run"]), query="", fragment=""))
@@ -157,7 +148,7 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
 def _stored(uri: str, folder: Path, common: Common) -> Located | Path:
     bucket, _, key = uri.removeprefix(_BUCKET).partition("/")
     if not key:
-        raise UsageError(f"{uri} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
+        raise errors.UsageError(f"{uri} is not the address of a file.", hint="Write it as s3://BUCKET/KEY.")
     store = open_store(f"{_BUCKET}{bucket}", root=common.root)
     path = store.fetch(key, folder)
     if not (found := _IN_RUN.fullmatch(key)):
@@ -169,7 +160,7 @@ def _here(file: str) -> Located | Path:
     named = urllib.request.url2pathname(urlsplit(file).path) if file.startswith(_FILE) else file
     path = Path(named).absolute()
     if not path.is_file():
-        raise MissingInputError(f"There is no file {path}.", hint="Give a wheel, or its address.")
+        raise errors.MissingInputError(f"There is no file {path}.", hint="Give a wheel, or its address.")
     found = _IN_RUN.fullmatch(path.as_posix())
     if not found or not (run := Path(found["run"])).joinpath("manifests").is_dir():
         return path
@@ -185,14 +176,12 @@ def _answer(url: str, *, cert: str) -> Iterator[HTTPResponse | None]:
             yield opened.enter_context(open_url(url, cert=cert))
         except urllib.error.HTTPError as problem:
             if opened.enter_context(problem).code not in _ABSENT:
-                raise ServiceError(f"{url} answers {problem.code} {problem.reason}.") from problem
+                raise errors.ServiceError(f"{url} answers {problem.code} {problem.reason}.") from problem
             yield None
 
 
-class Statement(data.Model):
+class Statement(data.Model, extra="ignore"):
     """An in-toto statement with SLSA's provenance v1, as far as it is read here; the rest is ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
     subject: tuple[Descriptor, ...]
     predicate_type: str = Field(alias="predicateType")
@@ -228,7 +217,7 @@ def gather(run: RunPlace, file: FileRecord, group: str) -> Sequence[Promised]:
     found = [one for one in read if isinstance(one, Recorded)]
     promised = [(by, said) for by in found for said in by.files if said.name == file.name]
     if not promised:
-        problems = (one for one in read if isinstance(one, FatalError))
+        problems = (one for one in read if isinstance(one, errors.FatalError))
         raise next(problems, None) or _absent(run, file, [by.record for by in found])
     return sorted(promised, key=lambda pair: not pair[0].record.stage.startswith("build_"))
 
@@ -240,8 +229,8 @@ def statement_of(run: RunPlace, by: Recorded, name: str) -> tuple[Statement, str
         return statement, path
     said = f"{name} is as its record {by.document.key} says"
     if by.record.stage.startswith("build_"):
-        raise MissingInputError(f"{said}, and has no statement.", hint=_AGAIN)
-    raise MissingInputError(
+        raise errors.MissingInputError(f"{said}, and has no statement.", hint=_AGAIN)
+    raise errors.MissingInputError(
         f"{said}, which is of an upload: nothing says how it was built.",
         hint="Take a file that a run's own stages built.",
     )
@@ -258,12 +247,12 @@ def _statement(run: RunPlace, path: str) -> Statement | None:
     return data.parse_json(content.decode(errors="replace"), Statement, where=f"{run.url}/{path}")
 
 
-def _read(run: RunPlace, path: str) -> Recorded | DataError:
+def _read(run: RunPlace, path: str) -> Recorded | errors.DataError:
     content = run.read(path)
     try:
         # one that is gone since it was listed says nothing
         return recorded(path, content or b"")
-    except DataError as problem:
+    except errors.DataError as problem:
         return problem
 
 
@@ -272,31 +261,31 @@ def _by_statement(run: RunPlace, name: str, group: str) -> Promised:
     path = statement_path(group, name)
     statement = _statement(run, path)
     if statement is None:
-        raise MissingInputError(
+        raise errors.MissingInputError(
             f"{name} has no statement {run.url}/{path}.", hint=f"{_AGAIN} {_NAME_THE_RUN}"
         )
     where = statement.record.name if statement.record else ""
     content = run.read(where) if where else None
     if content is None:
-        raise MissingInputError(
+        raise errors.MissingInputError(
             f"The record that {name} and its statement follow from is missing: {run.url}/{where}.",
             hint="Without it the file cannot be verified: find out who removed it.",
         )
     by = recorded(where, content)
     said = next((one for one in by.record.files if one.name == name), None)
     if said is None:
-        raise MissingInputError(f"The record {run.url}/{where} does not name {name}.", hint=_AGAIN)
+        raise errors.MissingInputError(f"The record {run.url}/{where} does not name {name}.", hint=_AGAIN)
     return by, said
 
 
-def _absent(run: RunPlace, file: FileRecord, found: Sequence[Record]) -> FatalError:
+def _absent(run: RunPlace, file: FileRecord, found: Sequence[Record]) -> errors.FatalError:
     """Return why no record names a file: its build ended early, or there never was one."""
     failed = next((one for one in found if one.status == "failed" and _would_make(one, file)), None)
     if failed is None:
-        return MissingInputError(f"No record of {run.url} names {file.name}.", hint=_NAME_THE_RUN)
-    interrupted = failed.exit_code == InterruptedStageError.exit_code
+        return errors.MissingInputError(f"No record of {run.url} names {file.name}.", hint=_NAME_THE_RUN)
+    interrupted = failed.exit_code == errors.InterruptedStageError.exit_code
     how = "was interrupted" if interrupted else f"failed ({failed.error.splitlines()[0]})"
-    return MissingInputError(
+    return errors.MissingInputError(
         f"No record of {run.url} names {file.name}: {failed.stage}, begun {failed.started}, {how}.",
         hint=f"Run it again: nox -s {failed.stage}. A file that it left is not one of the run.",
     )
@@ -319,7 +308,7 @@ def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
                 here, there = getattr(file, name), getattr(said, name)
                 # records of earlier versions leave out what they did not know
                 if there and here != there:
-                    raise ProvenanceError(
+                    raise errors.ProvenanceError(
                         f"{file.name}: its {name} is {here!r}, and its record {by.document.key} "
                         f"says {there!r}.",
                         hint="The record was changed: build the file again with --force.",
@@ -327,7 +316,7 @@ def check_file(file: FileRecord, promised: Sequence[Promised]) -> Promised:
             return by, said
     by, said = promised[0]
     what = "sha256" if said.sha256 != file.sha256 else "size"
-    raise ProvenanceError(
+    raise errors.ProvenanceError(
         f"{file.name} has another {what.replace('sha', 'SHA-')} than its record {by.document.key} says.\n"
         f"the file    {getattr(file, what)}\nthe record  {getattr(said, what)}",
         hint=_REPLACED,
@@ -352,4 +341,4 @@ def check_statement(statement: Statement, path: str, file: FileRecord, by: Recor
         wrong = f"names the source commit {named}, and the record {record} {built_from}."
     else:
         return
-    raise ProvenanceError(f"{path} {wrong}", hint=_AGAIN)
+    raise errors.ProvenanceError(f"{path} {wrong}", hint=_AGAIN)

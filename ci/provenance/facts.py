@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ci.promote.documents import Document, document
 from ci.promote.runs import Recorded, recorded
@@ -82,10 +82,8 @@ class RunRecords:
         return key.removeprefix(f"{self.prefix}/")
 
 
-class Descriptor(data.Model):
+class Descriptor(data.Model, extra="ignore"):
     """A ResourceDescriptor of in-toto v1."""
-
-    model_config = ConfigDict(extra="ignore")
 
     name: str = ""
     uri: str = ""
@@ -110,10 +108,8 @@ class MadeFile:
     materials: tuple[Material, ...] = ()
 
 
-class Source(data.Model):
+class Source(data.Model, extra="ignore"):
     """``inputs.source`` of a build: a locked commit, or a developer's tree."""
-
-    model_config = ConfigDict(extra="ignore")
 
     origin: str = ""
     tree: str = ""
@@ -121,10 +117,8 @@ class Source(data.Model):
     diff: str = ""
 
 
-class Inputs(data.Model):
+class Inputs(data.Model, extra="ignore"):
     """What a record's inputs say of materials; whatever else they say stays as it is."""
-
-    model_config = ConfigDict(extra="ignore")
 
     source: Source = Source()
     python: str = ""

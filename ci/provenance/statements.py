@@ -211,8 +211,7 @@ def write_provenance(store: Store, outputs: RunOutputs, group: str = "") -> Writ
         except ConflictError:
             continue
     raise StoreError(
-        f"{prefix}/{SBOM} in {store.url} was written by others {_TRIES} times.",
-        hint="Run it again later.",
+        f"{prefix}/{SBOM} in {store.url} was written by others {_TRIES} times.", hint="Run it again later."
     )
 
 

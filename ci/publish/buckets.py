@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from core.data import Model, data_file
 from core.errors import UsageError
 from core.run.locations import BUCKETS_FILE, Origin, RunBucket, RunBuckets, is_own, location
 from core.run.plan import Upload
 
 
-class ReleaseType(RunBucket):
+class ReleaseType(RunBucket, extra="forbid"):
     """The buckets of a release type, and who writes to them."""
-
-    model_config = ConfigDict(extra="forbid")
 
     role: str = ""
     external_role: str = ""
@@ -49,10 +45,8 @@ class Maintenance(Model):
     retention_role: str
 
 
-class Buckets(RunBuckets):
+class Buckets(RunBuckets, extra="forbid"):
     """What `buckets.toml` says."""
-
-    model_config = ConfigDict(extra="forbid")
 
     region: str
     release_types: Mapping[str, ReleaseType]

@@ -15,7 +15,7 @@ from core.parallel import each
 from core.run import BUILD_MANIFEST, RunOutputs, artifact_groups, is_record, records
 from core.stores import Store, Stored
 from core.wheel import distributions
-from core.wheel.distributions import SIDECAR, Described
+from core.wheel.distributions import SIDECAR
 from rocm_packaging.archives import is_archive
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def upload_folder(
     known = upload.recorded(store, listed, f"{manifests}/{upload.UPLOAD}")
     sent = upload.put(store, items, listed, known, title=f"wheels of {artifact_group}")
     _put_sidecars(common, described, listed)
-    found = [one.record for one in described]
+    found = [record for record, _ in described]
     fresh = [one for one in found if one.sha256 not in known.get(one.key, ())]
     if fresh:
         upload.write_record(common, "", artifact_group, named=fresh)
@@ -121,23 +121,23 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     prefix = outputs.python_prefix(artifact_group)
     if source.store.url == store.url:
         console.done(f"upload: unchanged, {len(made)} files in {store.url}/{prefix} are as recorded")
-        return [one.record for one in made]
-    distributions.require_platform([one.record.name for one in made], outputs)
+        return [record for record, _ in made]
+    distributions.require_platform([record.name for record, _ in made], outputs)
     listed = upload.listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
     ours = [_moved(one, source, outputs) for one in found]
     settled = _first_of_each(store, ours, listed) if outputs.immutable else ours
     promised = records.promised(settled)
-    described = [one for one in made if one.record.sha256 in promised.get(one.record.key, ())]
+    described = [one for one in made if one[0].sha256 in promised.get(one[0].key, ())]
     documents = {outputs.record_key(artifact_group, one.name): one for one in settled}
     fresh = upload.changed(store, {key: records.serialize(one) for key, one in documents.items()}, listed)
     items = [
         Item(
-            path=found_at[one.record.key][0],
+            path=found_at[one.key][0],
             replace=not outputs.immutable,
             owned=True,
-            **one.record.model_dump(include={"key", "size", "sha256"}),
+            **one.model_dump(include={"key", "size", "sha256"}),
         )
-        for one in described
+        for one, _ in described
     ]
     known = records.promised([record for key, record in documents.items() if key not in fresh])
     sent = upload.put(store, items, listed, known, title=f"wheels of {artifact_group}")
@@ -145,7 +145,7 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     for key in sorted(fresh):
         records.write(store, outputs, artifact_group, documents[key])
     stands = {one.key: one for record in settled for one in record.files}
-    held = [one for _, one in sorted((stands | {one.record.key: one.record for one in described}).items())]
+    held = [one for _, one in sorted((stands | {one.key: one for one, _ in described}).items())]
     upload.show(held)
     upload.done(common, prefix, sent)
     return held
@@ -195,8 +195,10 @@ def _first(record: Record, there: Iterable[Record], listed: Mapping[str, Stored]
     return first if first.name == record.name else record.model_copy(update={"files": first.files})
 
 
-def _put_sidecars(common: Common, described: Iterable[Described], listed: Mapping[str, Stored]) -> None:
-    sidecars = {f"{one.record.key}{SIDECAR}": one.sidecar for one in described if one.sidecar is not None}
+def _put_sidecars(
+    common: Common, described: Iterable[tuple[FileRecord, bytes | None]], listed: Mapping[str, Stored]
+) -> None:
+    sidecars = {f"{one.key}{SIDECAR}": sidecar for one, sidecar in described if sidecar is not None}
     new, replace = upload.absent(sidecars, listed), not common.outputs.immutable
     upload.put_small(common.open_store(), new, listed, replace=replace)
 

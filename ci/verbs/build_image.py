@@ -102,21 +102,19 @@ def image(name: str = "") -> Image:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options, one for each build argument among them."""
+    add = parser.add_argument
     known = images()
-    parser.add_argument("--image", default="", metavar="NAME", help=f"which one: {', '.join(known)}")
-    what = "its name here (default: its own, with the GPU family)"
-    parser.add_argument("--name", default="", metavar="NAME", help=what)
-    parser.add_argument("--engine", choices=ENGINES, help="what builds (default: the first that works)")
-    what = "the nightly's day (default: today, UTC)"
-    parser.add_argument("--date", default="", metavar="YYYYMMDD", help=what)
-    what = "instead of nightly-YYYYMMDD and latest"
-    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=what)
+    add("--image", default="", metavar="NAME", help=f"which one: {', '.join(known)}")
+    add("--name", default="", metavar="NAME", help="its name here (default: its own, with the GPU family)")
+    add("--engine", choices=ENGINES, help="what builds (default: the first that works)")
+    add("--date", default="", metavar="YYYYMMDD", help="the nightly's day (default: today, UTC)")
+    add("--tag", action="append", default=[], metavar="TAG", help="instead of nightly-YYYYMMDD and latest")
     what = "push it (to REGISTRY/REPO-FAMILY with --gpu-family), as the engine is logged in"
-    parser.add_argument("--push", default="", metavar="REGISTRY/REPO", help=what)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
+    add("--push", default="", metavar="REGISTRY/REPO", help=what)
+    add("--output", type=Path, metavar="FILE", help="save it to an archive for docker load")
     what = "push one that was saved there, as a job does that may push and runs nothing of the image"
-    parser.add_argument("--archive", type=Path, metavar="FILE", help=what)
-    parser.add_argument("--no-cache", action="store_true", help="do every step again")
+    add("--archive", type=Path, metavar="FILE", help=what)
+    add("--no-cache", action="store_true", help="do every step again")
     group = parser.add_argument_group("build arguments (--gpu-family gives its index and gfx targets)")
     group.add_argument("--base", dest=BASE, metavar="IMAGE", help="the base image, for --base-image")
     declared: dict[str, BuildArgument] = {}

@@ -144,10 +144,7 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
                     hint="Remove it, or fetch into another folder (--output-dir).",
                 )
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
-    with (
-        files.locked(folder / _LOCK, what=str(folder)),
-        transfer(title, size=total) as shown,
-    ):
+    with files.locked(folder / _LOCK, what=str(folder)), transfer(title, size=total) as shown:
         # the largest first, so that none of them is waited for at the end
         order = sorted(wanted, key=lambda one: -one.size)
         fresh = each(lambda one: _fetch(group, one, folder / one.name, shown), order, jobs=jobs)

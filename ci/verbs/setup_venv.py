@@ -37,8 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--clean", action="store_true", help="make the environment anew")
     what = "let the job's later steps run in the environment"
     add("--activate-in-future-github-actions-steps", dest="activate", action="store_true", help=what)
-    what = "what installs (default: uv)"
-    add("--backend", "--installer", choices=("uv", "pip"), default="uv", help=what)
+    add("--backend", "--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
     parser.epilog = "--python takes a version, such as 3.12, or an interpreter's path, here."
 

@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.publish.folders import Digests
 from core import console, files
-from core.cli.options import (
-    DEFAULT_STORE,
-    Common,
-    add_group,
-    add_platform,
-    add_store_names,
-    common_from,
-    environment,
-    placed,
-)
+from core.cli import options
 from core.errors import FatalError, UsageError, nearest
 from core.run import RunOutputs
 from core.stores.location import answers, open_store
@@ -52,7 +43,7 @@ class Folders:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_store_names(parser)
+    options.add_store_names(parser)
     add, folder = parser.add_argument, dict[str, Any](type=Path, metavar="DIR")
     what = "wheels and sdists, in DIR/dist where there is one (default: the run in ./out)"
     add("--input-dir", "--packages-dir", "--input-packages-dir", **folder, help=what)
@@ -62,17 +53,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
     what = "a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are"
     add("--build-dir", **folder, help=what)
-    add_group(parser)
-    add_platform(parser)
+    options.add_group(parser)
+    options.add_platform(parser)
     what = f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})"
     add("--what", default="", metavar="KIND,…", help=what)
     what = "a store whose run is copied in the place of the one in ./out"
-    add("--from", dest="source", default=DEFAULT_STORE, metavar="STORE", help=what)
+    add("--from", dest="source", default=options.DEFAULT_STORE, metavar="STORE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Upload what folders hold, or the run that lies in the default store."""
-    common = foreseen(common_from(arguments))
+    common = foreseen(options.common_from(arguments))
     group = arguments.artifact_group or common.artifact_group
     given = _folders(arguments)
     if given == Folders():
@@ -96,21 +87,21 @@ def kinds(what: str) -> Sequence[str]:
 
 
 def upload_from(
-    common: Common, chosen: Sequence[str], group: str, place: str = DEFAULT_STORE
+    common: options.Common, chosen: Sequence[str], group: str, place: str = options.DEFAULT_STORE
 ) -> Mapping[str, Sequence[FileRecord]]:
     """Upload the run that the stages left in ``out/``, or copy it from another store."""
     from ci.publish import wheels
 
     there = replace(common, store=place, read_store="", external_repo="")
-    here = placed(there, environment(), named=False)
+    here = options.placed(there, options.environment(), named=False)
     source = wheels.Source(
         store=open_store(here.store, root=common.root), outputs=replace(here.outputs, bucket="")
     )
-    digests = _digests(common, common.root / DEFAULT_STORE)
+    digests = _digests(common, common.root / options.DEFAULT_STORE)
     return wheels.upload_run(common, source, chosen, group, digests)
 
 
-def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
+def upload_folders(common: options.Common, given: Folders, group: str) -> Mapping[str, Sequence[FileRecord]]:
     """Upload what folders hold; everything but artifacts goes to a group."""
     if not group and given != Folders(artifacts=given.artifacts):
         raise UsageError(
@@ -137,7 +128,7 @@ def upload_folders(common: Common, given: Folders, group: str) -> Mapping[str, S
     return uploaded
 
 
-def foreseen(common: Common) -> Common:
+def foreseen(common: options.Common) -> options.Common:
     """Let a dry run continue where the store cannot be read: it is reported and taken to be empty."""
     if not common.dry_run or not common.store.startswith("s3://"):
         return common
@@ -151,7 +142,7 @@ def foreseen(common: Common) -> Common:
     return replace(common, unread=True)
 
 
-def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+def write_pages(common: options.Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     """Write the pages that list what was uploaded, or wait for those that the store's server writes."""
     from ci.verbs import index
 
@@ -162,7 +153,7 @@ def write_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None
         _await_pages(common, put)
 
 
-def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+def _await_pages(common: options.Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     from core.http import Answer
     from core.packages import offer_of
     from core.packages.sources import wait_for
@@ -181,7 +172,7 @@ def _await_pages(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> Non
     wait_for(pages, seconds=_SERVER_SECONDS, read=read, named=store.url_of)
 
 
-def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
+def tell(common: options.Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     """Write the addresses of what was uploaded to the job's outputs, and links to its summary."""
     from core.run.job_files import job_files
 
@@ -193,7 +184,7 @@ def tell(common: Common, put: Mapping[str, Sequence[FileRecord]]) -> None:
     index = "://" not in store.url or all(
         store.find(f"{outputs.python_index_prefix(group)}/") is not None for group in put
     )
-    set_outputs(job_files(environment()), outputs, sorted(put), index=index)
+    set_outputs(job_files(options.environment()), outputs, sorted(put), index=index)
     for group, found in sorted(put.items()):
         summarize(outputs, group, found, index=index)
 
@@ -265,6 +256,6 @@ def _folders(arguments: argparse.Namespace) -> Folders:
     )
 
 
-def _digests(common: Common, folder: Path) -> Digests:
+def _digests(common: options.Common, folder: Path) -> Digests:
     name = files.sha256_text(str(folder.resolve()))[:16]
     return Digests(memory=None if common.dry_run else common.cache / "digests" / f"{name}.json")

@@ -62,7 +62,7 @@ def _verified(located: Located) -> dict[str, Any]:
         raise WheelError(
             f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or a .tar.gz file."
         )
-    file = distributions.describe(path, key="", sha256=files.sha256(path)).record
+    file, _ = distributions.describe(path, key="", sha256=files.sha256(path))
     by, _ = evidence.check_file(file, evidence.gather(located.run, file, located.group))
     if path.suffix == ".whl":
         record.require_sound(path)

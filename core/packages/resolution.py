@@ -214,11 +214,7 @@ def others_question(python: Path, sources: Sources | None, **more: Any) -> Quest
 
 
 def pinned_call(
-    folder: Path,
-    pins: Sequence[Offer | FileRecord | Resolved],
-    sources: Sources | None,
-    *,
-    family: str = "",
+    folder: Path, pins: Sequence[Offer | FileRecord | Resolved], sources: Sources | None, *, family: str = ""
 ) -> Install:
     """Plan the installation of exact files by digest; the sdist of `rocm` is built for a GPU family."""
     lines = sorted(

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict
-
 from core.data import Model, data_file, json_object, read_text
 from core.errors import UsageError, nearest
 
@@ -20,18 +18,14 @@ BUCKETS_FILE = Path(__file__).resolve().parents[2] / "ci" / "buckets.toml"
 REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 
 
-class _Part(Model):
-    model_config = ConfigDict(extra="ignore")
-
-
-class RunBucket(_Part):
+class RunBucket(Model, extra="ignore"):
     """A release type's buckets: the main repository's, and that of others ("" for the same)."""
 
     bucket: str
     external_bucket: str = ""
 
 
-class CompilerCaches(_Part):
+class CompilerCaches(Model, extra="ignore"):
     """Where builds of the main repository share what they compiled."""
 
     region: str
@@ -41,7 +35,7 @@ class CompilerCaches(_Part):
     types: Mapping[str, str]
 
 
-class RunBuckets(_Part):
+class RunBuckets(Model, extra="ignore"):
     """What `ci/buckets.toml` says of runs; `repository` is the main one, ``{owner}/{name}``."""
 
     repository: str

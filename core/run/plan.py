@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from core import files
-from core.data import Document, Model
+from core.data import Document, Model, compact
 from core.errors import DataError
 from core.run import Platform
 
@@ -212,15 +212,17 @@ def matrices(plan: Plan) -> Mapping[str, object]:
     return written
 
 
-def refuse_outputs(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a job's outputs; a `DataError` if GitHub would not take them."""
-    size = 2 * sum(map(len, values.values()))
+def job_outputs(plan: Plan, values: Mapping[str, object]) -> Mapping[str, str]:
+    """Write a plan's matrices and other values as a job's outputs; a `DataError` if too many."""
+    every = {**values, **matrices(plan), "plan_digest": plan.digest()}
+    written = {name: value if isinstance(value, str) else compact(value) for name, value in every.items()}
+    size = 2 * sum(map(len, written.values()))
     if size > MAX_OUTPUTS:
         raise DataError(
             f"The plan's outputs are {size / 2**20:.2f} MiB; GitHub takes one of a job.",
             hint="Dispatch fewer GPU families, Pythons or torch refs at a time.",
         )
-    return values
+    return written
 
 
 def grouped(plan: Plan, platform: Platform) -> Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]:

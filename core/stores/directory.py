@@ -13,20 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Unpack
 from urllib.parse import quote
 
-from core import files, process
-from core.stores import (
-    Condition,
-    Content,
-    Outcome,
-    Store,
-    Stored,
-    absent_error,
-    conflict,
-    refuse_other_bytes,
-    require_digest,
-    require_key,
-    whole,
-)
+from core import files, process, stores
 
 _DIGESTS, _MEMORY = ".digests", ".known"
 
@@ -56,10 +43,10 @@ class DirectoryStore:
         """Return false: a path that ends with a slash is a folder."""
         return False
 
-    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
+    def list(self, prefix: str, *, recursive: bool = True) -> Sequence[stores.Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
         folder, root = self._path(prefix).relative_to(self.root).as_posix(), os.fspath(self.root)
-        found, waiting = list[Stored](), ["" if folder == "." else f"{folder}/"]
+        found, waiting = list[stores.Stored](), ["" if folder == "." else f"{folder}/"]
         while waiting:  # without `pathlib`, as indexes list a hundred thousand files at once
             folder = waiting.pop()
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
@@ -84,7 +71,7 @@ class DirectoryStore:
             return sorted(one.name for one in entries if one.name[0] != "." and one.is_dir())
         return []
 
-    def find(self, key: str) -> Stored | None:
+    def find(self, key: str) -> stores.Stored | None:
         """Look one object up."""
         path = self._path(key)
         return _stored(path.relative_to(self.root).as_posix(), path.stat()) if path.is_file() else None
@@ -93,7 +80,7 @@ class DirectoryStore:
         """Return an object's hex SHA-256, from memory where the file has not changed since."""
         return self.digest_of(_stored(key, self._existing(key).stat()))
 
-    def digest_of(self, stored: Stored) -> str:
+    def digest_of(self, stored: stores.Stored) -> str:
         """Return the digest of an object that was just listed, fast for ten thousand of them."""
         if not self._digests.get(stored.key, "").startswith(f"{stored.etag} "):
             self._recall(self._memory(stored.key))
@@ -107,7 +94,7 @@ class DirectoryStore:
 
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
-        require_key(key, self.url)
+        stores.require_key(key, self.url)
         try:
             with open(f"{self.root}/{key}", "rb", buffering=0) as stream:  # noqa: PTH123 - a Path costs more
                 return stream.read()
@@ -131,7 +118,7 @@ class DirectoryStore:
         sha256: str,
         replace: bool,
         absent: bool = False,  # noqa: ARG002 - looking costs nothing here
-    ) -> Outcome:
+    ) -> stores.Outcome:
         """Link (or copy) a file under `key`."""
         path = self._path(key)
         with self._locked(key) as folder, files.workspace(self.parts) as within:
@@ -139,7 +126,7 @@ class DirectoryStore:
                 if self.digest(key) == sha256:
                     return "unchanged"
                 if not replace:
-                    raise refuse_other_bytes(key, self.url)
+                    raise stores.refuse_other_bytes(key, self.url)
             process.work()
             # a part of a store may be mounted from elsewhere
             near = within.stat().st_dev == folder.stat().st_dev
@@ -147,18 +134,18 @@ class DirectoryStore:
             self._remember(key, _stored(key, path.stat()).etag, sha256)
         return "written"
 
-    def put_bytes(self, key: str, data: Content, **how: Unpack[Condition]) -> Outcome:
+    def put_bytes(self, key: str, data: stores.Content, **how: Unpack[stores.Condition]) -> stores.Outcome:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
         path, parts = self._path(key), [data] if isinstance(data, bytes) else data
         with self._locked(key):
             present = self.find(key)
             same = present is not None and present.size == sum(map(len, parts))
-            if same and path.read_bytes() == whole(data):
+            if same and path.read_bytes() == stores.whole(data):
                 return "unchanged"
             if present is not None and not how.get("replace", True):
-                raise refuse_other_bytes(key, self.url)
+                raise stores.refuse_other_bytes(key, self.url)
             if how.get("if_match") not in (None, present.etag if present else ""):
-                raise conflict(key, self.url)
+                raise stores.conflict(key, self.url)
             process.work()
             # of a process that was killed the next one that writes this key takes what it left
             half = path.with_name(f".{path.name}.half")
@@ -172,9 +159,9 @@ class DirectoryStore:
                     half.unlink(missing_ok=True)
         return "written"
 
-    def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> Outcome:
+    def copy(self, key: str, source: stores.Store, source_key: str, *, sha256: str) -> stores.Outcome:
         """Link (or copy) an object of any store under `key`."""
-        require_digest(source, source_key, sha256)
+        stores.require_digest(source, source_key, sha256)
         if self.find(key) is not None and self.digest(key) == sha256:
             return "unchanged"
         with files.workspace(self.parts) as folder:
@@ -239,14 +226,14 @@ class DirectoryStore:
     def _existing(self, key: str) -> Path:
         path = self._path(key)
         if not path.is_file():
-            raise absent_error(key, self.url)
+            raise stores.absent_error(key, self.url)
         return path
 
     def _path(self, key: str) -> Path:
-        require_key(key, self.url)
+        stores.require_key(key, self.url)
         return self.root / key
 
 
-def _stored(key: str, status: os.stat_result) -> Stored:
+def _stored(key: str, status: os.stat_result) -> stores.Stored:
     etag = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-    return Stored(key, status.st_size, etag, status.st_mtime)
+    return stores.Stored(key, status.st_size, etag, status.st_mtime)

@@ -146,13 +146,7 @@ class DryRunStore:
             console.say(f"would delete {self.url}/{key}")
 
     def _plan(
-        self,
-        key: str,
-        size: int,
-        sha256: str,
-        content: _Planned,
-        what: str,
-        **how: Unpack[Condition],
+        self, key: str, size: int, sha256: str, content: _Planned, what: str, **how: Unpack[Condition]
     ) -> Outcome:
         if not how.get("absent") and self.find(key) is not None:
             if self.digest(key) == sha256:

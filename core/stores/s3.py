@@ -21,22 +21,8 @@ from botocore.exceptions import ClientError
 
 from core import files, stores
 from core.errors import FatalError, StoreError, UsageError
-from core.stores import Condition, Content, Outcome, Store, Stored
+from core.stores import Condition, Content, Outcome, Store, Stored, s3_client
 from core.stores import s3_transfer as transfer
-from core.stores.s3_client import (
-    ABSENT,
-    LOST,
-    PROBE,
-    Connection,
-    code_of,
-    conditions_of,
-    explained,
-    keeps_folders,
-    known_conditions,
-    machine_lock,
-    no_credentials,
-    shared_connection,
-)
 
 if TYPE_CHECKING:
     Send = Callable[[transfer.Target], None]
@@ -45,7 +31,7 @@ _TURNS = 5
 # S3 is busy with another conditional write of the key, and did not do this one
 _BUSY = frozenset({"409", "ConditionalRequestConflict"})
 # possible answers to a repeated request when the answer to the first was lost
-_PERHAPS_DONE = frozenset({*LOST, *ABSENT, "NoSuchUpload"})
+_PERHAPS_DONE = frozenset({*s3_client.LOST, *s3_client.ABSENT, "NoSuchUpload"})
 
 
 def open_bucket(location: str) -> S3Store:
@@ -56,14 +42,14 @@ def open_bucket(location: str) -> S3Store:
         raise UsageError(
             f"--store {location!r} is not a bucket.", hint="Give s3://bucket or s3://bucket/prefix."
         )
-    return S3Store(connection=shared_connection(), bucket=bucket, prefix=prefix)
+    return S3Store(connection=s3_client.shared_connection(), bucket=bucket, prefix=prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
 class S3Store:
     """Run outputs in a bucket, below a prefix; `conditions_of` says which conditions hold."""
 
-    connection: Connection
+    connection: s3_client.Connection
     bucket: str
     prefix: str = ""
 
@@ -88,7 +74,7 @@ class S3Store:
         """Return true for Amazon; another server is tried, once a bucket and process."""
         folder = self.place(f"{prefix}/" if prefix else "")["Key"]
         with self._writing(prefix):
-            return keeps_folders(self.connection, self.bucket, folder)
+            return s3_client.keeps_folders(self.connection, self.bucket, folder)
 
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         """List the objects under `prefix`, sorted by key; or only those directly in that folder."""
@@ -113,7 +99,7 @@ class S3Store:
             try:
                 head = self.connection.client.head_object(**place)
             except ClientError as problem:
-                if code_of(problem) in ABSENT:
+                if s3_client.code_of(problem) in s3_client.ABSENT:
                     self._require_bucket()
                     return None
                 # once more in a way whose refusal has words: answers to HEAD have none
@@ -144,7 +130,7 @@ class S3Store:
         seen = self._existing(key)
         path = files.made(folder) / PurePosixPath(key).name
         part = path.with_name(f".{path.name}.{files.sha256_text(seen.etag)[:16]}.part")
-        with machine_lock(str(path.resolve())):
+        with s3_client.machine_lock(str(path.resolve())):
             if path.is_file() and seen.sha256 and files.sha256(path) == seen.sha256:
                 return path
             had = part.stat().st_size if part.is_file() else 0
@@ -191,7 +177,7 @@ class S3Store:
         try:
             copied = transfer.copy(target, source.place(seen.key), seen.etag, seen.size)
         except ClientError as problem:
-            if code_of(problem) in LOST:
+            if s3_client.code_of(problem) in s3_client.LOST:
                 source._require_unchanged(seen)
             raise
         # equal ETags say that it is the same; others say nothing, as encryption and parts have theirs
@@ -216,7 +202,7 @@ class S3Store:
             try:
                 self.connection.client.delete_object(**self.place(key))
             except ClientError as problem:
-                if code_of(problem) not in ABSENT:
+                if s3_client.code_of(problem) not in s3_client.ABSENT:
                     raise
 
     def _write(  # noqa: PLR0913 - all that makes one write another
@@ -234,10 +220,10 @@ class S3Store:
         """Write an object on its condition: over the ETag `if_match`, or over nothing to replace nothing."""
         etag = "" if if_match is None and not replace else if_match
         place, refusal = self.place(key), stores.refuse_other_bytes(key, self.url)
-        known = None if etag is None else known_conditions(self.connection, self.bucket)
+        known = None if etag is None else s3_client.known_conditions(self.connection, self.bucket)
         held = etag is None or known is None or known.hold(etag, whole=whole)
         turn = f"{self.connection.endpoint}/{self.bucket}/{place['Key']}"
-        with nullcontext() if held else machine_lock(turn):
+        with nullcontext() if held else s3_client.machine_lock(turn):
             # where S3 checks no conditions, what was listed a while ago is not enough
             present = None if absent and held and if_match is None else self.find(key)
             if present is not None and self._digest_of(present) == sha256:
@@ -257,7 +243,9 @@ class S3Store:
                     self._send(key, sha256, send, {}, refusal)
                     self._verify(key, sha256, size, refusal)
                     return "written"
-                conditions_of(self.connection, self.bucket, place["Key"][: place["Key"].rfind("/") + 1])
+                s3_client.conditions_of(
+                    self.connection, self.bucket, place["Key"][: place["Key"].rfind("/") + 1]
+                )
         return self._write(
             key, sha256, size, send, replace=replace, whole=whole, if_match=if_match, absent=absent
         )
@@ -273,7 +261,7 @@ class S3Store:
             try:
                 send(target)
             except ClientError as problem:
-                code = code_of(problem)
+                code = s3_client.code_of(problem)
                 if code not in _PERHAPS_DONE:
                     raise
                 if (seen := self.find(key)) and self._digest_of(seen) == sha256:
@@ -296,11 +284,11 @@ class S3Store:
             raise self._broken(key, sha256)
 
     def _explained(self, key: str) -> AbstractContextManager[None]:
-        return explained(self.url, key=key, identity=self.connection.identity)
+        return s3_client.explained(self.url, key=key, identity=self.connection.identity)
 
     def _writing(self, key: str) -> AbstractContextManager[None]:
         if not self.connection.signed:
-            raise no_credentials(self.url)
+            raise s3_client.no_credentials(self.url)
         return self._explained(key)
 
     def _pages(self, prefix: str, *, recursive: bool) -> Iterator[Mapping[str, Any]]:
@@ -337,7 +325,7 @@ class S3Store:
         try:
             self.connection.client.head_bucket(Bucket=self.bucket)
         except ClientError as problem:
-            if code_of(problem) in {*ABSENT, "NoSuchBucket"}:
+            if s3_client.code_of(problem) in {*s3_client.ABSENT, "NoSuchBucket"}:
                 problem.response["Error"]["Code"] = "NoSuchBucket"
                 raise
         self.connection.buckets.add(self.bucket)
@@ -357,6 +345,6 @@ def _carried(metadata: Mapping[str, str]) -> str:
 
 def _is_shown(stored: Stored) -> bool:
     parts = stored.key.split("/")
-    hidden = any(one.startswith((".", PROBE)) for one in parts)
+    hidden = any(one.startswith((".", s3_client.PROBE)) for one in parts)
     # consoles make empty objects of a folder's name; ours are pages
     return not hidden and bool(parts[-1] or stored.size)

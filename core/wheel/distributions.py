@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -74,23 +73,15 @@ def publish(
     require_platform([path.name], outputs)
     digest = sha256 or files.sha256(path)
     key = f"{outputs.python_prefix(artifact_group)}/{path.name}"
-    described = describe(path, key=key, sha256=digest)
+    record, sidecar = describe(path, key=key, sha256=digest)
     store.put_file(key, path, sha256=digest, replace=not outputs.immutable)
-    if described.sidecar is not None:
-        store.put_bytes(f"{key}{SIDECAR}", described.sidecar, replace=not outputs.immutable)
-    return described.record
+    if sidecar is not None:
+        store.put_bytes(f"{key}{SIDECAR}", sidecar, replace=not outputs.immutable)
+    return record
 
 
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """What a wheel or sdist says of itself: its entry in a record, and a wheel's METADATA."""
-
-    record: FileRecord
-    sidecar: bytes | None
-
-
-def describe(path: Path, *, key: str, sha256: str) -> Described:
-    """Read what a wheel or sdist says of itself; its name and its metadata must agree."""
+def describe(path: Path, *, key: str, sha256: str) -> tuple[FileRecord, bytes | None]:
+    """Read a file's entry in a record, and a wheel's METADATA; its name and its metadata must agree."""
     name = parse_name(path.name)
     metadata = read_metadata(path) if path.suffix == ".whl" else None
     if metadata and (canonicalize_name(metadata.name), metadata.version) != (name.distribution, name.version):
@@ -109,4 +100,4 @@ def describe(path: Path, *, key: str, sha256: str) -> Described:
         metadata_sha256=hashlib.sha256(metadata.raw).hexdigest() if metadata else "",
         license=metadata.license if metadata else "",
     )
-    return Described(record=record, sidecar=metadata.raw if metadata else None)
+    return record, metadata.raw if metadata else None

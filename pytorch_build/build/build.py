@@ -128,6 +128,15 @@ class Build:
         torch = self.dependency("torch")
         return torch is not None and not torch.digest
 
+    @property
+    def flags(self) -> dict[str, str]:
+        """The user's variables that change what upstream's builds and compilers make; values are masked."""
+        return {
+            name: console.mask(value)
+            for name, value in sorted(self.base_env.items())
+            if need_of(name) == "build flags" and name not in _PASSING
+        }
+
     def dependency(self, project: str) -> Dependency | None:
         """Find one of the dependencies."""
         return next((one for one in self.dependencies if one.project == project), None)
@@ -205,12 +214,7 @@ def inputs(build: Build) -> dict[str, Any]:
         "build_requirements": list(build.source.build_requirements),
         "flash_attention": build.choices.flash_attention,
         "split": build.splits,
-        # the user's variables that change what upstream's builds and compilers make
-        "flags": {
-            name: console.mask(value)
-            for name, value in sorted(build.base_env.items())
-            if need_of(name) == "build flags" and name not in _PASSING
-        },
+        "flags": build.flags,
         "lock": files.sha256(lock),
         "code": files.digest_of(code),
     }

@@ -18,6 +18,7 @@ from core.env import Interpreter, installer
 from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
+from pytorch_build.build.configuration import verified
 from pytorch_build.build.plans.torch import ROCM_INIT
 from rocm_packaging.packages.layouts import payload_folder
 
@@ -61,7 +62,13 @@ def execute(
         for overlay in plan.overlays:
             stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:
+            before = log.stat().st_size if log.is_file() else 0
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
+            if plan.cmake_cache and (tree / plan.cmake_cache).is_file():
+                said = log.read_bytes()[before:].decode("utf-8", errors="replace")
+                found = verified(tree / plan.cmake_cache, said, env=env, compilers=plan.compilers)
+                # the first has seen CMake try flags
+                metrics.details.setdefault("configuration", found)
     return the_wheel(plan)
 
 

@@ -16,6 +16,7 @@ from core.env.installer import Install
 from core.environment import allowed, need_of
 from core.run import key_name, this_platform
 from pytorch_build.build.build import NEEDS, Build, BuildChoices, Dependency
+from pytorch_build.build.compilers import Compiler, compilers
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import READ, Site, TreeFacts, facts_of_texts, tree_facts
 from pytorch_build.build.stage import jobs
@@ -127,6 +128,9 @@ def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
         provided=_provided(root, facts, build) if windows else Provided(),
         torch_version=torch.version if torch else "",
         cache=build.choices.compiler_cache,
+        compilers=compilers(build.platform, environment())
+        if here
+        else {"CXX": Compiler(path="c++", kind="gcc")},
         max_jobs=jobs(build) if here else None,
     )
 

@@ -14,6 +14,7 @@ from pytorch_build.lock.versions import SETUP_FILES, adds_commit
 
 if TYPE_CHECKING:
     from pytorch_build.build.cache import CompilerCache
+    from pytorch_build.build.compilers import Compiler
     from pytorch_build.build.toolchain import Provided
     from pytorch_build.sdk import RocmSdk
 
@@ -38,6 +39,7 @@ class TreeFacts:
     build_requires: tuple[str, ...] = ()
     build_env: Mapping[str, str] = field(default_factory=dict)
     reads_build_version: bool = True
+    configures_alone: bool = False
     git_suffix: str = ""
     llvm_hash: str = ""
 
@@ -53,6 +55,7 @@ class Site:
     provided: Provided
     torch_version: str = ""
     cache: CompilerCache | None = None
+    compilers: Mapping[str, Compiler] = field(default_factory=dict)
     max_jobs: int | None = None
 
 
@@ -86,6 +89,7 @@ def facts_of_texts(texts: Mapping[str, str], *, where: PurePath, git_suffix: Cal
         build_requires=tuple(requires),
         build_env=build_env,
         reads_build_version="BUILD_VERSION" in setup,
+        configures_alone="--cmake-only" in setup,
         git_suffix=git_suffix() if adds_commit(setup) else "",
         llvm_hash=texts.get(_LLVM_HASH, "").strip(),
     )

@@ -23,6 +23,7 @@ from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.build import machine, refused
+from pytorch_build.build.compilers import compilers
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import Site, tree_facts
@@ -154,6 +155,7 @@ def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None)
         torch_version=installed_version(build.target, "torch") if build.dependency("torch") else "",
         # without one where it did not start: then no compiler is started through it
         cache=cache.cache if cache else None,
+        compilers=compilers(platform, {**build.base_env, **build.source.env}),
         max_jobs=jobs(build),
     )
 

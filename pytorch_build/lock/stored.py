@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from core.cli.options import Common, environment
-from core.data import compact, parse_json
+from core.data import parse_json
 from core.errors import MissingInputError, SourceError, UsageError
 from core.families import CPU
 from core.run import Platform
-from core.run.plan import PLATFORMS, Cell, Plan, matrices, refuse_outputs
+from core.run.plan import PLATFORMS, Cell, Plan, job_outputs
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, SAMPLE_SCHEME, TorchRef
@@ -246,13 +246,11 @@ def outputs(plan: Plan, locks: Locks) -> Mapping[str, str]:
 
     The locks are an object by torch ref; each is the line that ``SOURCE_LOCK`` takes, with its digest.
     """
-    values: dict[str, object] = {**matrices(plan)}
-    for platform in PLATFORMS:
-        values[f"{platform}_source_locks"] = {
-            name: lock.compact() for name, lock in locks.get(platform, {}).items()
-        }
-    written = {name: compact(value) for name, value in values.items()}
-    return refuse_outputs(written | {"plan_digest": plan.digest()})
+    values = {
+        f"{platform}_source_locks": {name: lock.compact() for name, lock in locks.get(platform, {}).items()}
+        for platform in PLATFORMS
+    }
+    return job_outputs(plan, values)
 
 
 def _key(cell: Cell) -> tuple[Platform, str, str, str]:

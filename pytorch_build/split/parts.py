@@ -71,8 +71,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
     rocm = rocm_version or required_rocm(metadata.requires_dist)
     if not rocm:
         raise UsageError(
-            f"{fat_wheel.name} does not say which ROCm it was built against.",
-            hint="Set --rocm-version V.",
+            f"{fat_wheel.name} does not say which ROCm it was built against.", hint="Set --rocm-version V."
         )
     with zips.opened(fat_wheel) as archive:
         listing = require_listing(fat_wheel, archive)

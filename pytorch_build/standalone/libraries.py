@@ -141,8 +141,7 @@ def from_folder(
     """Read a folder: one with ``rocm-sdk-*`` wheels, or an installed tree such as ``/opt/rocm``."""
     if not folder.is_dir():
         raise MissingInputError(
-            f"{folder} is not a folder.",
-            hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH.",
+            f"{folder} is not a folder.", hint="Name a ROCm tree or a folder of rocm-sdk wheels: --rocm PATH."
         )
     wheels = sorted(folder.glob("rocm_sdk_*.whl"))
     if not wheels:

@@ -29,8 +29,6 @@ _NAME = r"[^:\[]"
 class TestId:
     """A test id in its parts; every text is one, as pytest puts no bounds to them."""
 
-    __test__ = False
-
     path: str
     names: tuple[str, ...]
     parameters: str | None = None

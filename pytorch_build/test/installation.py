@@ -91,8 +91,7 @@ def installed(context: Context, target: env.Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
     return Tested(
-        parts=((origin.own_run(context.common, context.artifact_group), wheels),),
-        prebuilt=prebuilt(context),
+        parts=((origin.own_run(context.common, context.artifact_group), wheels),), prebuilt=prebuilt(context)
     )
 
 

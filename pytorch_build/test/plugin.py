@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from core import files
 from core.data import Model, read_text
@@ -49,10 +49,8 @@ class Plan(Model):
     rules: tuple[PlannedRule, ...] = ()
 
 
-class Line(Model):
+class Line(Model, extra="ignore"):
     """A line of the journal, with the fields of its kind; a later plugin may add some."""
-
-    model_config = ConfigDict(extra="ignore")
 
     kind: Literal["session", "collect", "collected", "rule", "start", "test", "end"]
     schema_: Literal[1] = Field(default=1, alias="schema")

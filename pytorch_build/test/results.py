@@ -80,8 +80,6 @@ class Report:
 class Tested:
     """All results of a stage on one cell, each with its shard."""
 
-    __test__ = False  # pytest takes the name for a test's
-
     origin: Origin
     cases: tuple[tuple[Case, str], ...] = ()
     problems: tuple[str, ...] = ()

@@ -49,8 +49,6 @@ print(json.dumps({
 class Tests:
     """A source tree with tests; `head` is what one that `checkout` made has checked out."""
 
-    __test__ = False
-
     tree: Path
     version: str
     commit: str
@@ -210,8 +208,6 @@ class ConfigurationsFile(Model):
 @dataclass(frozen=True, kw_only=True)
 class TestFile:
     """One of upstream's test files, and how it runs."""
-
-    __test__ = False
 
     file: str
     runner: Runner = "pytest"

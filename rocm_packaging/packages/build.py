@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import mmap
+import os
 import posixpath
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from core import console, process
-from core.archive import Made, Member
-from core.archive.packed import LEVEL, Packing, Workers
+from core import archive, console, process
+from core.archive import Content, Made, Member
+from core.archive.packed import LEVEL, Kept, Packing, Workers
+from core.archive.zips import opened
 from core.binaries import rpath
 from core.cli.options import ROOT
 from core.errors import ArtifactError, BuildError, MissingInputError
 from core.families import families
-from core.files import digest_of, sha256
+from core.files import digest_of, sha256, write_json
+from core.wheel.record import require_listing
 from rocm_packaging.artifacts import Entry, scan
-from rocm_packaging.packages import earlier, wheels
+from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import TEMPLATES
 from rocm_packaging.packages.plan import BuildRequest, Plan, RuntimePlan, make_plan
 
@@ -35,6 +40,8 @@ _WHEELS_AT_ONCE = 4
 _STUB_MARK = b"@@STUB-TARGET@@"
 _STUB_ROOM = 1024
 _C_COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
+_NOTE = ".packed.json"
+_PACKERS = ("deflate", "zlib-ng")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +76,7 @@ def build(request: BuildRequest) -> BuiltPackages:
         ThreadPoolExecutor(_WHEELS_AT_ONCE) as pool,
     ):
         level = LEVEL if request.level is None else request.level
-        known = earlier.members(request.output_dir, level)
+        known = _kept_members(request.output_dir, level)
         packing = Packing(workers=workers, level=level, known=known)
         output = wheels.Output(distribution=planned.distribution, request=request, packing=packing)
         started = [
@@ -83,8 +90,62 @@ def build(request: BuildRequest) -> BuiltPackages:
             for job in started:
                 job.cancel()
     built = BuiltPackages(plan=planned, files=written)
-    earlier.remember(request.output_dir, level, built.digests)
+    _remember(request.output_dir, level, built.digests)
     return built
+
+
+def _remember(folder: Path, level: int, digests: Mapping[str, str]) -> None:
+    """Note which files a build has left: their SHA-256 by name."""
+    write_json(folder / _NOTE, {"rules": _rules(level), "digests": digests})
+
+
+def _kept_members(folder: Path, level: int) -> Mapping[bytes, Kept]:
+    """Return the members of wheels that are as the last build left them, by the SHA-256 of their bytes.
+
+    They count only where the wheels have the bytes that it wrote, by this code, at this level, so that a
+    build makes the same bytes with them and without.
+    """
+    note = folder / _NOTE
+    # Windows does not replace a file that somebody reads.
+    if os.name == "nt" or not note.is_file():
+        return {}
+    noted = json.loads(note.read_text(encoding="utf-8"))
+    if noted["rules"] != _rules(level):
+        return {}
+    found: dict[bytes, Kept] = {}
+    for name, digest in noted["digests"].items():
+        path = folder / name
+        if path.suffix == ".whl" and path.is_file() and sha256(path) == digest:
+            found |= _packed_members(path)
+    return found
+
+
+def _packed_members(path: Path) -> dict[bytes, Kept]:
+    # mapped, and so read from the file that it is now: the build puts another into its place
+    with opened(path) as wheel, path.open("rb") as stream:
+        content = Content(data=mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        listing = require_listing(path, wheel)
+    return {
+        entry.digest: Kept(
+            method=info.compress_type,
+            packed_size=info.compress_size,
+            pieces=partial(content.pieces, span.start, span.end),
+        )
+        for info, span in listing.files
+        if (entry := listing.entries.get(info.filename))
+    }
+
+
+def _rules(level: int) -> str:
+    """Digest what decides about a member's packed bytes."""
+    code = sorted(Path(archive.__file__).parent.glob("*.py"))
+    return digest_of(
+        {
+            "level": level,
+            "code": {path.name: sha256(path) for path in code},
+            "packers": {name: importlib.metadata.version(name) for name in _PACKERS},
+        }
+    )
 
 
 def _runtime_wheel(output: wheels.Output, runtime: RuntimePlan, work: Path, template: bytes) -> WrittenFile:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING
 from core.archive import Member
 from core.cli.options import ROOT
 from core.wheel.writer import WheelSpec, WrittenFile, metadata_text, write_sdist, write_tar, write_wheel
-from rocm_packaging.packages.layouts import (
-    DIST_INFO,
-    TEMPLATES,
-    Program,
-    identifier,
-    packages,
-    payload_folder,
-)
+from rocm_packaging.packages import layouts
 
 if TYPE_CHECKING:
     from core.archive.packed import Packing
@@ -47,17 +40,17 @@ def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
     if plan.kind == "device":
         return _device_wheel(output, plan, members)
     made = output.distribution
-    programs: Mapping[str, Program] = {}
+    programs: Mapping[str, layouts.Program] = {}
     match plan.kind:
         case "core":
-            summary, programs = "ROCm's runtime, compiler and tools", packages().programs
+            summary, programs = "ROCm's runtime, compiler and tools", layouts.packages().programs
         case "profiler":
-            summary, programs = "ROCm's profilers", packages().profiler_programs
+            summary, programs = "ROCm's profilers", layouts.packages().profiler_programs
         case _ if plan.family:
             summary = f"ROCm's math libraries for {plan.family}"
         case _:
             summary = "ROCm's math libraries, without device code"
-    module = identifier(plan.distribution)
+    module = layouts.identifier(plan.distribution)
     found = scripts(programs, [member.name for member in members], made.platform)
     files = {
         f"{module}/__init__.py": _docstring(f"{summary}."),
@@ -95,7 +88,7 @@ def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
 
 def devel_wheel(output: Output, plan: DevelPlan) -> WrittenFile:
     """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
-    root = payload_folder("devel", suffix=output.distribution.suffix)
+    root = layouts.payload_folder("devel", suffix=output.distribution.suffix)
     links = io.BytesIO()
     write_tar(
         links, [], links={f"{root}/{path}": to for path, to in plan.links.items()}, epoch=output.request.epoch
@@ -145,7 +138,7 @@ def rocm_sdist(output: Output) -> WrittenFile:
 
 def runtime_sources() -> list[tuple[str, Path]]:
     """List the files of the `rocm` source distribution, except ``_dist_info.py``."""
-    root = TEMPLATES / "rocm"
+    root = layouts.TEMPLATES / "rocm"
     files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return [(path.relative_to(root).as_posix(), path) for path in files]
 
@@ -193,11 +186,7 @@ def _write(
         license_files=[Member(name=path, source=entry.source) for path, entry in licenses.files.items()],
     )
     return write_wheel(
-        output.request.output_dir,
-        spec,
-        members,
-        epoch=output.request.epoch,
-        packing=output.packing,
+        output.request.output_dir, spec, members, epoch=output.request.epoch, packing=output.packing
     )
 
 
@@ -224,10 +213,10 @@ def dist_info(distribution: Distribution, package: str, family: str = "") -> byt
         f"ALL_PACKAGES = packages_of(split={distribution.split}, profiler={distribution.profiler})\n",
         f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n",
     ]
-    return (DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
+    return (layouts.DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()
 
 
-def scripts(programs: Mapping[str, Program], paths: Iterable[str], platform: str) -> dict[str, str]:
+def scripts(programs: Mapping[str, layouts.Program], paths: Iterable[str], platform: str) -> dict[str, str]:
     """Choose the console scripts of a package: programs that the payload really holds."""
     suffix = ".exe" if platform == "windows" else ""
     known = set(paths)
@@ -239,11 +228,13 @@ def function_of(script: str) -> str:
     return re.sub(r"\W", "_", script.replace("+", "x"))
 
 
-def cli(package: str, found: Mapping[str, str], programs: Mapping[str, Program], suffix: str = "") -> bytes:
+def cli(
+    package: str, found: Mapping[str, str], programs: Mapping[str, layouts.Program], suffix: str = ""
+) -> bytes:
     """Write the ``_cli.py`` of a package: one function a console script."""
-    text = (TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
+    text = (layouts.TEMPLATES / package / "_cli.py").read_text(encoding="utf-8")
     for name in ("core", "profiler"):
-        text = text.replace(f"@{name.upper()}_PAYLOAD@", payload_folder(name, suffix=suffix))
+        text = text.replace(f"@{name.upper()}_PAYLOAD@", layouts.payload_folder(name, suffix=suffix))
     parts = [text, "\n\nPROGRAMS = ", repr(dict(found)), "\n"]
     for name, relative in found.items():
         parts.append(f"\n\ndef {function_of(name)}():\n    _run({relative!r}, {programs[name].expand})\n")

@@ -76,10 +76,7 @@ LIBRARIES: tuple[Library, ...] = (
         artifact=("amd-llvm", "compiler/amd-comgr/stage"),
     ),
     Library(
-        short="amd_smi",
-        file="libamd_smi.so",
-        version="26.2.0",
-        artifact=("core-amdsmi", "core/amdsmi/stage"),
+        short="amd_smi", file="libamd_smi.so", version="26.2.0", artifact=("core-amdsmi", "core/amdsmi/stage")
     ),
     Library(
         short="rocm_smi64",
@@ -118,10 +115,7 @@ LIBRARIES: tuple[Library, ...] = (
     Library(short="roctracer64", file="libroctracer64.so", version="4.1.0", artifact=_TRACER),
     Library(short="rocprofiler-sdk", file="librocprofiler-sdk.so", version="1.1.0", artifact=_PROFILER),
     Library(
-        short="rocprofiler-sdk-roctx",
-        file="librocprofiler-sdk-roctx.so",
-        version="1.1.0",
-        artifact=_PROFILER,
+        short="rocprofiler-sdk-roctx", file="librocprofiler-sdk-roctx.so", version="1.1.0", artifact=_PROFILER
     ),
     Library(
         short="rocdecode",
@@ -228,11 +222,7 @@ DATA_FILES: tuple[DataFile, ...] = (
         for name in ("rocminfo", "rocm_agent_enumerator")
     ),
     *(
-        DataFile(
-            artifact=_HIP_DEV,
-            path=f"core/clr/stage/include/hip/{name}",
-            template=f"include/hip/{name}",
-        )
+        DataFile(artifact=_HIP_DEV, path=f"core/clr/stage/include/hip/{name}", template=f"include/hip/{name}")
         for name in _HIP_HEADERS
     ),
     DataFile(

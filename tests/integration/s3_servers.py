@@ -69,9 +69,7 @@ class S3Server:
             response_checksum_validation="when_required",
         )
         session = boto3.session.Session(
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name="us-east-1",
+            aws_access_key_id=self.access_key, aws_secret_access_key=self.secret_key, region_name="us-east-1"
         )
         client: S3Client = session.client("s3", endpoint_url=self.endpoint, config=settings)
         return client

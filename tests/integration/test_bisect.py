@@ -111,9 +111,7 @@ def call(*ends: Any, command: Sequence[str]) -> process.Completed:
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
-def test_a_planted_commit_is_found_among_forty_runs(
-    kind: str, history: History, rclone: S3Server, tmp_path: Path
-) -> None:
+def test_a_planted_commit_is_found(kind: str, history: History, rclone: S3Server, tmp_path: Path) -> None:
     place = str(tmp_path / "runs") if kind == "folder" else f"s3://{rclone.make_bucket()}"
     history.publish(open_store(place, root=ROOT))
     ends, tried = (tmp_path / "state", name(0), name(RUNS - 1)), tmp_path / "tried"

@@ -1,9 +1,9 @@
-"""A run's wheels as people get them: setup_venv, fetch_wheels, the two-index install; by uv and by pip."""
+"""A run's wheels as people get them: setup_venv, fetch_wheels, the installs by hand; by uv and by pip."""
 
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +19,12 @@ from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
+from tests.conftest import MakeWheel
 from tests.front_door import run_ci
 from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
 from tests.integration.s3_servers import S3Server
 from tests.venvs import installed
 
-MakeWheel = Callable[..., Path]
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"
 PREFIX = OUTPUTS.python_prefix(GROUP)
@@ -165,9 +165,7 @@ def set_up(tmp_path: Path, run: Run, backend: str, *words: str, packages: str = 
 
 @BACKENDS
 @STORES
-def test_a_runs_packages_are_installed_beside_the_persons_own_index(
-    tmp_path: Path, run: Run, backend: str, asked: Asked
-) -> None:
+def test_packages_come_beside_the_persons_index(tmp_path: Path, run: Run, backend: str, asked: Asked) -> None:
     assert set_up(tmp_path, run, backend) == 0
     assert installed(tmp_path / "venv/bin/python") == {
         "torch": TORCH,
@@ -210,9 +208,7 @@ def test_no_installer_is_given_the_credentials_of_a_bucket(
 
 @BACKENDS
 @STORES
-def test_with_a_mirror_nothing_is_asked_of_the_public_index(
-    tmp_path: Path, run: Run, backend: str, asked: Asked, public: str
-) -> None:
+def test_a_mirror_is_asked_alone(tmp_path: Path, run: Run, backend: str, asked: Asked, public: str) -> None:
     assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
     simple = {
         one.key.split("/")[2] for one in run.store.list("python-deps/simple") if one.key.count("/") == 3
@@ -235,9 +231,7 @@ def test_with_a_mirror_nothing_is_asked_of_the_public_index(
 
 @BACKENDS
 @pytest.mark.parametrize("place", ["directory"])
-def test_an_sdist_of_ours_is_built_for_the_family_whatever_a_cache_holds(
-    tmp_path: Path, run: Run, backend: str
-) -> None:
+def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run: Run, backend: str) -> None:
     for family, other in (("gfx94X-dcgpu", "gfx110X-all"), ("gfx110X-all", "gfx94X-dcgpu")):
         words = ("--clean", "--gpu-family", family)
         assert set_up(tmp_path, run, backend, *words, packages="rocm[libraries]") == 0
@@ -282,37 +276,6 @@ def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
         assert run_ci("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
         said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
         assert said.stdout.strip() == content[-1]
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_the_two_index_install_by_hand_takes_ours_from_the_run_and_reads_metadata_only(
-    tmp_path: Path, run: Run, backend: str, asked: Asked, make_wheel: MakeWheel
-) -> None:
-    old = make_wheel(tmp_path / "dist", "torch", OLD, fields=[("Requires-Dist", "triton")])
-    indexed(run.store, OUTPUTS, GROUP, old)
-    assert run_ci("mirror-deps", "--store", run.location) == 0
-    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
-    python = tmp_path / "venv" / "bin" / "python"
-    env = process.inherited(
-        PIP_INDEX_URL=None, PIP_EXTRA_INDEX_URL=None, PIP_FIND_LINKS=None, PIP_CONFIG_FILE="/dev/null"
-    )
-    uv: list[str | Path] = [installer.uv_program(), "pip", "install", "--no-config", "--python", python]
-    pip: list[str | Path] = [python, "-m", "pip", "--isolated", "install", "--pre"]
-    argv = [*uv, "--prerelease=allow"] if backend == "uv" else pip
-    asked.requests.clear()
-    with http.served_store(run.store) as url:
-        indexes = ["--index-url", f"{url}/python-deps/simple/"]
-        indexes += ["--extra-index-url", f"{url}/{PREFIX}/simple/"]
-        process.run([*argv, *indexes, f"torch=={TORCH}"], env=env)
-    assert set(installed(python)) == {
-        "torch",
-        "triton",
-        "rocm-sdk-core",
-        "tinydep",
-        "tinier",
-    }
-    assert asked.fetched() == FETCHED
 
 
 @pytest.mark.parametrize(

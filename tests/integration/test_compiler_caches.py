@@ -57,9 +57,7 @@ def left_running(folder: Path) -> list[str]:
     return [line for line in found if "sccache" in line]
 
 
-def test_a_new_machine_gets_what_another_one_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_machine_gets_what_another_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rclone_serving(tmp_path / "s3") as server:
         server.use(monkeypatch)
         bucket = server.make_bucket()

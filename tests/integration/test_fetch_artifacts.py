@@ -103,9 +103,7 @@ def test_fetched_artifacts_are_packaged_into_the_same_bytes(
 
 
 @pytest.mark.parametrize("killed_at", [1, 2, 7, 20, 45])
-def test_a_killed_fetch_goes_on_where_it_was(
-    checkout: Path, store: Path, artifacts: Path, killed_at: int
-) -> None:
+def test_a_killed_fetch_is_continued(checkout: Path, store: Path, artifacts: Path, killed_at: int) -> None:
     folder = RUN.artifacts_folder(checkout / ".cache", FAMILY)
     assert fetch(checkout, store, killed_at=killed_at).returncode == -9
     assert (folder / INCOMPLETE).exists()

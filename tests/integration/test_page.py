@@ -153,9 +153,7 @@ def test_a_failed_run_begins_with_its_cause_and_draws_time_on_any_screen(
     assert "1 min 00 s of work over 4 min 29 s" in (tab.locator("header").text_content() or "")
 
 
-def test_one_cell_has_one_table_of_each_kind_nothing_to_filter_and_no_older_wheel_to_install(
-    opened: Callable[..., Tab],
-) -> None:
+def test_one_cell_has_one_table_of_each_kind_and_no_older_wheel(opened: Callable[..., Tab]) -> None:
     tab = opened("broken.html")
     assert tab.locator("form, nav, .matrix, select").count() == 0
     assert [one.split(";")[0] for one in tab.locator("table > caption").all_text_contents()] == [

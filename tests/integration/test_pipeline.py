@@ -373,9 +373,7 @@ def test_rocms_own_programs_see_no_right_of_the_job(built: Clone, tmp_path: Path
     require_unseen(sdist_seen)
 
 
-def test_results_of_another_build_are_out_of_date(
-    built: Clone, refusal: Callable[[], str], tmp_path: Path
-) -> None:
+def test_results_of_other_builds_are_stale(built: Clone, refusal: Callable[[], str], tmp_path: Path) -> None:
     built.passes("nox", "-s", "build_apex", "test_smoke", "--", *SAMPLE)
     tree = tmp_path / "tree"
     process.capture(["git", "clone", "--quiet", built.path / ".cache/sample/repos/apex", tree])
@@ -420,9 +418,7 @@ def test_an_own_trees_wheel_is_kept_when_it_is_refused_and_its_run_needs_no_lock
     assert not list(manifests.glob("source-lock*"))
 
 
-def test_three_commands_of_the_docs_take_a_changed_tree_to_a_tested_wheel_or_to_its_error(
-    built: Clone, tmp_path: Path
-) -> None:
+def test_three_commands_of_the_docs_lead_to_a_tested_wheel_or_its_error(built: Clone, tmp_path: Path) -> None:
     page = (built.path / "docs" / "try.md").read_text(encoding="utf-8").partition("## Your first change")[2]
     block = page.partition("```bash\n")[2].partition("```")[0].replace("~/", f"{tmp_path}/")
     made, tree, build = (line.split() for line in block.splitlines())

@@ -70,23 +70,7 @@ def test_a_server_that_fails_at_a_third_of_the_requests_loses_nothing(
     assert "already promoted" in call("promote", runs, name)
 
 
-def test_two_promotions_at_once_on_a_server_without_conditions_end_with_one_result(
-    rclone: S3Server, runs: Runs
-) -> None:
-    name = f"s3://{rclone.make_bucket()}"
-    call("stage", runs, name)
-    both = [
-        subprocess.Popen(words("promote", runs, name), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    ended = [one.communicate(timeout=120)[1] for one in both]
-    assert [one.returncode for one in both] == [0, 0], ended
-    require_released(open_store(name, root=ROOT), runs)
-
-
-def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
-    rclone: S3Server, runs: Runs
-) -> None:
+def test_a_process_that_is_killed_leaves_an_intent_that_the_next_ends(rclone: S3Server, runs: Runs) -> None:
     name = f"s3://{rclone.make_bucket()}"
     call("stage", runs, name)
     bucket = open_store(name, root=ROOT)
@@ -106,9 +90,7 @@ def test_a_process_that_is_killed_leaves_an_intent_that_the_next_one_ends(
     require_released(bucket, runs)
 
 
-def test_uv_finds_the_kept_targets_of_a_release_with_their_groups_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uv_finds_the_kept_targets_and_groups_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release of two of three targets, from wheels that require what TheRock's require."""
     runs = Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist", rocm="7.10.0rc2")
     runs.devices = ("gfx942", "gfx1100", "gfx1201")

@@ -47,9 +47,7 @@ def test_what_is_written_is_what_the_schemas_say(clone: Provenance) -> None:
     assert source["digest"] == {"gitCommit": clone.lock(RUN)["triton"]["commit"]}
 
 
-def test_a_wheel_is_verified_on_disk_behind_an_address_and_in_a_bucket(
-    clone: Provenance, rclone: S3Server
-) -> None:
+def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(clone: Provenance, rclone: S3Server) -> None:
     (wheel,) = (clone.files / "python" / FAMILY).glob("triton-*.whl")
     commit = clone.lock(RUN)["triton"]["commit"]
     bucket = rclone.make_bucket()

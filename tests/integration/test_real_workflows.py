@@ -213,9 +213,7 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
 
 
 @PLACES
-def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
-    site: Site, built: Ran, setting: str, page: str
-) -> None:
+def test_rocm_of_a_page_or_index_can_be_tested(site: Site, built: Ran, setting: str, page: str) -> None:
     with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
         ran = site.dispatch(
             f"22{len(page):02}",
@@ -227,9 +225,7 @@ def test_rocm_of_a_page_or_an_index_is_tested_by_a_dispatch(
     assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
 
 
-def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_and_no_store(
-    site: Site, built: Ran
-) -> None:
+def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_alone(site: Site, built: Ran) -> None:
     ran = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TESTED)
     assert ran.code == 0, ran.said()
 
@@ -266,9 +262,7 @@ def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Sit
     assert (site.folder / "python-deps" / "simple" / "index.html").is_file()
 
 
-def test_a_fork_without_settings_builds_on_the_release_index(
-    site: Site, built: Ran, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_fork_builds_on_the_index(site: Site, built: Ran, tmp_path_factory: pytest.TempPathFactory) -> None:
     fork = Engine.cloned(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
     fork.commit("pytorch-build.toml", REFS)
     indexes = "rocm_packaging/rocm_indexes.toml"

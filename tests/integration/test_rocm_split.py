@@ -83,9 +83,7 @@ def nodes(folder: Path, *versions: int) -> str:
     return str(folder)
 
 
-def test_missing_device_code_is_told_once_before_the_first_kernel(
-    installed: Environment, tmp_path: Path
-) -> None:
+def test_missing_device_code_is_told_once_before_any_kernel(installed: Environment, tmp_path: Path) -> None:
     code = """
 import sys
 from rocm_sdk import _gpus

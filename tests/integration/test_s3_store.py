@@ -111,9 +111,7 @@ def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path:
 
 @pytest.mark.parametrize("size", [1000, 11 * s3_transfer.MIB], ids=["whole", "parts"])
 @pytest.mark.parametrize("fault", ["lost", "truncated", "reset", "busy"])
-def test_each_answer_of_an_upload_may_be_lost(
-    server: S3Server, tmp_path: Path, fault: Fault, size: int
-) -> None:
+def test_an_uploads_answers_may_be_lost(server: S3Server, tmp_path: Path, fault: Fault, size: int) -> None:
     data = os.urandom(size)
     source = tmp_path / "a.whl"
     source.write_bytes(data)
@@ -165,9 +163,7 @@ def test_what_is_wrong_with_the_settings_is_said_once_and_changes_nothing(
     assert "Contents" not in server.client().list_objects_v2(Bucket=bucket)
 
 
-def test_an_upload_that_is_killed_leaves_nothing_behind_the_next_run(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_a_killed_upload_leaves_nothing_behind_the_next_run(server: S3Server, tmp_path: Path) -> None:
     source = tmp_path / "a.whl"
     source.write_bytes(os.urandom(11 * s3_transfer.MIB))
     digest = files.sha256(source)

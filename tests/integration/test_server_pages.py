@@ -62,10 +62,7 @@ def message(number: int, bucket: str, key: str) -> dict[str, str]:
 
 
 def test_functions_side_by_side_end_with_whole_pages(
-    function: Callable[[object], object],
-    rclone: S3Server,
-    tmp_path: Path,
-    make_wheel: Callable[..., Path],
+    function: Callable[[object], object], rclone: S3Server, tmp_path: Path, make_wheel: Callable[..., Path]
 ) -> None:
     bucket = rclone.make_bucket()
     store = open_store(f"s3://{bucket}", root=tmp_path)

@@ -114,19 +114,14 @@ def unpacked(wheel: Path, member: str, folder: Path) -> Path:
     return folder / "unpacked"
 
 
-def test_the_loader_sees_references_in_place_of_bundles(
-    library: Path, parts: tuple[Path, ...], tmp_path: Path
-) -> None:
+def test_the_loader_sees_references_instead(library: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
     assert loaded(library) == [
         *("0x48495046 0 43434f42", "0x48495046 0 5f5f434c", "0x48495046 0 5f5f434c"),
         "data that follows",
     ]
     host = unpacked(parts[0], "torch/lib/libtorch_hip.so", tmp_path)
     reference = kpack.reference("torch", "lib/libtorch_hip.so").packed()[:4].hex()
-    assert loaded(host) == [
-        *(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)),
-        "data that follows",
-    ]
+    assert loaded(host) == [*(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)), "data that follows"]
     assert host.stat().st_size < library.stat().st_size - 30_000
 
 
@@ -158,9 +153,7 @@ def test_each_wheel_holds_its_own(parts: tuple[Path, ...]) -> None:
     assert len(set(found.kernels.values())) == 3
 
 
-def test_the_wheels_pass_the_checks_and_are_the_same_again(
-    fat: Path, parts: tuple[Path, ...], tmp_path: Path
-) -> None:
+def test_the_wheels_pass_checks_and_are_the_same(fat: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
     findings = check_wheels(parts)
     assert [one for one in findings if one.severity == "error" and one.check != "size"] == []
     again = split(fat, tmp_path)
@@ -171,9 +164,7 @@ def test_the_wheels_pass_the_checks_and_are_the_same_again(
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_wheels_are_installed_over_each_other_and_taken_out(
-    installer: str, parts: tuple[Path, ...], tmp_path: Path
-) -> None:
+def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, ...], tmp_path: Path) -> None:
     root = tmp_path / "venv"
     process.capture([sys.executable, "-m", "virtualenv", "--quiet", root])
     python = root / "bin" / "python"

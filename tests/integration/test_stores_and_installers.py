@@ -1,6 +1,6 @@
 """Wheels of a run, installed by uv and by pip from the index that was written for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,11 @@ from core.env import Interpreter, installer, interpreter
 from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
+from tests.conftest import MakeWheel
 from tests.folders import served
 from tests.integration.recorded_runs import indexed
 from tests.venvs import installed
 
-MakeWheel = Callable[..., Path]
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx110X-all"
 ROCM = "7.99.0+sample"
@@ -106,9 +106,7 @@ def placeholders_fixture(
 
 @BACKENDS
 @pytest.mark.usefixtures("placeholders")
-def test_the_persons_own_configuration_is_honoured_by_either(
-    tmp_path: Path, target: Interpreter, backend: installer.Backend
-) -> None:
+def test_both_honour_configuration(tmp_path: Path, target: Interpreter, backend: installer.Backend) -> None:
     installer.configured.cache_clear()
     try:
         call = installer.Install(requirements=("rocm",), whose="prebuilt")

@@ -1,7 +1,7 @@
 """Strangers' packages of our names, by every way that pip and uv would find them, and by every way in."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,12 @@ from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
+from tests.conftest import MakeWheel
 from tests.folders import served
 from tests.front_door import run_ci
 from tests.integration.recorded_runs import rocm_sdist, sdist
 from tests.wheel_files import write_members
 
-MakeWheel = Callable[..., Path]
 ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
 SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])

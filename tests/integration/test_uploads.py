@@ -131,16 +131,3 @@ def test_what_a_machine_refuses_is_an_ordinary_error(tmp_path: Path, name: str) 
     assert done.returncode == MachineError.exit_code, done.stderr
     assert done.stderr.count("error: ") == 1
     assert "internal error" not in done.stderr
-
-
-def test_nothing_is_lost_over_a_network_that_fails(rclone: S3Server, folder: Path) -> None:
-    whole = rclone.make_bucket()
-    upload(folder, whole, process.inherited(**rclone.variables))
-    bucket = rclone.make_bucket()
-    with proxied(rclone.endpoint, rate=0.3, seed=7) as proxy:
-        upload(folder, bucket, process.inherited(**rclone.at(proxy.endpoint).variables))
-        assert any(one.fault for one in proxy.requests)
-    assert state(rclone, bucket).keys() == state(rclone, whole).keys()
-    for key, size in state(rclone, whole).items():
-        changing = "/manifests/" in key or key.endswith("/index-state.txt")
-        assert changing or state(rclone, bucket)[key] == size

@@ -41,9 +41,7 @@ def test_a_pull_request_with_the_label_builds_and_tests_pytorch_on_its_own_rocm(
     assert labelled.log.count("source lock of sample: resolved") == 1
 
 
-def test_upstreams_tests_run_in_parts_on_the_wheels_that_were_built_and_are_put_together(
-    labelled: Ran,
-) -> None:
+def test_upstreams_tests_run_in_parts_on_the_wheels_just_built_and_are_put_together(labelled: Ran) -> None:
     built = labelled.record(f"build_torch-sample-{TAG}")["files"][0]
     parts = [labelled.record(f"test_torch-{shard}-of-2-sample-{TAG}") for shard in (1, 2)]
     whole = labelled.record(f"test_torch-sample-{TAG}")

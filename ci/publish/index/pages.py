@@ -74,8 +74,7 @@ def read_name(filename: str) -> FileName:
         return FileName(normalised(name), *read_version(version))
     except InvalidVersion:
         raise WheelError(
-            f"{filename!r}: {version!r} is not a version.",
-            hint="Versions are written as PEP 440 says.",
+            f"{filename!r}: {version!r} is not a version.", hint="Versions are written as PEP 440 says."
         ) from None
 
 

@@ -112,10 +112,9 @@ class Files(Source):
             return _promise_of(stored, files.sha256(path), _sdist_requires_python(path))
         from core.wheel.distributions import describe  # no part of the server
 
-        described = describe(path, key=stored.key, sha256=files.sha256(path))
-        metadata = described.sidecar or b""
-        self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata)
-        return _promise_of(stored, described.record.sha256, described.record.requires_python, metadata)
+        record, metadata = describe(path, key=stored.key, sha256=files.sha256(path))
+        self.store.put_bytes(f"{stored.key}{SIDECAR}", metadata or b"")
+        return _promise_of(stored, record.sha256, record.requires_python, metadata or b"")
 
 
 @dataclass(frozen=True, kw_only=True)

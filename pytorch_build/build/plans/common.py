@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from core.environment import need_of
 from core.errors import DataError, MissingInputError, RocmError, SourceError
 from core.files import digest_of
 from pytorch_build.build.cache import launcher_env
@@ -17,6 +18,7 @@ from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
     from pytorch_build.build.build import Build
+    from pytorch_build.build.compilers import Compiler
     from pytorch_build.build.site import Site
     from pytorch_build.sdk import RocmSdk
 
@@ -64,7 +66,9 @@ class BuildPlan:
     project: str = ""
     version: str = ""
     unset: frozenset[str] = frozenset()
+    compilers: Mapping[str, Compiler] = field(default_factory=dict)
     configuration: str = ""
+    cmake_cache: str = ""
 
     @property
     def wheel_dir(self) -> PurePath:
@@ -88,6 +92,12 @@ def completed(build: Build, site: Site, plan: BuildPlan) -> BuildPlan:
     made = [plan.wheel_dir, *([plan.wheel_dir.with_name("build")] if build.choices.clean else [])]
     # an edit compiles what it changes, in the folder that there is
     lasting = {name: without_edits(value) for name, value in env.items() if name not in _PASSING}
+    settings = {
+        "python": str(site.python),
+        "env": lasting,
+        "flags": build.flags,
+        "compilers": {name: asdict(one) for name, one in site.compilers.items()},
+    }
     return replace(
         plan,
         project=build.project,
@@ -97,8 +107,35 @@ def completed(build: Build, site: Site, plan: BuildPlan) -> BuildPlan:
         requirements_files=tuple(name for name in plan.requirements_files if name in site.facts.files),
         requirements=tuple(dict.fromkeys(plan.requirements)),
         removes=(*(path.relative_to(site.tree).as_posix() for path in made), *plan.removes),
-        configuration=digest_of({"python": str(site.python), "env": lasting}),
+        notes=(*plan.notes, *_overridden(build, env)),
+        compilers=site.compilers,
+        configuration=digest_of(settings),
     )
+
+
+def _overridden(build: Build, env: Mapping[str, str]) -> Iterator[str]:
+    """Name the user's variables that steer a build and that the plan sets otherwise."""
+    for name in sorted(env.keys() - _PASSING):
+        mine = build.platform.find_variable(build.base_env, name)
+        if mine and mine not in env[name] and need_of(name) in {"build flags", "ROCm and GPUs"}:
+            set_to = env[name] or "nothing"
+            yield f"{name}={mine} of your environment does not count: the build sets {set_to}."
+
+
+def chosen(build: Build, name: str, usual: str) -> str:
+    """Return a switch as the user's environment has it, else as usual."""
+    return build.platform.find_variable(build.base_env, name) or usual
+
+
+def _with_flags(build: Build, site: Site) -> dict[str, str]:
+    """Put what the compiler needs behind the user's flags; CFLAGS count for C++ where CXXFLAGS is not set."""
+    if build.platform.windows:
+        return {}
+    mine = build.base_env
+    kept = {"CXXFLAGS": mine.get("CXXFLAGS", mine.get("CFLAGS", "")), "CPPFLAGS": mine.get("CPPFLAGS", "")}
+    needed = site.compilers["CXX"].flags if "CXX" in site.compilers else ()
+    flags = {name: " ".join(filter(None, (text.strip(), *needed))) for name, text in kept.items()}
+    return {name: text for name, text in flags.items() if text}
 
 
 def build_requires(site: Site) -> tuple[str, ...]:
@@ -119,8 +156,8 @@ def common_env(build: Build, site: Site) -> dict[str, str]:
     path = [str(scripts), platform.find_variable(build.base_env, "PATH")]
     env = {
         "PYTHONUTF8": "1",
-        "USE_KINETO": platform.find_variable(build.base_env, "USE_KINETO") or platform.kineto,
-        "USE_GLOO": "ON",
+        "USE_KINETO": chosen(build, "USE_KINETO", platform.kineto),
+        "USE_GLOO": chosen(build, "USE_GLOO", "ON"),
         # CMake looks for Python here first, and the tool's own environment may be active.
         "VIRTUAL_ENV": str(scripts.parent),
     }
@@ -128,7 +165,8 @@ def common_env(build: Build, site: Site) -> dict[str, str]:
         path.insert(0, str(rocm.bin))
         env |= _rocm_env(build, rocm)
     env["PATH"] = platform.path_separator.join(filter(None, path))
-    env |= platform.compiler_settings(build.base_env, rocm.root if rocm else None)
+    env |= platform.compiler_settings(rocm.root if rocm else None)
+    env |= _with_flags(build, site)
     env |= launcher_env(
         site.cache,
         platform=platform.name,

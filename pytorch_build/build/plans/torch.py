@@ -47,7 +47,8 @@ def plan(build: Build, site: Site) -> common.BuildPlan:
     return common.BuildPlan(
         distribution="torch",
         env=_env(build, site, triton_version, attention="ON" if flash else "OFF"),
-        commands=(common.build_command(build, site, *arguments),),
+        commands=(*_configure(site), common.build_command(build, site, *arguments)),
+        cmake_cache="build/CMakeCache.txt",
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
         requirements=("build", *common.build_requires(site)),
@@ -58,6 +59,12 @@ def plan(build: Build, site: Site) -> common.BuildPlan:
         overlays=overlays,
         notes=tuple(_notes(build, site)),
     )
+
+
+def _configure(site: Site) -> tuple[common.Command, ...]:
+    """Configure alone first, where the tree can: it is verified before hours of compiling."""
+    argv = (str(site.python), "setup.py", "build", "--cmake-only")
+    return (common.Command(argv=argv, cwd=site.tree),) if site.facts.configures_alone else ()
 
 
 def flash_attention(
@@ -89,8 +96,10 @@ def _env(build: Build, site: Site, triton_version: str, *, attention: str) -> di
     env = common.common_env(build, site) | {
         "USE_ROCM": "ON" if site.rocm else "OFF",
         "USE_CUDA": "OFF",
-        "USE_MPI": "OFF",
-        "USE_NUMA": "OFF",
+        "USE_MPI": common.chosen(build, "USE_MPI", "OFF"),
+        "USE_NUMA": common.chosen(build, "USE_NUMA", "OFF"),
+        # many steps, and no stage runs upstream's C++ tests
+        "BUILD_TEST": common.chosen(build, "BUILD_TEST", "0"),
         "PYTORCH_BUILD_VERSION": build.tree.version,
         "PYTORCH_BUILD_NUMBER": "1",
         "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "|".join(requires),
@@ -157,6 +166,8 @@ def _notes(build: Build, site: Site) -> Iterator[str]:
         yield f"This ROCm has no {', '.join(absent)}: torch will not load them first."
     if build.platform.windows and site.cache and site.cache.kind == "ccache":
         yield "If aotriton fails with 'invalid argument', build without --compiler-cache ccache."
+    if "CMAKE_ARGS" in build.base_env and not site.facts.build_backend.startswith("scikit_build_core."):
+        yield "This tree does not read CMAKE_ARGS: set variables that begin with CMAKE_, USE_ or BUILD_."
 
 
 def preload_names(platform: Platform, available: Collection[str]) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ class MemoryStore:
 
     def copy_of(self, **changes: object) -> MemoryStore:
         """Return a store with the same objects, and no past."""
-        other = MemoryStore(objects=dict(self.objects), ignores_conditions=self.ignores_conditions)
+        other = MemoryStore(objects=dict(self.objects), folder_pages=self.folder_pages)
+        other.ignores_conditions = self.ignores_conditions
         for name, value in changes.items():
             setattr(other, name, value)
         return other
@@ -226,13 +227,15 @@ def watched(store: MemoryStore, area: str) -> MemoryStore:
     return again
 
 
-def stopped_everywhere(start: MemoryStore, work: Callable[[MemoryStore], object], area: str) -> MemoryStore:
+def stopped_everywhere(
+    start: MemoryStore, work: Callable[[MemoryStore], object], area: str, *, writes: int = 20, links: int = 8
+) -> MemoryStore:
     """Stop work at each of its writes, run it again, and hold the end against an undisturbed one's."""
     undisturbed = start.copy_of()
     work(undisturbed)
     count = undisturbed.writes
-    assert count > 20
-    assert audit(undisturbed, area) >= 8
+    assert count >= writes
+    assert audit(undisturbed, area) >= links
     for number in range(1, count + 1):
         for after in (False, True):
             store = start.copy_of()

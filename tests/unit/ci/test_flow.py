@@ -130,7 +130,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 def test_a_flow_writes_the_plan_resolves_it_and_runs_its_jobs(ran: list[Job], tmp_path: Path) -> None:
     flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
     assert stages(ran) == [
-        *("setup", "build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary"),
+        *("setup", "build_rocm", "test_rocm", "build_pytorch", "test_pytorch", "test_report", "summary")
     ]
     assert Plan.read(tmp_path / PLAN_FILE).build_pytorch.value
 
@@ -157,7 +157,7 @@ def test_dry_runs_print_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
     called = [line.split()[2] for line in lines]
     assert called[:4] == ["find_rocm", "resolve", "fetch_artifacts", "build_rocm"]
     assert called[called.index("build_image") :][:6] == [
-        *("build_image", "in_image", "report", "test_smoke", "stage", "promote"),
+        *("build_image", "in_image", "report", "test_smoke", "stage", "promote")
     ]
 
 

@@ -5,17 +5,7 @@ from pathlib import Path
 import pytest
 
 from ci.flow import command, planned, release_words, unresolved
-from ci.jobs import (
-    BUILDS,
-    Call,
-    Job,
-    Target,
-    left_out,
-    plan_jobs,
-    posargs_of,
-    promotion_job,
-    ref_jobs,
-)
+from ci.jobs import BUILDS, Call, Job, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
 from ci.plan.origins import completed
 from core.cli.options import ROOT, Common
 from core.errors import UsageError

@@ -19,12 +19,7 @@ from core.cli import verb_parser
 from core.cli.options import ROOT
 from docs.command_tables import all_sessions
 from pytorch_build.lock.stored import outputs as resolved
-from tests.unit.ci.workflow_reading import (
-    FOLDER,
-    references,
-    steps,
-    workflows,
-)
+from tests.unit.ci.workflow_reading import FOLDER, references, steps, workflows
 
 
 @cache
@@ -210,11 +205,7 @@ def test_what_a_request_may_name_is_what_configure_knows() -> None:
 
 def test_every_output_of_the_plan_that_is_read_is_one_that_it_has() -> None:
     plan = planned(["--event=schedule", "--torch-ref=nightly"], Target())
-    known = {
-        "configure": set(outputs(plan)),
-        "rocm": set(outputs(plan)),
-        "resolve": set(resolved(plan, {})),
-    }
+    known = {"configure": set(outputs(plan)), "rocm": set(outputs(plan)), "resolve": set(resolved(plan, {}))}
     setup = workflows()["setup.yml"]
     read = [path for path in references(setup.tree, "steps") if path[1] == "outputs"]
     assert len(read) > 30

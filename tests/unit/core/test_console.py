@@ -154,9 +154,7 @@ def test_what_people_copy_from_a_table_stands_whole_at_any_width(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_colours_on_a_terminal_only_where_they_are_wanted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_where_wanted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     console.done("made")
     monkeypatch.setenv("NO_COLOR", "1")
     console.done("made")
@@ -169,9 +167,7 @@ def test_colours_on_a_terminal_only_where_they_are_wanted(
     assert capsys.readouterr().err == f"{green}made\nmade\nmade\n{green}"
 
 
-def test_a_summary_is_appended_for_github_and_goes_nowhere_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_summary_is_appended_for_github_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console.summary("### lost")
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -209,9 +205,7 @@ def test_what_is_printed_commands_nothing(capsys: pytest.CaptureFixture[str]) ->
     assert commands == ["::group::a%0A::error::b", "::endgroup::"]
 
 
-def test_a_mask_holds_from_then_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_hold_from_then_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_MASKED", [])
     console.add_mask("of-this-run\nsecond-part")
     console.say("a of-this-run b second-part")

@@ -122,9 +122,7 @@ def test_default_family_of_a_machine(detected: tuple[str, ...], family: str) -> 
         (("gfx1399",), ("gfx1399",)),
     ],
 )
-def test_where_no_family_follows_the_ways_on_are_named(
-    detected: tuple[str, ...], said: tuple[str, ...]
-) -> None:
+def test_where_no_family_follows_the_ways_are_named(detected: tuple[str, ...], said: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
         families.default_family(detected)
     assert all(way in str(caught.value) for way in said)
@@ -135,10 +133,7 @@ def test_where_no_family_follows_the_ways_on_are_named(
     [
         ('targets = ["gfx942"]\n[families.a]\ntargets = []\n', "no targets"),
         ('targets = ["gfx942"]\n[families.a]\ntargets = ["gfx943"]\n', "gfx942"),
-        (
-            TWICE,
-            "two default families",
-        ),
+        (TWICE, "two default families"),
     ],
 )
 def test_inconsistent_data_is_refused(tmp_path: Path, text: str, problem: str) -> None:

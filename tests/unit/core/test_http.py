@@ -61,9 +61,7 @@ def slept_fixture(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def test_pages_are_read_again_until_each_lists_its_files(
-    slept: list[float], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_are_read_until_they_list_files(slept: list[float], capfd: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
 
     def read(url: str) -> Answer:
@@ -80,9 +78,7 @@ def test_pages_are_read_again_until_each_lists_its_files(
     assert f"torch lacks {TORCH.name}." in said
 
 
-def test_a_complete_page_is_read_once_and_nothing_is_said(
-    slept: list[float], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_complete_page_is_read_once_silently(slept: list[float], capfd: pytest.CaptureFixture[str]) -> None:
     wait_for({"torch": [TORCH]}, seconds=0, read=lambda _: Answer(text=page(TORCH)))
     assert (slept, capfd.readouterr().err) == ([], "")
 

@@ -88,9 +88,7 @@ def test_a_program_that_cannot_start_says_where(tmp_path: Path, monkeypatch: pyt
 
 
 @processes
-def test_a_command_is_echoed_and_runs_in_its_folder_and_environment(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_is_echoed_with_folder_and_env(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = "import os; print(os.getcwd(), os.environ.get('WORD'), 'HOME' in os.environ)"
     process.run(python(code), cwd=tmp_path, env={"WORD": "two words"})
     out, err = capfd.readouterr()
@@ -218,9 +216,7 @@ def test_ctrl_c_lets_the_child_clean_up_and_ends_the_stage(
 
 
 @processes
-def test_ctrl_c_while_a_log_is_written_ends_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_a_log_is_written_ends_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_step: object, text: str) -> None:
         if text == "started":
             raise KeyboardInterrupt

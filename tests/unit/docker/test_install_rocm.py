@@ -143,9 +143,7 @@ SPLIT = {**FAMILY, **VERSION, "SPLIT": "1", "PYTORCH_ROCM_ARCH": "gfx1100;gfx110
     ],
     ids=["certificate", "version", "family", "split"],
 )
-def test_certificate_version_family_and_targets_are_given_on(
-    machine: Machine, env: dict[str, str], said: str, family: str
-) -> None:
+def test_all_settings_are_given_to_pip(machine: Machine, env: dict[str, str], said: str, family: str) -> None:
     machine.install(NIGHTLY, env)
     call = machine.pip_of_rocm()
     assert said in call
@@ -153,9 +151,7 @@ def test_certificate_version_family_and_targets_are_given_on(
 
 
 @pytest.mark.parametrize("folder", ["rocm-6.4.0", "rocm"])
-def test_an_older_rocm_is_removed_and_nothing_else(
-    machine: Machine, make: Callable[[str], Path], folder: str
-) -> None:
+def test_an_older_rocm_is_removed_alone(machine: Machine, make: Callable[[str], Path], folder: str) -> None:
     (make(f"opt/{folder}/bin") / "hipcc").touch()
     if folder != "rocm":
         (machine.root / "opt" / "rocm").symlink_to(folder)
@@ -207,9 +203,7 @@ def test_without_the_flag_amds_packages_are_installed(machine: Machine, flag: di
     ("codename", "suite"),
     [("jammy", "jammy"), ("noble", "noble"), ("bookworm", "jammy"), ("trixie", "noble")],
 )
-def test_debian_takes_the_packages_of_the_ubuntu_nearest_to_it(
-    machine: Machine, codename: str, suite: str
-) -> None:
+def test_debian_takes_packages_of_the_nearest_ubuntu(machine: Machine, codename: str, suite: str) -> None:
     machine.codename(codename)
     machine.install(ROCM_VERSION="6.4.1")
     line = (machine.root / "etc" / "apt" / "sources.list.d" / "rocm.list").read_text(encoding="utf-8")

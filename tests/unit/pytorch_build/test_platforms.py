@@ -4,8 +4,8 @@ from pytorch_build.platforms import LINUX, WINDOWS
 
 
 def test_windows_compiles_with_rocms_clang() -> None:
-    assert WINDOWS.compiler_settings({"CC": "cl"}, None) == {}
-    assert WINDOWS.compiler_settings({"CC": "cl"}, PureWindowsPath("C:/rocm")) == {
+    assert WINDOWS.compiler_settings(None) == {}
+    assert WINDOWS.compiler_settings(PureWindowsPath("C:/rocm")) == {
         "CC": r"C:\rocm\lib\llvm\bin\clang-cl.exe",
         "CXX": r"C:\rocm\lib\llvm\bin\clang-cl.exe",
         "HIP_CLANG_PATH": "C:/rocm/lib/llvm/bin",

@@ -40,9 +40,7 @@ def test_a_source_says_which_layout_it_has(run: Any, folder: str) -> None:
         sdk.find_source(run.context(), options(find_links=(folder,)), "7.3.0")
 
 
-def test_an_images_rocm_is_of_the_version_that_the_lock_says(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_images_rocm_has_the_version_of_the_lock(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     here = RocmSource(version="7.1.0", packages=sources.PackageSource(installed=Path("/opt/python")))
     monkeypatch.setattr("pytorch_build.sdk._installed", lambda _: here)
     chosen = options(no_install=True)
@@ -246,18 +244,14 @@ def test_an_sdk_that_is_absent_or_no_json_is_refused(target: Any, tmp_path: Path
 
 
 @pytest.mark.processes
-def test_what_an_image_has_installed_says_its_version_and_layout(
-    target: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_image_has_says_its_version_and_layout(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
     found = sdk.installed(target)
     assert (found.version, found.layout, found.files) == ("7.1.0", "split", ())
     assert found.origin == f"what {target.executable} has installed"
 
 
-def test_an_images_rocm_is_linked_and_nothing_else(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_images_rocm_alone_is_linked(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, own = tmp_path / "base", tmp_path / "own"
     for name in ("_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info", "numpy", "pip"):
         (base / name).mkdir(parents=True)
@@ -267,11 +261,7 @@ def test_an_images_rocm_is_linked_and_nothing_else(
     target = replace(run.target(), purelib=own)
     for _ in range(2):
         sdk.link(target)
-        assert {path.name for path in own.iterdir()} == {
-            "_rocm_sdk_core",
-            "rocm_sdk",
-            "rocm-7.1.0.dist-info",
-        }
+        assert {path.name for path in own.iterdir()} == {"_rocm_sdk_core", "rocm_sdk", "rocm-7.1.0.dist-info"}
     assert (own / "_rocm_sdk_core").resolve() == base / "_rocm_sdk_core"
     # installers overlook metadata that is a link
     assert not (own / "rocm-7.1.0.dist-info").is_symlink()

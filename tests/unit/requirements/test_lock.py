@@ -37,9 +37,7 @@ def test_every_lock_of_the_repository_is_compiled(compilers: Compilers) -> None:
     assert set(compilers.compiled()) == present
 
 
-def test_every_lock_is_hashed_and_takes_no_setting_of_the_machine(
-    compilers: Compilers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locks_are_hashed_and_take_no_settings(compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_FIND_LINKS"):
         monkeypatch.setenv(name, "https://mine")
     monkeypatch.setenv("PIP_CERT", "/ca.crt")
@@ -82,9 +80,7 @@ def test_current_locks_pass(
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements/test.txt"])
-def test_a_stale_lock_is_named_and_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_stale_lock_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pretend(monkeypatch, tmp_path, changed=name)
     with pytest.raises(CheckError, match=f"Not current: {Path(name).name}"):
         lock.check()

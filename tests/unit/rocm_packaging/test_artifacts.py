@@ -88,9 +88,7 @@ def test_different_files_of_one_path_are_refused(tmp_path: Path, other: str) -> 
 
 @pytest.mark.parametrize("stage", ["a/stage", "b/stage"])
 @pytest.mark.parametrize(("one", "kind"), [("file", "a file"), ("link", "a link")])
-def test_a_file_or_link_where_another_has_a_folder_is_refused(
-    tmp_path: Path, one: str, kind: str, stage: str
-) -> None:
+def test_a_file_or_link_for_a_folder_is_refused(tmp_path: Path, one: str, kind: str, stage: str) -> None:
     artifact(tmp_path, "a_lib_generic", {"a/stage/lib/real/x": "x"}, "a/stage\nb/stage\n")
     folder = artifact(tmp_path, "b_run_generic", {f"{stage}/lib/y": "y"}, f"{stage}\n")
     artifact(tmp_path, "c_run_generic", {"a/stage/lib/tool/deep/z": "z"})

@@ -49,9 +49,7 @@ def test_targets_are_spelt_as_the_tool_spells_them(site: Path, tmp_path: Path) -
     assert gpus.device_problems() == []
 
 
-def test_each_gpu_without_fitting_device_code_is_named_with_what_to_install(
-    site: Path, tmp_path: Path
-) -> None:
+def test_each_gpu_without_fitting_device_code_is_told_what_to_install(site: Path, tmp_path: Path) -> None:
     gpus = gpus_of(site)
     machine(gpus, tmp_path / "nodes", 90402, 110000, 90000)  # of the last one there is no package at all
     assert [problem.partition(" is not")[0] for problem in gpus.device_problems()] == [
@@ -66,9 +64,7 @@ def test_each_gpu_without_fitting_device_code_is_named_with_what_to_install(
     assert "has version ?" in gpus.device_problems()[0]
 
 
-def test_libraries_that_hold_their_device_code_need_none(
-    installed_sdk: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_libraries_with_own_device_code_need_none(installed_sdk: Callable[..., Path], tmp_path: Path) -> None:
     gpus = gpus_of(installed_sdk({"gfx94X-dcgpu": ("gfx942",)}), "_rocm_sdk_libraries_gfx94X_dcgpu")
     machine(gpus, tmp_path / "nodes", 110000)
     assert gpus.device_problems() == []

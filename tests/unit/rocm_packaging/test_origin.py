@@ -74,9 +74,7 @@ def names(files: Sequence[Any]) -> set[str]:
     ],
     ids=["split", "unsplit"],
 )
-def test_a_runs_records_name_what_is_tested(
-    tmp_path: Path, libraries: tuple[str, ...], taken: set[str]
-) -> None:
+def test_records_name_what_is_tested(tmp_path: Path, libraries: tuple[str, ...], taken: set[str]) -> None:
     found = [file(name, "7.1.0") for name in (*ALWAYS, "rocm-profiler", *libraries)]
     source = run_of(Common(root=tmp_path), *found, file("torch", "2"), file("rocm", "7.0.2"))
     assert names(chosen_of(source, tmp_path, "libraries", "devel").files) == {
@@ -128,9 +126,7 @@ def test_other_bytes_are_another_source(folder: Callable[..., PackageSource], tm
     assert origin.for_build(folder(), "7.1.0", FAMILY, (), "linux").digests != first
 
 
-def test_a_named_source_gives_rocm_and_its_extras(
-    folder: Callable[..., PackageSource], tmp_path: Path
-) -> None:
+def test_a_named_source_gives_rocm_with_extras(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
     source = folder(*SPLIT)
     found = chosen_of(source, tmp_path, "libraries", "devel")
     assert names(found.files) == {*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942"}
@@ -139,9 +135,7 @@ def test_a_named_source_gives_rocm_and_its_extras(
         chosen_of(source, tmp_path, "libraries", targets=("gfx942", "gfx1201"))
 
 
-def test_unsplit_libraries_of_further_families_are_named(
-    folder: Callable[..., PackageSource], tmp_path: Path
-) -> None:
+def test_unsplit_libraries_of_others_are_named(folder: Callable[..., PackageSource], tmp_path: Path) -> None:
     source = folder(*ALWAYS, UNSPLIT, "rocm-sdk-libraries-gfx110x-all")
     found = chosen_of(source, tmp_path, "libraries", families=[FAMILY, "gfx110X-all"])
     assert names(found.files) == {"rocm", "rocm-sdk-core", UNSPLIT, "rocm-sdk-libraries-gfx110x-all"}

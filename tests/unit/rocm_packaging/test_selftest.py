@@ -127,9 +127,7 @@ def test_named_packages_are_installed_tested_and_reported(
     assert report_file.is_file()
 
 
-def test_a_changed_folder_or_an_address_is_tested_again(
-    machine: Machine, request_: TestRequest, tmp_path: Path
-) -> None:
+def test_a_changed_source_is_tested_again(machine: Machine, request_: TestRequest, tmp_path: Path) -> None:
     run_tests(request_)
     run_tests(request_)
     assert machine.runs == 1
@@ -172,9 +170,7 @@ def test_nothing_but_a_sound_report_passes(
         run_tests(request_)
 
 
-def test_another_version_or_family_than_asked_for_is_no_success(
-    machine: Machine, request_: TestRequest
-) -> None:
+def test_another_version_or_family_is_no_success(machine: Machine, request_: TestRequest) -> None:
     assert request_.source is not None
     other = replace(request_.source, version="7.2.0")
     with pytest.raises(CheckError, match=r"ROCm 7\.1\.0 was tested instead of 7\.2\.0"):
@@ -184,9 +180,7 @@ def test_another_version_or_family_than_asked_for_is_no_success(
     assert machine.runs == 2
 
 
-def test_split_packages_are_tested_for_a_target_by_their_device_package(
-    machine: Machine, request_: TestRequest
-) -> None:
+def test_split_packages_are_tested_by_their_device_packages(machine: Machine, request_: TestRequest) -> None:
     assert request_.source is not None
     machine.families = "gfx942"
     split = replace(request_, source=replace(request_.source, layout="split"))

@@ -22,6 +22,10 @@ PASSED_PREFIXES = ("BUILD_", "USE_", "CMAKE_")
 PASSED_NAMES = ("PYTORCH_ROCM_ARCH", "ROCM_HOME", "BLAS", "OpenBLAS_HOME", "OpenBLAS_LIB_NAME")
 
 
+CMAKE_ONLY = "--cmake-only" in sys.argv
+sys.argv = [word for word in sys.argv if word != "--cmake-only"]
+
+
 def check_submodules():
     for folder in ("third_party/miniblas", "third_party/miniblas/third_party/minivec"):
         if not (ROOT / folder / "include").is_dir():
@@ -31,7 +35,7 @@ def check_submodules():
 def cmake_options(environ):
     options = {name: value for name, value in sorted(environ.items()) if name.startswith(PASSED_PREFIXES)}
     options |= {name: environ[name] for name in PASSED_NAMES if name in environ}
-    options.setdefault("CMAKE_BUILD_TYPE", "Release")
+    options.setdefault("CMAKE_BUILD_TYPE", "Debug" if environ.get("DEBUG") == "1" else "Release")
     options |= {"CMAKE_INSTALL_PREFIX": str(ROOT / "torch"), "Python_EXECUTABLE": sys.executable}
     return [f"-D{name}={value}" for name, value in options.items()]
 
@@ -40,7 +44,10 @@ def build_deps():
     check_submodules()
     cmake = shutil.which("cmake") or sys.exit("cmake is not on the PATH: install requirements-build.txt.")
     build_dir = str(ROOT / "build")
-    subprocess.check_call([cmake, "-GNinja", "-S", str(ROOT), "-B", build_dir, *cmake_options(os.environ)])
+    if not (ROOT / "build" / "build.ninja").is_file():  # as upstream, which never configures again
+        subprocess.check_call([cmake, "-GNinja", "-S", str(ROOT), "-B", build_dir, *cmake_options(os.environ)])
+    if CMAKE_ONLY:
+        sys.exit()
     jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
     subprocess.check_call([cmake, "--build", build_dir, "--target", "install", *jobs])
 

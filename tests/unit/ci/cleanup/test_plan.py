@@ -300,9 +300,7 @@ def test_a_server_that_follows_sidecars_is_awaited(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_promotion_begun_meanwhile_keeps_its_files(
-    tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_promotions_keep_their_files(tmp_path: Path, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fill(tmp_path, IN_STAGING)
     flat(store, "v2-staging/g")
     asked: list[int] = []

@@ -37,9 +37,7 @@ def read(root: Path, subject: Subject) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda one: one.name)
-def test_a_subject_reads_what_upstream_says_under_the_keys_of_our_data(
-    therock: Path, subject: Subject
-) -> None:
+def test_a_subject_reads_what_upstream_says_under_keys_of_our_data(therock: Path, subject: Subject) -> None:
     theirs, ours = read(therock, subject)
     expected = THEROCK["facts"][subject.name]
     found = {key: theirs[key] if isinstance(theirs[key], str) else sorted(theirs[key]) for key in expected}
@@ -139,9 +137,7 @@ def test_differences_are_what_either_has_alone(theirs: Facts, ours: Facts) -> No
 @pytest.mark.parametrize(
     ("theirs", "ours", "named"), [({}, {"a": ("x",)}, "there.py"), ({"a": ("x",)}, {"a": ()}, "here.toml")]
 )
-def test_a_place_that_says_nothing_is_an_error(
-    theirs: Facts, ours: Facts, named: str, tmp_path: Path
-) -> None:
+def test_a_place_that_is_silent_is_an_error(theirs: Facts, ours: Facts, named: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=named):
         differences(subject(theirs, ours), Tree(root=tmp_path))
 

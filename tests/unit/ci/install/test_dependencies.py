@@ -125,9 +125,7 @@ def test_calls_of_pip_hold_each_file_once_one_cell_and_no_distribution_twice(sou
         assert len({one.distribution for one in batch}) == len(batch) > 0
 
 
-def test_pip_is_asked_for_files_by_digest_for_another_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_gives_files_by_digest_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(process, "run", lambda argv, **_: asked.append(argv))
     monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
@@ -139,9 +137,7 @@ def test_pip_is_asked_for_files_by_digest_for_another_python(
     assert Path(asked[0][-1]).read_text() == f"numpy==1 --hash=sha256:{'a' * 64}\n"
 
 
-def test_a_wheel_that_calls_itself_otherwise_inside_is_not_mirrored(
-    store: Store, tmp_path: Path, make_wheel: Callable[..., Path]
-) -> None:
+def test_a_misnamed_wheel_is_not_taken(store: Store, tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
     path = make_wheel(tmp_path, "torch", "1")
     wanted = Source(
         name=path.name, distribution="numpy", version="1", sha256=files.sha256(path), cell=LINUX_312

@@ -82,9 +82,7 @@ def test_what_is_installed_from_the_same_file_stays(tmp_path: Path, done: list[A
     assert [one[-1] for one in done if isinstance(one, list)] == ["torch"]
 
 
-def test_what_does_not_fit_together_is_an_error(
-    tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misfits_are_an_error(tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ["torch lacks numpy"])
     with pytest.raises(CheckError, match="torch lacks numpy"):
         install_chosen(target_in(tmp_path), wanted_of(tmp_path), Chosen(ours=(), theirs=()), OURS, None)
@@ -150,9 +148,7 @@ def test_a_store_of_this_machine_is_served_and_its_page_waited_for(group: RunGro
         assert sources.no_index
 
 
-def test_files_that_everybody_may_read_are_read_where_they_lie(
-    group: RunGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_all_may_read_are_read_in_place(group: RunGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     source = PackageSource(group=group)
     write_flat(group, *source.listed)
     with served_store(group.store) as public:
@@ -207,9 +203,7 @@ def folder_with_a_file(path: Path) -> None:
 @pytest.mark.parametrize("make", [folder_with_a_file, lambda path: path.write_text("years of work")])
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.processes
-def test_what_is_no_environment_is_never_wiped(
-    tmp_path: Path, make: Callable[[Path], object], *, clean: bool
-) -> None:
+def test_what_is_none_is_never_wiped(tmp_path: Path, make: Callable[[Path], object], *, clean: bool) -> None:
     place = tmp_path / "thesis"
     make(place)
     with (
@@ -223,9 +217,7 @@ def test_what_is_no_environment_is_never_wiped(
 
 
 @pytest.mark.processes
-def test_an_environment_of_another_python_is_kept_unless_made_anew(
-    made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_another_python_is_kept_unless_made_anew(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (made / "other").write_text("")
     other = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
     asked: list[str] = []

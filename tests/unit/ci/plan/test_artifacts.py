@@ -121,9 +121,7 @@ def test_zstd_is_preferred_where_a_whole_archive_of_it_is_there(store: Watched, 
         ("gfx94X-dcgpu;gfx1100", ["base_lib_generic", "blas_lib_gfx94X-dcgpu", "rand_lib_gfx1100"]),
     ],
 )
-def test_a_family_takes_its_own_its_targets_and_generic(
-    store: Watched, name: str, expected: list[str]
-) -> None:
+def test_a_family_takes_its_own_targets_and_generic(store: Watched, name: str, expected: list[str]) -> None:
     assert [one.name.stem for one in planned(store, name).artifacts] == expected
 
 
@@ -139,9 +137,7 @@ def test_what_a_family_lacks_is_an_error(store: Watched, tmp_path: Path) -> None
     assert "gfx1100, gfx110X-all, gfx94X-dcgpu" in caught.value.hint
 
 
-def test_targets_that_lack_artifacts_are_told(
-    store: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_absent_targets_are_told(store: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned(store)  # the family has artifacts as a whole
     assert "warning" not in capsys.readouterr().err
     (tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst").unlink()
@@ -153,9 +149,7 @@ def test_targets_that_lack_artifacts_are_told(
 # --- fetching ------------------------------------------------------------------------------
 
 
-def test_a_wrong_digest_fails_by_name_after_the_others_ended(
-    store: Watched, folder: Path, tmp_path: Path
-) -> None:
+def test_a_wrong_digest_fails_by_name_after_the_others(store: Watched, folder: Path, tmp_path: Path) -> None:
     sidecar = tmp_path / "store" / PREFIX / "blas_lib_gfx110X-all.tar.zst.sha256sum"
     right = sidecar.read_text(encoding="utf-8")
     sidecar.write_text("ab" * 32, encoding="utf-8")
@@ -179,9 +173,7 @@ def test_a_wrong_digest_fails_by_name_after_the_others_ended(
         ("rand_lib_gfx1100.tar.zst.sha256sum", "rand_lib_gfx1100.tar.zst has no .sha256sum"),
     ],
 )
-def test_a_missing_half_fails_by_name(
-    store: Watched, folder: Path, tmp_path: Path, gone: str, said: str
-) -> None:
+def test_a_lone_half_is_named(store: Watched, folder: Path, tmp_path: Path, gone: str, said: str) -> None:
     (tmp_path / "store" / PREFIX / gone).unlink()
     with pytest.raises(ArtifactError, match=said):
         artifacts.fetch(store, planned(store), folder)
@@ -229,9 +221,7 @@ def test_what_the_run_has_no_longer_is_taken_away(store: Watched, folder: Path, 
     ]
 
 
-def test_ctrl_c_stops_what_is_under_way(
-    store: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_stops_what_is_going_on(store: Watched, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
     def stopped_in_the_middle(_stream: BinaryIO, name: ArchiveName, *_: Path, **options: object) -> None:

@@ -37,32 +37,13 @@ def test_a_label_without_machines_is_known_before_it_queues() -> None:
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["said"])
-def test_a_file_that_breaks_the_schema_is_refused_with_the_nearest_key(
-    tmp_path: Path, row: dict[str, str]
-) -> None:
+def test_what_breaks_the_schema_is_refused_with_the_nearest_key(tmp_path: Path, row: dict[str, str]) -> None:
     (tmp_path / "ci.toml").write_text(row["file"])
     use_own(tmp_path / "ci.toml")
     with pytest.raises(DataError) as caught:
         data.load()
     assert row["said"] in str(caught.value)
     assert "ci.toml" in str(caught.value)
-
-
-def test_a_users_file_is_merged_over_ours(tmp_path: Path) -> None:
-    (tmp_path / "ci.toml").write_text(
-        '[triggers]\nlong_lived_branches = ["trunk"]\n'
-        '[families.gfx1151]\nlinux = { tier = "nightly" }\n'
-        '[matrix.ci]\ntorch_refs = ["sample"]\n'
-        '[upload]\nstore = "s3://mine"\n'
-    )
-    use_own(tmp_path / "ci.toml")
-    found = data.load()
-    assert found.triggers.long_lived_branches == ("trunk",)
-    assert found.triggers.paths == known().triggers.paths
-    assert found.families.families["gfx1151"]["linux"].tier == "nightly"
-    assert found.families.families["gfx1151"]["windows"].tier == "presubmit"
-    assert found.matrix_of("ci").torch_refs == ("sample",)
-    assert found.upload.store == "s3://mine"
 
 
 @pytest.mark.parametrize(

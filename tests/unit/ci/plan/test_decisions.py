@@ -186,9 +186,7 @@ def test_where_outputs_go(words: Any, facts: Any, store: str, reason: str) -> No
         ("nightly", True, True, (True, "release type nightly, once its tests have passed")),
     ],
 )
-def test_what_goes_on_to_a_release_index(
-    release_type: str, *, uploads: bool, builds: bool, expected: Any
-) -> None:
+def test_what_goes_on_to_an_index(release_type: str, *, uploads: bool, builds: bool, expected: Any) -> None:
     question = asked(*NIGHT, release_type=release_type)
     given = (Decision(value=uploads, reason="uploads"), Decision(value=builds, reason="builds"))
     found = promote(question, *given)

@@ -201,9 +201,7 @@ def test_without_an_answer_no_label_counts_and_that_is_said(hub: Any) -> None:
     )
 
 
-def test_files_are_asked_of_github_where_git_cannot_say(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_are_asked_of_github_if_git_cannot_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process, "capture", no_git)
     hub: Any = hub_of()
     assert events.event_changes(happened(), tmp_path, hub) == events.Changes(files=["a.py"])
@@ -274,17 +272,13 @@ def test_git_says_what_a_push_and_a_merge_bring(tmp_path: Path, commit_files: Ca
 
 
 @given(NAMES, JSON.filter(lambda value: isinstance(value, dict)) | PAYLOADS, st.none() | st.lists(st.text()))
-def test_any_payload_gives_the_same_plan_twice_or_an_error_of_ours(
-    name: str, payload: Any, files: list[str] | None
-) -> None:
+def test_any_payload_gives_one_plan_or_our_error(name: str, payload: Any, files: list[str] | None) -> None:
     found = [_planned(name, payload, files) for _ in range(2)]
     assert found[0] == found[1]
 
 
 @given(LABELS, st.sampled_from([OURS, "x/y", None]), st.lists(st.text(min_size=1), max_size=3))
-def test_any_labels_give_the_same_plan_in_any_order_or_an_error_of_ours(
-    names: list[str], head: str | None, files: list[str]
-) -> None:
+def test_any_labels_give_one_plan_or_our_error(names: list[str], head: str | None, files: list[str]) -> None:
     one = _planned("pull_request", pull_request(*names, head=head), files)
     other = _planned("pull_request", pull_request(*reversed(names), head=head), files)
     assert one == other

@@ -147,9 +147,7 @@ def test_a_run_has_to_have_every_platform_of_the_plan(world: World) -> None:
         ({"workflow": "multi_arch_ci_asan.yml"}, "builds of the variant asan"),
     ],
 )
-def test_an_artifact_run_that_does_not_do_is_named_with_the_newest_that_would(
-    world: World, spoiled: dict[str, Any], said: str
-) -> None:
+def test_an_unusable_run_is_named_with_a_usable_one(world: World, spoiled: dict[str, Any], said: str) -> None:
     about = {name: spoiled.pop(name) for name in ("status", "conclusion", "workflow") if name in spoiled}
     world.hub.known = [made_run("21"), *([made_run("17", **about)] if spoiled.pop("known", True) else [])]
     world.put_run("17", *spoiled.pop("families", FAMILIES), **spoiled)

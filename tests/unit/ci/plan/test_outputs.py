@@ -22,9 +22,7 @@ def test_a_summary_of_many_jobs_says_how_many_it_leaves_out() -> None:
     assert listed.count("\n| build\\_") + listed.count("\n| test\\_") == 300
 
 
-def test_what_somebody_else_wrote_steers_neither_a_summary_nor_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_others_wrote_steers_neither_summary_nor_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "x|<img src=y>\x1b[2J`$(id)`"
     made = planned("push", push(f"release/{hostile}"), changes=Changes(note=f"git said {hostile}"))
     said = summary(made)

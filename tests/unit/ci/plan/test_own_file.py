@@ -43,9 +43,7 @@ def configured(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_guides_file_plans_what_the_guide_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_guides_file_plans_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, said = guides()
     (tmp_path / "own.toml").write_text(text)
     words = ("--event", "push", "--config-file", str(tmp_path / "own.toml"))
@@ -78,9 +76,7 @@ def test_every_stage_reads_the_same_file(tmp_path: Path) -> None:
     assert default_family(["gfx942"]) == "gfx94X-dcgpu"
 
 
-def test_the_file_is_the_options_else_the_variables_else_the_checkouts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_option_comes_first_then_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "ROOT", tmp_path)
     assert (use_config_file(None), own().file) == (None, None)
     (tmp_path / "pytorch-build.toml").write_text("")
@@ -140,9 +136,7 @@ def test_each_value_in_force_has_the_line_that_says_it(tmp_path: Path) -> None:
     assert found["matrix.release.pythons"] == before["matrix.release.pythons"]
 
 
-def test_a_plan_is_explained_by_the_lines_that_it_follows_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_is_explained_by_lines_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "own.toml"
     file.write_text(guides()[0])
     words = ("--config-file", str(file), "--event", "push", "--explain", "matrix.ci")

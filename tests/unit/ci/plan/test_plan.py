@@ -156,17 +156,11 @@ FULL = DEFAULT | INDUCTOR | DISTRIBUTED
         (("pull_request", pull_request("test:torch")), {}, set()),
         (("schedule",), {}, DEFAULT),
         (("schedule",), {"release_type": "nightly"}, DEFAULT),
-        (
-            ("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}),
-            {"release_type": "prerelease"},
-            FULL,
-        ),
+        (("schedule", {}, None, {"rocm_package_version": "10.1.0rc1"}), {"release_type": "prerelease"}, FULL),
         (("schedule",), {"release_type": "dev"}, DEFAULT),
     ],
 )
-def test_upstreams_tests_run_where_the_test_type_or_a_label_has_them(
-    words: Any, facts: Any, expected: set[tuple[str, str, str]]
-) -> None:
+def test_upstreams_tests_run_where_asked(words: Any, facts: Any, expected: set[tuple[str, str, str]]) -> None:
     assert parts(planned(*words, **facts)) == expected
 
 
@@ -204,9 +198,7 @@ NO_UPLOAD = "nothing is uploaded that it could install: a fork's run has no cred
         (("schedule",), {"failing": "build_pytorch"}, WHEEL.format("3.12"), "its build is expected to fail"),
     ],
 )
-def test_upstreams_tests_that_cannot_be_are_left_out_with_the_reason(
-    words: Any, facts: dict[str, Any], what: str, reason: str
-) -> None:
+def test_what_is_left_out_has_its_reason(words: Any, facts: dict[str, Any], what: str, reason: str) -> None:
     stage = facts.get("failing")
     more = {"what": failing(DAY, stages=(stage,))} if stage else facts
     assert why(planned(*words, **more), f"test_torch {what}") == reason

@@ -151,9 +151,7 @@ FIELD = st.tuples(
 
 
 @given(st.lists(FIELD, max_size=6), st.text(max_size=200), st.sampled_from(["\n", "\r\n"]), st.integers(0, 6))
-def test_metadata_there_and_back_is_the_same(
-    fields: list[tuple[str, str]], body: str, end: str, place: int
-) -> None:
+def test_metadata_comes_back_the_same(fields: list[tuple[str, str]], body: str, end: str, place: int) -> None:
     lines = [f"{name}: {value}" for name, value in fields]
     lines.insert(place, f"Version: {OLD}")
     lines.insert(place, "Requires-Dist: rocm[libraries]==7.10.0rc2")

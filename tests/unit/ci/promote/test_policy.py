@@ -279,7 +279,9 @@ def test_a_required_stage_concerns_the_cells_it_names(row: dict[str, Any], *, co
     verdict = decide(facts(ONE, ROCM), rules)
     assert verdict.promote is not concerned
     assert [one.message for one in verdict.reasons] == (["no test_torch has passed"] if concerned else [])
-    assert decide(facts(ONE, ROCM, tests=[ran(ONE), of_stage("test_torch"), ran(ROCM)]), rules).promote
+    for stage, whole in (("test_torch", True), ("test_torch-1-of-2", False)):  # a part proves nothing alone
+        found = facts(ONE, ROCM, tests=[ran(ONE), of_stage(stage), ran(ROCM)])
+        assert decide(found, rules).promote is (whole or not concerned)
 
 
 @pytest.mark.parametrize("stage", ["test_torch", "test_torch-2-of-6", "test_torch_more", "test_torch-2-of-x"])

@@ -27,9 +27,7 @@ def buckets(s3: S3Client, runs: Any) -> Any:
     return runs
 
 
-def test_staging_and_promotion_copy_on_the_server(
-    buckets: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_promotion_copies_on_the_server(buckets: Any, s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_download(_self: S3Store, key: str, _folder: object) -> None:
         pytest.fail(f"{key} was downloaded instead of being copied on the server.")
 

@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from ci.promote.version_change import (
-    RocmChange,
-    final_of,
-    kept_facts,
-    new_version,
-    plan_set,
-    rules,
-)
+from ci.promote.version_change import RocmChange, final_of, kept_facts, new_version, plan_set, rules
 from core.errors import FatalError, MissingInputError, UsageError, WheelError
 from pytorch_build.lock.versions import version_suffix, wheel_version
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS

@@ -45,10 +45,7 @@ def test_rocm_packages_come_from_a_commit_and_the_artifacts_that_were_fetched_fo
 def test_what_an_index_gave_has_a_version_and_no_digest() -> None:
     torch = samples.torch_record(
         rocm=["7.10.0", "split", "the release index"],
-        dependencies={
-            "triton": {"requirement": "triton==3.5.1"},
-            "torch": {"digest": digest("gone")},
-        },
+        dependencies={"triton": {"requirement": "triton==3.5.1"}, "torch": {"digest": digest("gone")}},
     )
     made = of(samples.run(torch=torch), samples.TORCH.name)
     assert material(made, "rocm").uri == "pkg:pypi/rocm@7.10.0"

@@ -25,9 +25,7 @@ ROLES = "arn:aws:iam::692859939525:role/"
         (OWN, False, "nightly", f"{ROLES}therock-nightly"),
     ],
 )
-def test_the_role_follows_repository_fork_and_release_type(
-    repository: str, *, fork: bool, release_type: str, role: str
-) -> None:
+def test_the_role_follows_its_origin(repository: str, *, fork: bool, release_type: str, role: str) -> None:
     found = access(buckets(), Origin(repository=repository, fork=fork), release_type)
     assert (found.role, found.region) == (role, "us-east-2")
 

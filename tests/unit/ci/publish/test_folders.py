@@ -28,9 +28,7 @@ from core.stores import Store
         "b.lock",
     ],
 )
-def test_what_is_hidden_half_made_or_a_link_is_never_uploaded(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hidden_and_linked_files_stay(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "deep" / "build.log").write_text("x")
     path = tmp_path / "in" / name
@@ -82,9 +80,7 @@ def test_a_folder_that_is_none_or_empty_is_an_error(common: Common, tmp_path: Pa
         upload.upload_artifacts(common, tmp_path, Digests())
 
 
-def test_artifacts_are_compared_with_the_digest_beside_them(
-    common: Common, store: Store, tmp_path: Path
-) -> None:
+def test_artifacts_are_held_to_the_digest_beside_them(common: Common, store: Store, tmp_path: Path) -> None:
     path = tmp_path / "mine" / "blas_lib_gfx110X-all.tar.zst"
     path.parent.mkdir()
     path.write_bytes(b"archive")
@@ -101,9 +97,7 @@ def test_artifacts_are_compared_with_the_digest_beside_them(
         upload.upload_artifacts(common, path.parent, Digests())
 
 
-def test_a_builds_manifest_lies_among_the_records_under_its_own_name(
-    common: Common, store: Store, tmp_path: Path
-) -> None:
+def test_a_builds_manifest_lies_beside_the_records(common: Common, store: Store, tmp_path: Path) -> None:
     path = tmp_path / "therock_manifest.json"
     with pytest.raises(MissingInputError, match="is not a file"):
         upload.upload_manifest(common, path, "g", Digests())
@@ -134,9 +128,7 @@ def found(known: Digests, path: Path, *, packed: bool = False) -> tuple[int, str
     return one.size, one.sha256
 
 
-def test_a_file_is_hashed_once_until_it_changes(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hashes_are_kept_until_a_change(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = tmp_path / "memory.json"
     assert found(Digests(memory=memory), path) == content(path.read_bytes())
     with monkeypatch.context() as patch:
@@ -153,9 +145,7 @@ def test_a_file_written_in_this_moment_is_not_remembered(path: Path) -> None:
     assert known.known == {}
 
 
-def test_the_gzip_form_is_the_same_each_time_and_remembered_for_itself(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gzip_form_is_remembered(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Digests()
     packed = found(known, path, packed=True)
     pack(path, tmp_path / "a.gz")

@@ -1,11 +1,8 @@
 """An upload that dies at any of its writes is run again, and ends as if nothing had happened."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -19,58 +16,24 @@ from core.cli.options import Common
 from core.run import records
 from core.run.records import Record
 from core.stores import location
-from core.stores.directory import DirectoryStore
 from core.wheel import distributions
+from tests.unit.ci.memory_store import KilledError, MemoryStore, killed_at
 
 GROUP = "gfx110X-all"
 
 
-class Death:
-    """Ends a process at one of its writes: before it, and everything after it."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.writes, self._lock = at, 0, Lock()
-
-    def write(self) -> None:
-        with self._lock:
-            self.writes += 1
-            if 0 <= self.at < self.writes:
-                raise KeyboardInterrupt
-
-
-@dataclass(frozen=True)
-class Mortal(DirectoryStore):
-    death: Death
-
-    def put_file(self, *words: Any, **named: Any) -> Any:
-        self.death.write()
-        return super().put_file(*words, **named)
-
-    def put_bytes(self, *words: Any, **named: Any) -> Any:
-        self.death.write()
-        return super().put_bytes(*words, **named)
-
-    def delete(self, key: str) -> None:
-        self.death.write()
-        super().delete(key)
-
-
-def state(folder: Path) -> Mapping[str, object]:
+def state(store: MemoryStore) -> Mapping[str, object]:
     """Return everything that a store holds, but the times that records carry."""
-    store = DirectoryStore(folder)
-    found: dict[str, object] = {}
-    for stored in store.list(""):
-        data = store.read(stored.key)
-        found[stored.key] = data
-        if "/manifests/" in stored.key and "lock" not in stored.key:
-            found[stored.key] = {**json.loads(data), "started": "", "seconds": 0}
-    assert not [path for path in folder.rglob("*") if path.suffix == ".part"]
-    return found
+    return {
+        key: {**json.loads(data), "started": "", "seconds": 0}
+        if "/manifests/" in key and "lock" not in key
+        else data
+        for key, data in store.objects.items()
+    }
 
 
-def require_whole(folder: Path, common: Common) -> None:
+def require_whole(store: MemoryStore, common: Common) -> None:
     """Whatever a record names is there as it says."""
-    store = DirectoryStore(folder)
     for record in records.read_all(store, common.outputs, GROUP):
         for one in record.files:
             assert store.digest(one.key) == one.sha256
@@ -94,39 +57,33 @@ def mine_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Folders:
     return Folders(wheels=mine, logs=mine / "logs", artifacts=artifacts)
 
 
-def deaths(
-    monkeypatch: pytest.MonkeyPatch, root: Path, act: Callable[[Common], object]
-) -> Iterator[tuple[int, Path]]:
+def stopped(monkeypatch: pytest.MonkeyPatch, root: Path, act: Callable[[Common], object]) -> None:
     """Run something to its end, and then once for each of its writes, dying there and going on."""
-    real, death, number = location.open_store, Death(-1), 0
+    real, common = location.open_store, Common(root=root, run_id="17", store="target")
+    store = undisturbed = MemoryStore(folder_pages=False)
 
     def open_store(place: str, *, root: Path, dry_run: bool = False) -> Any:
-        if place.startswith("target"):
-            return Mortal(root / place, death)
-        return real(place, root=root, dry_run=dry_run)
+        return store if place == "target" else real(place, root=root, dry_run=dry_run)
 
     for module in (options, upload):
         monkeypatch.setattr(module, "open_store", open_store)
-    act(Common(root=root, run_id="17", store="target"))
-    total, whole = death.writes, state(root / "target")
-    assert total >= 5
-    for number in range(total):
-        common = Common(root=root, run_id="17", store=f"target-{number}")
-        death = Death(number)
-        with pytest.raises(KeyboardInterrupt):
+    act(common)
+    assert undisturbed.writes >= 5
+    for number in range(1, undisturbed.writes + 1):
+        store = MemoryStore(folder_pages=False)
+        killed_at(number, after=False)(store)
+        with pytest.raises(KilledError):
             act(common)
-        require_whole(root / common.store, common)
-        yield number, root / common.store
-        death = Death(-1)
+        store = store.copy_of()
+        require_whole(store, common)
         act(common)
-        assert state(root / common.store) == whole
-        death = Death(0)
+        assert state(store) == state(undisturbed)
+        killed_at(0, after=False)(store)
         act(common)  # and a third time there is nothing to write
 
 
 def test_folders(mine: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _, folder in deaths(monkeypatch, tmp_path, lambda common: upload.upload_folders(common, mine, GROUP)):
-        assert folder == tmp_path / folder.name
+    stopped(monkeypatch, tmp_path, lambda common: upload.upload_folders(common, mine, GROUP))
 
 
 def test_a_run_from_out(
@@ -148,26 +105,4 @@ def test_a_run_from_out(
     def act(common: Common) -> None:
         wheels.upload_run(common, source, upload.KINDS, "", Digests())
 
-    for _, folder in deaths(monkeypatch, tmp_path, act):
-        assert state(folder).keys() <= state(tmp_path / "target").keys()
-
-
-def test_thirty_two_jobs_upload_into_one_prefix(tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
-    common = Common(root=tmp_path, run_id="17")
-    folders = []
-    for number in range(32):
-        folder = tmp_path / f"job-{number}"
-        make_wheel(folder / "dist", f"demo-{number}", "1.0")
-        make_wheel(folder / "dist", "shared", "1.0")
-        (folder / "logs").mkdir()
-        (folder / "logs" / f"{number}.log").write_text("x")
-        folders.append(Folders(wheels=folder, logs=folder / "logs"))
-    with ThreadPoolExecutor(32) as pool:
-        list(pool.map(lambda one: upload.upload_folders(common, one, GROUP), folders))
-    store = common.open_store()
-    listed = {one.key for one in store.list(common.outputs.python_prefix(GROUP)) if one.key.endswith(".whl")}
-    promised = records.promised(records.read_all(store, common.outputs, GROUP))
-    assert len(listed) == 33
-    assert promised.keys() == listed
-    assert len(store.list(common.outputs.logs_prefix(GROUP))) == 32
-    require_whole(tmp_path / "out", common)
+    stopped(monkeypatch, tmp_path, act)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.__main__ import VERBS
-from ci.verbs import upload
-from core.cli import main
+from core.cli import options
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
+from tests.front_door import run_ci
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +34,11 @@ def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(name="run")
 def run_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Run the verb in a checkout of its own."""
-    monkeypatch.setattr(upload, "common_from", lambda words: replace(common_from(words), root=tmp_path))
+    monkeypatch.setattr(options, "common_from", lambda words: replace(common_from(words), root=tmp_path))
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> int:
-        return main("ci", "", VERBS, ["upload", *words])
+        return run_ci("upload", *words)
 
     return run
 
@@ -151,9 +150,7 @@ def test_bad_input_is_one_message_and_nothing_changed(
     assert keys(s3) == []
 
 
-def test_a_builds_logs_artifacts_and_manifest_go_by_one_command(
-    s3: S3Client, run: Callable[..., int], tmp_path: Path
-) -> None:
+def test_a_builds_files_go_by_one_command(s3: S3Client, run: Callable[..., int], tmp_path: Path) -> None:
     names = "logs/blas/build.log logs/.ninja/x artifacts/blas_lib_gfx90a.tar.zst therock_manifest.json"
     for name in names.split():
         path = tmp_path / "build" / name

@@ -106,9 +106,7 @@ pages = st.builds(
 
 
 @given(pages, pages)
-def test_the_same_says_nothing_and_the_other_way_round_says_the_contrary(
-    one: model.Page, other: model.Page
-) -> None:
+def test_the_same_says_nothing_and_the_reverse_says_the_contrary(one: model.Page, other: model.Page) -> None:
     assert told(one, one) == told(other, other) == []
     back = [(OTHER_WAY[found.kind], found.cell, found.what, found.now) for found in told(other, one)]
     assert sorted(map(str, back)) == sorted(

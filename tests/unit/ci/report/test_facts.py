@@ -101,9 +101,7 @@ def test_results_come_from_reports_alone(common: Common, built: records.Record) 
     (tests,) = read_run(common).groups[0].tests
     assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
     filed = summary.ReportData(
-        run_id="17",
-        passed=True,
-        tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),),
+        run_id="17", passed=True, tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),)
     )
     key = f"{common.outputs.reports_prefix(GROUP)}/test-report.json"
     common.open_store().put_bytes(key, filed.model_dump_json().encode())

@@ -166,9 +166,7 @@ def test_build_push_and_save(
     assert "PYTORCH\\_ROCM\\_ARCH" in summary.read_text(encoding="utf-8")
 
 
-def test_an_image_that_was_saved_is_pushed_and_nothing_is_built(
-    engine: FakeEngine, door: Callable[..., int]
-) -> None:
+def test_a_saved_image_is_pushed_and_nothing_is_built(engine: FakeEngine, door: Callable[..., int]) -> None:
     assert door("--archive=image.tar", "--push=r.invalid/o/ci") == 0
     assert [command[1] for command in engine.commands] == ["load", "tag", "tag", "push", "push"]
 

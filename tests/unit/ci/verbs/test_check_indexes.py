@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.install.dependencies import mirror
 from ci.publish.index import write_index
 from ci.verbs.mirror_deps import source_of
 from core import files
-from core.cli import main
 from core.run import records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.wheel.distributions import describe
+from tests.front_door import run_ci
 
 
 def door(store: Path, *words: str) -> int:
-    return main("ci", "", VERBS, ["check-indexes", "--store", str(store), *words])
+    return run_ci("check-indexes", "--store", str(store), *words)
 
 
 @pytest.fixture(name="store")
@@ -27,11 +26,11 @@ def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
     """A store with one mirrored wheel, its record and its pages."""
     store, data = DirectoryStore(tmp_path / "store"), mirror()
     wheel = make_wheel(tmp_path / "dist", "numpy", "2.1")
-    made = describe(wheel, key=f"{data.prefix}/{wheel.name}", sha256=files.sha256(wheel))
-    store.put_file(made.record.key, wheel, sha256=made.record.sha256, replace=False)
-    store.put_bytes(f"{made.record.key}.metadata", made.sidecar or b"")
+    made, sidecar = describe(wheel, key=f"{data.prefix}/{wheel.name}", sha256=files.sha256(wheel))
+    store.put_file(made.key, wheel, sha256=made.sha256, replace=False)
+    store.put_bytes(f"{made.key}.metadata", sidecar or b"")
     facts: dict[str, Any] = {"run_id": "local", "platform": "linux", "started": records.now(), "seconds": 0}
-    record = Record(stage="mirror_deps", files=(made.record,), **facts)
+    record = Record(stage="mirror_deps", files=(made,), **facts)
     store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
     write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     return tmp_path / "store"
@@ -43,9 +42,7 @@ def test_pages_that_list_what_is_there_pass(store: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
-def test_a_page_that_is_gone_or_that_somebody_wrote_is_named_and_left(
-    store: Path, page: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_page_is_named_and_left(store: Path, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = store / mirror().prefix / page
     path.unlink()
     assert door(store) != 0

@@ -117,9 +117,7 @@ def test_the_folder_and_the_store_can_be_chosen(tmp_path: Path, command: Callabl
     assert not list((tmp_path / "mirror").rglob("*.json"))
 
 
-def test_the_artifact_run_need_not_be_the_one_that_is_built(
-    tmp_path: Path, command: Callable[..., Path]
-) -> None:
+def test_the_artifact_run_need_not_be_the_one_built(tmp_path: Path, command: Callable[..., Path]) -> None:
     put(run_folder(tmp_path, "17", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
     named = ("--artifact-run-id=17", "--artifact-store", str(tmp_path / "there"))
     folder = command("--run-id=9", *named, run_id="9")
@@ -151,9 +149,7 @@ def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
         command("--latest", "--build-variant=tsan")
 
 
-def test_a_downstreams_data_names_whose_runs_count(
-    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
-) -> None:
+def test_own_data_says_whose_runs(tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub) -> None:
     own = (
         '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
     )
@@ -191,9 +187,7 @@ def test_a_run_without_artifacts_is_an_error(tmp_path: Path, command: Callable[.
         fetch_artifacts.run(verb_parser("ci", VERB)[1].parse_args(["--gpu-family=cpu"]))
 
 
-def test_a_run_that_is_not_here_is_looked_for_in_its_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_not_here_is_found_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = location.open_store
     opened: list[str] = []
 
@@ -225,9 +219,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> RunsOfGitHub:
     return recorded
 
 
-def test_the_newest_run_with_the_familys_artifacts_is_fetched(
-    tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub
-) -> None:
+def test_the_newest_is_fetched(tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub) -> None:
     put(run_folder(tmp_path, "33"), "base_lib_generic", "blas_lib_gfx94X-dcgpu")
     put(run_folder(tmp_path, "31"), "base_lib_generic", "blas_lib_gfx110X-all")
     folder = command("--latest", "--branch", "release/x", run_id="31")

@@ -13,6 +13,7 @@ from core.packages import Offer, RunGroup, offered
 from core.run import RunOutputs, records
 from core.stores import Store
 from core.wheel import distributions
+from tests.conftest import MakeWheel
 from tests.front_door import run_ci
 
 
@@ -54,9 +55,7 @@ def test_a_file_that_is_not_the_recorded_one_never_gets_its_name(group: RunGroup
     assert list((tmp_path / "wheels").glob(".*.part")) == []
 
 
-def test_a_strangers_file_of_the_same_version_is_not_left_beside_ours(
-    group: RunGroup, tmp_path: Path
-) -> None:
+def test_a_strangers_file_of_the_version_is_not_left_beside_ours(group: RunGroup, tmp_path: Path) -> None:
     one = next(one for one in offered(group) if one.distribution == "torch")
     (tmp_path / "wheels").mkdir()
     stranger = tmp_path / "wheels" / f"Torch-{one.version}-1-py3-none-any.whl"
@@ -90,9 +89,7 @@ def test_rocm_decides_what_it_requires_where_it_is_installed_so_all_of_it_comes(
     ]
 
 
-def mirrored(
-    store: Store, folder: Path, make_wheel: Callable[..., Path], *wheels: tuple[str, str, str]
-) -> None:
+def mirrored(store: Store, folder: Path, make_wheel: MakeWheel, *wheels: tuple[str, str, str]) -> None:
     """Put wheels into a store's dependencies' index, as `mirror_deps` does."""
     put = []
     for name, version, tag in wheels:
@@ -116,7 +113,7 @@ class _Deps:
 
 
 def test_dependencies_come_from_the_stores_own_index_for_the_python_and_platform(
-    group: RunGroup, tmp_path: Path, make_wheel: Callable[..., Path]
+    group: RunGroup, tmp_path: Path, make_wheel: MakeWheel
 ) -> None:
     wanted = closure(group, offered(group), ["torch==2.10"])
     with pytest.raises(MissingInputError, match="has no dependencies' index") as caught:

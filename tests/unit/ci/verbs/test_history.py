@@ -34,9 +34,7 @@ def history(store: str, *words: str) -> int:
     return run_ci("history", "--store", store, *words)
 
 
-def test_of_a_thousand_runs_the_last_are_read_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_last_are_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     store = MemoryStore()
     leave(store, "0")
     leave(store, "5", kind="nightly")
@@ -58,9 +56,7 @@ def test_of_a_thousand_runs_the_last_are_read_and_no_other(
     assert len(store.calls) == 1 + 6 * 2 + 2 * (1 + 6 + 1)
 
 
-def test_what_cannot_be_read_of_one_run_is_told_and_hides_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_unreadable_hides_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = Common(root=tmp_path, store=str(tmp_path / "runs"))
     store = common.open_store()
     leave(store, "7")

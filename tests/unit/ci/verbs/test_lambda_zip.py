@@ -51,9 +51,7 @@ def test_it_holds_what_the_handler_needs_and_no_more(written: Path) -> None:
     assert others == ["ci/publish/index/page.html", "core/stores/s3_refusals.toml"]
 
 
-def test_a_dry_run_lists_the_files_and_writes_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_lists_files_and_writes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "pages.zip"
     assert run_ci("lambda-zip", "--dry-run", "--output", output) == 0
     assert "ci/publish/server/__init__.py" in capsys.readouterr().err
@@ -79,9 +77,7 @@ def tree_fixture(
     return make
 
 
-def test_imports_count_where_they_run_at_start(
-    tree: Callable[[Mapping[str, str]], Mapping[str, Path]],
-) -> None:
+def test_imports_count_if_they_run_at_start(tree: Callable[[Mapping[str, str]], Mapping[str, Path]]) -> None:
     start = """
 from __future__ import annotations
 import json, boto3.session

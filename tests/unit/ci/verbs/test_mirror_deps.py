@@ -13,14 +13,13 @@ from core.errors import StoreError
 from core.packages.resolution import Resolved, ResolvedFile
 from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
+from tests.conftest import MakeWheel
 from tests.front_door import run_ci
 from tests.unit.ci.mirror_samples import DATA
 
 
 @pytest.fixture(name="index")
-def index_fixture(
-    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> list[Source]:
+def index_fixture(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     """A public index of two wheels, and what was fetched from it."""
     fetched: list[Source] = []
     paths = {
@@ -92,7 +91,7 @@ def test_what_an_interrupted_call_left_is_taken_as_it_is(tmp_path: Path, index: 
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_other_bytes_under_a_mirrored_name_are_refused(
-    tmp_path: Path, index: list[Source], make_wheel: Callable[..., Path], *, recorded: bool
+    tmp_path: Path, index: list[Source], make_wheel: MakeWheel, *, recorded: bool
 ) -> None:
     if recorded:
         assert front(tmp_path / "s") == 0

@@ -101,9 +101,7 @@ class Slack(Quiet, BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_slack_is_told_and_a_refused_message_is_a_warning(
-    status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slack_is_told_and_a_refusal_is_a_warning(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     Slack.got, Slack.status = [], status
     with answering(Slack) as address:
         notify.send(FAILED, notify.Places(slack=f"{address}/hook"))
@@ -164,9 +162,7 @@ def test_the_runs_records_say_what_failed(
 
 
 @pytest.mark.parametrize(("linux", "code"), [("success", 0), ("skipped", errors.CheckError.exit_code)])
-def test_a_run_has_succeeded_where_a_job_has(
-    run: list[str], monkeypatch: pytest.MonkeyPatch, linux: str, code: int
-) -> None:
+def test_one_green_job_counts(run: list[str], monkeypatch: pytest.MonkeyPatch, linux: str, code: int) -> None:
     needs = {"linux": {"result": linux}, "windows": {"result": "skipped"}}
     monkeypatch.setenv("NEEDS", json.dumps(needs))
     assert run_ci(*run, "--require-success") == code

@@ -22,10 +22,7 @@ def words_fixture(common: Common, store: Store) -> list[str]:
 
 @pytest.fixture(name="built")
 def built_fixture(
-    store: Store,
-    outputs: RunOutputs,
-    publish: Callable[..., FileRecord],
-    record_of: Callable[..., Record],
+    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord], record_of: Callable[..., Record]
 ) -> FileRecord:
     """Leave a wheel, and a build that failed."""
     one = publish()
@@ -111,10 +108,7 @@ def test_a_run_of_ci_is_held_against_the_last_one_before_with_its_cells(
 
 
 def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
-    built: FileRecord,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise StoreError("Access denied.")
@@ -126,9 +120,7 @@ def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
     assert run_ci(*words, "--text", "--against", "previous") == StoreError.exit_code
 
 
-def test_the_local_run_is_held_against_none_unless_asked(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_local_run_is_compared_with_none_unasked(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     leave_run(lab.store, "local", lab.record_of())
     leave_run(lab.store, "9", lab.record_of())
     words = ["report", "--store", lab.store.url, "--json"]
@@ -138,9 +130,7 @@ def test_the_local_run_is_held_against_none_unless_asked(
         assert json.loads(capsys.readouterr().out)["against"] == run_id
 
 
-def test_another_platforms_part_of_a_run_is_told_by_this_machine(
-    lab: Lab, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_platforms_are_reported(lab: Lab, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     other: Platform = "linux" if lab.outputs.platform == "windows" else "windows"
     there = replace(lab.outputs, platform=other)
     failed = lab.record_of(stage="build_torch", status="failed", exit_code=8, error="No compiler.")

@@ -1,24 +1,23 @@
 from __future__ import annotations
 
 import os
-import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.cleanup.plan import retention as load
 from ci.promote import documents
 from ci.promote.documents import Decision, PromotedFile, StagedFile, StagingRecord
 from ci.publish.buckets import buckets
 from ci.verbs import retention
-from core.cli import main
 from core.errors import DataError, FatalError, MissingInputError, StoreError, UsageError
 from core.files import sha256
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 from core.wheel import distributions
+from tests.front_door import run_ci
+from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +30,11 @@ if TYPE_CHECKING:
 FAMILY = "gfx94X-dcgpu"
 STAGED = documents.folder(documents.STAGING, FAMILY)
 DAYS = 86_400
-LISTED = re.compile(r"<time.*?</time>")
 RUN_FILES = ("python/g/index.html", "manifests/g/x.json", "a_lib_generic.tar.zst")
 
 
 def door(store: object, *words: str, release_type: str = "nightly") -> int:
-    return main("ci", "", VERBS, ["retention", "--store", str(store), "--release-type", release_type, *words])
+    return run_ci("retention", "--store", str(store), "--release-type", release_type, *words)
 
 
 @pytest.fixture(autouse=True)
@@ -77,10 +75,10 @@ def stage(store: Store, paths: list[Path]) -> None:
     files = []
     for path in paths:
         key, digest = f"{STAGED}/{path.name}", sha256(path)
-        described = distributions.describe(path, key=key, sha256=digest)
+        record, sidecar = distributions.describe(path, key=key, sha256=digest)
         store.put_file(key, path, sha256=digest, replace=False)
-        store.put_bytes(f"{key}.metadata", described.sidecar or b"")
-        files.append(described.record.model_dump(mode="json"))
+        store.put_bytes(f"{key}.metadata", sidecar or b"")
+        files.append(record.model_dump(mode="json"))
     staging_record(store, files)
     documents.write_pages(store, documents.STAGING, FAMILY, expected=())
 
@@ -221,9 +219,7 @@ def test_what_pages_of_a_release_list_stays_wherever_it_lies(folder: DirectorySt
     assert "torch-1.0" not in wheels(folder)
 
 
-def test_release_pages_elsewhere_keep_runs(
-    bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_elsewhere_keep_runs(bucket: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 7):
         bucket.put_bytes(f"{number}-linux/python/g/x-1.0-py3-none-any.whl", b"x")
     address = "https://releases.s3.amazonaws.com/1-linux/python/g/x-1.0-py3-none-any.whl#sha256=0"
@@ -237,10 +233,7 @@ def test_release_pages_elsewhere_keep_runs(
 @pytest.mark.usefixtures("staged_days")
 @pytest.mark.parametrize(
     ("key", "content"),
-    [
-        ("v2/g/simple/torch/index.json", b"{"),
-        (documents.staging_record(FAMILY, "1-linux"), b"{}"),
-    ],
+    [("v2/g/simple/torch/index.json", b"{"), (documents.staging_record(FAMILY, "1-linux"), b"{}")],
 )
 def test_an_unreadable_page_or_record_stops_it(folder: DirectoryStore, key: str, content: bytes) -> None:
     folder.put_bytes(key, content)
@@ -282,9 +275,7 @@ def test_an_empty_store_and_a_day_that_is_none_are_mistakes(
 
 @pytest.mark.usefixtures("staged_days")
 @pytest.mark.parametrize(("there", "left"), [(b"x", {"1", "4", "5"}), (b"", {"4", "5"})])
-def test_a_run_stays_while_it_is_staged(
-    folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]
-) -> None:
+def test_a_staged_run_stays(folder: DirectoryStore, tmp_path: Path, there: bytes, left: set[str]) -> None:
     releases = DirectoryStore(tmp_path / "releases")
     key = f"{STAGED}/rocm-7.1-py3-none-any.whl"
     facts = {"name": "x", "key": key, "size": 1, "sha256": "0" * 64, "distribution": "x", "version": "1"}
@@ -304,57 +295,19 @@ def test_a_bucket_of_the_data_has_the_releases_of_its_type() -> None:
     assert not any(retention.releases_of(buckets(), one) for one in others)
 
 
-class Killed(BaseException):
-    pass
-
-
-class Dying(DirectoryStore):
-    """Dies before its write or deletion of a number."""
-
-    left: ClassVar[int] = 0
-
-    def _act(self) -> None:
-        type(self).left -= 1
-        if type(self).left < 0:
-            raise Killed
-
-    def delete(self, key: str) -> None:
-        self._act()
-        super().delete(key)
-
-    def put_bytes(self, key: str, data: Any, **options: Any) -> Any:
-        self._act()
-        return super().put_bytes(key, data, **options)
-
-
 def test_killed_at_any_write_no_page_lists_what_is_gone_and_the_next_run_ends_it(
-    tmp_path: Path,
-    make_wheel: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for each in ("core.parallel.each", "ci.publish.index.each"):
         monkeypatch.setattr(each, lambda action, items, **_: [action(one) for one in items])
-    paths = [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)]
-    later(monkeypatch, 130)
-    ends, ended, step = set(), False, 0
-    while not ended:
-        store = DirectoryStore(tmp_path / f"bucket{step}")
-        stage(store, paths)
-        monkeypatch.setattr("ci.verbs.retention.open_store", lambda *_, place=store.root, **__: Dying(place))
-        Dying.left = step
-        try:
-            ended = door(store.root, "--yes", "--at-most", "100") == 0
-        except Killed:
-            step += 1
-        there = keys(store)
-        for key in there:
-            if key.endswith("index.html"):
-                listed = re.findall(rb"rocm-7\.\d-py3-none-any\.whl", store.read(key))
-                assert {f"{STAGED}/{name.decode()}" for name in listed} <= there, (step, key)
-        Dying.left = 1000
-        assert door(store.root, "--yes", "--at-most", "100") == 0
-        assert wheels(store) == ["rocm-7.4", "rocm-7.5"]
-        ends.add((frozenset(keys(store)), LISTED.sub("", page(store))))
+    start = MemoryStore(folder_pages=False)
+    stage(start, [make_wheel(tmp_path / "dist", "rocm", f"7.{number}") for number in range(1, 6)])
+
+    def work(store: MemoryStore) -> None:
+        monkeypatch.setattr("ci.verbs.retention.open_store", lambda *_, **__: store)
+        assert door(store.url, "--yes", "--at-most", "100") == 0
+
+    ended = stopped_everywhere(start, work, "v2-staging", writes=10, links=4)
+    assert wheels(ended) == ["rocm-7.4", "rocm-7.5"]
     # two pages of the project, the flat one and what the index remembers; three wheels, three sidecars
-    assert step == 4 + 6
-    assert len(ends) == 1
+    assert ended.writes == 4 + 6

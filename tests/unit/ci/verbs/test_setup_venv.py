@@ -72,9 +72,7 @@ def test_a_runs_packages_are_pinned_and_installed(lab: Lab, calls: list[Any]) ->
     assert theirs is None
 
 
-def test_nothing_is_made_before_all_is_found(
-    lab: Lab, calls: list[Any], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_is_found_first(lab: Lab, calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
     lab.publish("torch", group="g")
     store = ("--store", str(lab.root / "out"), "--wait", "0")
     wrong = (

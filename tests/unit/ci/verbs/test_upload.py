@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
 from core import files
 from core.archive import Member
-from core.cli import main
+from core.cli import options
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError, WheelError
 from core.run import RunOutputs, records
@@ -23,9 +22,9 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, write_wheel
+from tests.conftest import MakeWheel
+from tests.front_door import run_ci
 from tests.unit.ci.conftest import Lab
-
-MakeWheel = Callable[..., Path]
 
 
 def everything(store: Store) -> Sequence[tuple[str, str]]:
@@ -102,9 +101,7 @@ def test_a_group_without_records_is_an_error(common: Common, store: Store) -> No
         upload_group(common, store, "g")
 
 
-def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_nothing_and_refuses_the_same(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     dry = Common(root=lab.common.root, run_id="17", dry_run=True)
     path = lab.make_wheel(lab.root / "mine")
     upload_folder(dry, path.parent, "g")
@@ -128,19 +125,15 @@ def test_a_dry_run_writes_nothing_and_refuses_what_would_be_refused(
         (["--input-packages-dir", "nothing", "--gpu-family", "cpu"], MissingInputError.exit_code),
     ],
 )
-def test_a_folder_needs_the_group_that_it_goes_to(
-    lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_need_a_group(lab: Lab, words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.root)
     lab.make_wheel(lab.root / "mine")
-    assert main("ci", "", VERBS, ["upload", "--store", str(lab.root / "s"), *words]) == code
+    assert run_ci("upload", "--store", str(lab.root / "s"), *words) == code
     groups = {one.key.split("/")[2] for one in DirectoryStore(lab.root / "s").list("")}
     assert groups == ({words[-1].replace(";", "-")} if code == 0 else set())
 
 
-def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_the_local_run_is_put_with_locks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.publish(group="cpu")
     lab.publish(group="gfx110X-all")
     lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{}")
@@ -149,8 +142,8 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
     def common_of(_arguments: Any) -> Common:
         return target
 
-    monkeypatch.setattr(upload, "common_from", common_of)
-    assert main("ci", "", VERBS, ["upload"]) == 0
+    monkeypatch.setattr(options, "common_from", common_of)
+    assert run_ci("upload") == 0
     there = target.open_store()
     for group in ("cpu", "gfx110X-all"):
         assert there.find(f"{lab.outputs.python_prefix(group)}/index.html")
@@ -158,7 +151,7 @@ def test_without_a_folder_the_run_of_the_default_store_is_put_with_its_locks(
     assert [one for one in everything(there) if one not in pages] == everything(lab.store)
     # what stages of a run took their commits from never changes
     lab.store.put_bytes(lab.outputs.source_lock_key("nightly"), b"{ }")
-    assert main("ci", "", VERBS, ["upload"]) == StoreError.exit_code
+    assert run_ci("upload") == StoreError.exit_code
     assert there.read(lab.outputs.source_lock_key("nightly")) == b"{}"
 
 
@@ -175,9 +168,7 @@ def test_an_uploaded_file_is_a_copy_that_a_later_write_in_the_folder_cannot_chan
         upload_folder(common, wheel.parent, "g")
 
 
-def test_what_tests_left_in_out_goes_to_the_run_and_takes_the_place_of_a_failure(
-    lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_tests_left_in_out_replaces_a_failure(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     here, there = Common(root=lab.root, run_id="17"), Common(root=lab.root, run_id="17", store="there")
     target, outputs = there.open_store(), there.outputs
     source = wheels.Source(store=here.open_store(), outputs=here.outputs)
@@ -275,7 +266,7 @@ def test_a_wheel_of_another_platform_is_refused_before_anything_is_written(lab: 
         upload_folder(lab.common, lab.root / "mine", "g")
     assert list(lab.store.list("")) == []
     (lab.root / "mine" / "torch-2.10.0+rocm7.1-py3-none-any.whl").unlink(missing_ok=True)
-    assert main("ci", "", VERBS, [*words, "--store", lab.store.url, "--platform", "windows"]) == 0
+    assert run_ci(*words, "--store", lab.store.url, "--platform", "windows") == 0
     assert {one.key.split("/")[0] for one in lab.store.list("")} == {"17-windows"}
 
 
@@ -285,7 +276,7 @@ def test_a_dry_run_without_the_store_lists_keys_and_pages(
     monkeypatch.setattr(upload, "answers", lambda _: False)
     path = lab.make_wheel(lab.root / "mine")
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
-    assert main("ci", "", VERBS, ["upload", "--store", "s3://nobody", "--dry-run", *words]) == 0
+    assert run_ci("upload", "--store", "s3://nobody", "--dry-run", *words) == 0
     said = capsys.readouterr().err
     assert "s3://nobody cannot be read: this is what would be uploaded were nothing there." in said
     prefix = "s3://nobody/17-linux/python/g"
@@ -305,12 +296,12 @@ def test_pages_of_a_server_are_waited_for_before_their_address_is_told(
     path = lab.make_wheel(lab.root / "mine")
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
     argv = ["upload", "--store", lab.store.url, *words]
-    assert main("ci", "", VERBS, argv) == MissingInputError.exit_code
+    assert run_ci(*argv) == MissingInputError.exit_code
     said = capsys.readouterr().err
     assert "it does not exist; it should list torch-" in said
     assert "package_find_links_url" not in said
     index.write_pages(lab.store, lab.outputs, "g")
-    assert main("ci", "", VERBS, argv) == 0
+    assert run_ci(*argv) == 0
     assert "package_find_links_url: file://" in capsys.readouterr().err
 
 
@@ -323,9 +314,7 @@ def wheel_record(name: str, version: str = "1.0+rocm7.1") -> FileRecord:
     return FileRecord(name=filename, key=key, size=5, sha256="0" * 64, distribution=name, version=version)
 
 
-def test_the_summary_links_wheels_and_pins_what_it_installs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_links_wheels_and_pins_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     upload.summarize(OUTPUTS, "g", [wheel_record("apex"), wheel_record("torch")])
     text = (tmp_path / "summary").read_text()
@@ -350,9 +339,7 @@ def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch
         assert f"pip install '{said}' --find-links" in text
 
 
-def test_an_index_that_the_store_does_not_serve_has_no_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     upload.set_outputs(JobFiles(outputs=tmp_path / "outputs"), OUTPUTS, ["g"], index=False)
     upload.summarize(OUTPUTS, "g", [wheel_record("torch")], index=False)

@@ -96,9 +96,7 @@ def test_as_json(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert samples.CORE.name in {one["name"] for one in known["materials"]}
 
 
-def test_a_file_elsewhere_and_a_named_run(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_elsewhere_or_named_run(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / run.file.name
     copy.write_bytes(run.wheel.read_bytes())
     assert verify(copy, "--run-id=123", f"--store={run.store.url}") == 0

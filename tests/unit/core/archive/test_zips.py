@@ -140,9 +140,7 @@ def archive(folder: Path, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, zip
     kept=st.sampled_from([0, 1000, 1 << 20, 64 << 20]),
     method=st.sampled_from([zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED]),
 )
-def test_reads_at_any_places_give_what_a_file_gives(
-    reads: Sequence[tuple[int, int]], kept: int, method: int
-) -> None:
+def test_random_reads_are_those_of_a_file(reads: Sequence[tuple[int, int]], kept: int, method: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(zips, "KEPT", kept)
         plain = io.BytesIO(DATA)

@@ -62,9 +62,7 @@ def test_the_words_of_the_process_are_the_default(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("words", [(), ("-h",), ("--help",)])
-def test_help_lists_the_verbs_and_imports_none(
-    words: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_lists_verbs_and_imports_none(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*words) == 0
     out = capsys.readouterr().out
     assert "  build         trees -> wheels\n  check-wheels  wheels -> findings\n" in out
@@ -75,22 +73,14 @@ def test_help_lists_the_verbs_and_imports_none(
     [
         (("biuld",), "python -m pytorch_build has no verb 'biuld'.\nDid you mean 'build'?"),
         (("build",), "the following arguments are required: project"),
-        (
-            ("build", "torch", "--zzz"),
-            "arguments: --zzz\nSee: python -m pytorch_build build --help",
-        ),
-        (
-            ("build", "torch", "--gpu-famly=cpu"),
-            "Did you mean '--gpu-family'? See: python -m",
-        ),
+        (("build", "torch", "--zzz"), "arguments: --zzz\nSee: python -m pytorch_build build --help"),
+        (("build", "torch", "--gpu-famly=cpu"), "Did you mean '--gpu-family'? See: python -m"),
         (("build", "torch", "--clean"), "unrecognized arguments: --clean"),  # abbreviations change meaning
         (("build", "torch", "--torch-ref=a", "--torch-ref=b"), "cannot be 'b' too"),
     ],
 )
 @pytest.mark.usefixtures("build")
-def test_words_that_cannot_be_meant_end_with_the_usage_code(
-    words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_words_end_as_usage(words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*words) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")

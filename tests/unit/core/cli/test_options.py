@@ -33,9 +33,7 @@ def test_without_options_the_local_run_in_out_is_meant() -> None:
         (("--output-dir=a", "--store=b"), "--store is 'a' here and cannot be 'b' too"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(
-    words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_conflicts_are_refused(words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((SystemExit, argparse.ArgumentError)):
         parsed(*words)
     assert said in capsys.readouterr().err
@@ -147,9 +145,7 @@ def test_whom_the_store_behind_talks_to_is_known_before_it_is_opened(
     assert (store.address, store.where) == (address, "s3://b")
 
 
-def test_source_trees_lie_at_short_paths_on_windows_or_where_the_variable_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_have_short_paths_or_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Common(root=tmp_path, platform="linux").sources == tmp_path / "src"
     assert Common(root=tmp_path, platform="windows").sources == Path("C:/b")
     monkeypatch.setenv("SOURCES_DIR", "B:/src")

@@ -104,16 +104,12 @@ def test_yes_is_what_pip_takes_for_it(word: str, *, meant: bool) -> None:
         (Sources(index_url="https://mine/simple"), False, False),
     ],
 )
-def test_uv_takes_a_folders_wheels_as_they_are_now(
-    called: Called, sources: Sources, *, hashed: bool, refreshed: bool
-) -> None:
+def test_uv_looks_at_folders_anew(called: Called, sources: Sources, *, hashed: bool, refreshed: bool) -> None:
     installer.install(TARGET, Install(requirements=("a",), sources=sources, hashed=hashed))
     assert ("--refresh" in called.argv) == refreshed
 
 
-def test_pip_is_told_sources_too_as_the_code_of_sdists_must_not_read_them(
-    called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_is_told_what_sdists_must_not_read(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX_A_PASSWORD", "GITHUB_TOKEN", "GITHUB_ENV"):
         monkeypatch.setenv(name, "https://user:word@host/simple")
     monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
@@ -126,9 +122,7 @@ def test_pip_is_told_sources_too_as_the_code_of_sdists_must_not_read_them(
     assert {name for name, value in called.env.items() if "word" in value} == {"https_proxy"}
 
 
-def test_a_certificate_of_exact_sources_reaches_either(
-    called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_of_exact_sources_reaches_both(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Sources(index_url="https://host/simple", extra_index_urls=("https://b",), cert="/own.crt")
     installer.install(TARGET, Install(requirements=("rocm",), sources=exact), backend="pip")
     assert called.after("--cert") == ["/own.crt"]
@@ -171,9 +165,7 @@ def test_pip_caches_no_build_that_settings_change(called: Called) -> None:
     ("whose", "refused", "builds"),
     [("others", True, True), ("prebuilt", False, True), ("ours", False, False)],
 )
-def test_names_of_ours_are_kept_from_others(
-    called: Called, whose: Any, *, refused: bool, builds: bool
-) -> None:
+def test_names_of_ours_are_kept_for_us(called: Called, whose: Any, *, refused: bool, builds: bool) -> None:
     wheel = "/dist/torch-2.13.0-py3-none-any.whl"
     installer.install(TARGET, Install(requirements=(wheel, "numpy"), whose=whose))
     lines = called.constraints["--constraint"]
@@ -278,9 +270,7 @@ def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("backend", "maker"), [("uv", "venv --no-config"), ("pip", "-m virtualenv")])
-def test_an_environment_is_emptied_filled_and_marked(
-    target: Interpreter, done: list[str], backend: Any, maker: str
-) -> None:
+def test_a_venv_is_made_and_marked(target: Interpreter, done: list[str], backend: Any, maker: str) -> None:
     with prepared(target, CALLS, digest="d1", backend=backend, cache_dir=Path("/cache")):
         assert json.loads((target.prefix / MARKER).read_text()) == {"digest": "d1"}
     assert done == [
@@ -322,9 +312,7 @@ def test_a_half_filled_environment_is_made_anew(
     assert len(done) == 3
 
 
-def test_an_environment_that_cannot_be_emptied_is_named(
-    target: Interpreter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_cannot_be_emptied_is_named(target: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_argv: object, **_: object) -> None:
         raise ProcessError("uv ended with status 1.")
 
@@ -342,9 +330,7 @@ def test_a_bare_interpreter_is_left_alone(tmp_path: Path, done: list[str]) -> No
     assert done == []
 
 
-def test_the_lock_lies_beside_the_environment_and_is_held_in_use(
-    target: Interpreter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_lies_beside_it_and_is_held(target: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import contextmanager
 
     held: list[Path] = []

@@ -190,9 +190,7 @@ def test_a_refs_own_requirement_takes_the_place_of_the_locked_one(common: Common
     assert "setuptools" in lock.read_text()
 
 
-def test_a_python_without_a_lock_is_warned_of(
-    common: Common, lock: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_python_without_one_is_told(common: Common, lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = locked_call(common, target("3.14.0"))
     assert (call.files, call.hashed) == ((lock.parent / "target.in",), False)
     assert "no lock for Python 3.14" in capsys.readouterr().err

@@ -11,10 +11,9 @@ from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.http import answering
 from core.packages import resolution, sources
+from tests.conftest import MakeWheel
 from tests.folders import Quiet
 from tests.unit.target_samples import target_in
-
-MakeWheel = Callable[..., Path]
 
 
 @pytest.fixture
@@ -205,9 +204,7 @@ def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return asked
 
 
-def test_the_question_is_asked_of_its_sources_alone(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_question_is_put_to_its_sources(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_INDEX", "http://other")
     question = resolution.Question(
         requirements=("torch==2.10.0+rocm7.1", "numpy"),

@@ -1,6 +1,5 @@
 import argparse
 import base64
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -20,9 +19,8 @@ from core.packages.sources import (
     below,
     source_options,
 )
+from tests.conftest import MakeWheel
 from tests.folders import served
-
-MakeWheel = Callable[..., Path]
 
 
 def parsed(words: list[str], *prefixes: str, env: dict[str, str] | None = None) -> SourceOptions:
@@ -71,9 +69,7 @@ def test_a_folder_lies_below_its_index() -> None:
     assert below("https://a.example/v2", "") == "https://a.example/v2"
 
 
-def test_folders_are_named_from_where_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_named_from_where_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     links = ("wheels", "/data/wheels", "https://a.example/index.html", "file:///data")
     assert absolute(list(links)) == (str(Path.cwd() / "wheels"), *links[1:])

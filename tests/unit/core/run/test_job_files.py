@@ -33,9 +33,7 @@ def files_fixture(tmp_path: Path) -> JobFiles:
 
 
 @given(values=st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4))
-def test_every_value_arrives_and_nothing_else(
-    values: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_all_values_arrive_and_no_more(values: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("job") / "output"
     given_files = JobFiles(outputs=file)
     for number, value in enumerate(values):

@@ -59,9 +59,7 @@ def pull(**head: Any) -> dict[str, Any]:
         ({}, False),
     ],
 )
-def test_a_pull_request_is_a_forks_where_its_head_lies_elsewhere(
-    event: dict[str, Any], *, fork: bool, tmp_path: Path
-) -> None:
+def test_a_forks_pull_request_is_known_by_head(event: dict[str, Any], *, fork: bool, tmp_path: Path) -> None:
     (tmp_path / "event.json").write_text(json.dumps(event))
     env = {"GITHUB_REPOSITORY": OWN, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
     found = origin_from(env, run_buckets())

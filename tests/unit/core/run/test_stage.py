@@ -1,5 +1,5 @@
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from core.errors import BuildError, ProcessError, StoreError
 from core.run import records
 from core.run.records import Cell, Record
 from core.run.stage import Made, Stage, builder_from, perform
+from tests.conftest import MakeWheel
 
-MakeWheel = Callable[..., Path]
 INPUTS = {"commit": "abc", "rocm": "7.1"}
 NAME = "build_torch-nightly-cp312"
 
@@ -62,9 +62,7 @@ def keys(one: Stage) -> Sequence[str]:
     return [stored.key.removeprefix(f"{prefix}/") for stored in one.common.open_store().list(prefix)]
 
 
-def test_what_was_made_is_put_recorded_and_shown(
-    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_are_put_and_shown(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = stage(tmp_path)
     made = perform(one, INPUTS, Work(wheel))
     assert isinstance(made, Record)
@@ -192,9 +190,7 @@ def test_an_output_folder_gets_the_files_also_when_nothing_has_changed(tmp_path:
     assert work.done == 1
 
 
-def test_a_dry_run_does_and_writes_nothing(
-    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_changes_nothing(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = Work(wheel)
     dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
     assert perform(dry, INPUTS, work) == ("it was not done yet",)
@@ -229,9 +225,7 @@ def uploaded(one: Stage, wheel: Path) -> Record:
     return made
 
 
-def test_another_attempt_takes_what_the_run_has(
-    tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_run_has_is_taken(tmp_path: Path, wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, work = uploaded(in_ci(tmp_path / "a"), wheel), Work(wheel)
     again = in_ci(tmp_path / "b")
     capsys.readouterr()
@@ -262,9 +256,7 @@ def test_what_was_replaced_in_the_runs_store_is_not_taken_nor_anything_in_a_dry_
     assert work.done == 1
 
 
-def test_one_wheel_of_two_refs_is_made_once_and_kept_while_one_names_it(
-    tmp_path: Path, make_wheel: MakeWheel
-) -> None:
+def test_a_wheel_of_two_refs_is_made_once_and_kept_for_both(tmp_path: Path, make_wheel: MakeWheel) -> None:
     one, work = stage(tmp_path), Work(make_wheel(tmp_path / "dist", "triton", "3.6.0"))
     other = replace(one, cell=one.cell.model_copy(update={"torch_ref": "release/2.13"}))
     first, second = perform(one, INPUTS, work), perform(other, INPUTS, work)

@@ -25,9 +25,7 @@ def test_what_is_half_written_is_not_listed(store: DirectoryStore) -> None:
     assert [one.key for one in store.list("")] == ["run/a.whl"]
 
 
-def test_what_goes_during_a_listing_is_left_out(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_during_a_listing_is_absent(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put_bytes("run/a.whl", b"a")
     store.put_bytes("run/b.whl", b"b")
     look = os.stat
@@ -43,9 +41,7 @@ def test_what_goes_during_a_listing_is_left_out(
     assert [one.key for one in listed] == ["run/b.whl"]
 
 
-def test_a_digest_is_remembered_until_the_file_changes(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digests_last_until_a_file_changes(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put_bytes("r/a.whl", b"a")
     with (store.root / ".digests/r/.known").open("wb") as memory:
         memory.write(b"r/b.whl\thalf a l")

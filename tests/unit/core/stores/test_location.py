@@ -74,9 +74,7 @@ def test_a_dry_run_prints_writes_that_would_change_something(
     ]
 
 
-def test_what_a_dry_run_would_write_is_there_for_later_reads(
-    behind: DirectoryStore, source: Path, tmp_path: Path
-) -> None:
+def test_what_a_dry_run_would_write_can_be_read(behind: DirectoryStore, source: Path, tmp_path: Path) -> None:
     dry = DryRunStore(behind)
     dry.put_file("r/b.whl", source, sha256=sha(b"bbb"), replace=False)
     dry.put_bytes("r/deep/c.json", b"c")

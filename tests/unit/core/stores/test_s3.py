@@ -67,9 +67,7 @@ def unfinished(s3: S3Client, bucket: str = "bucket") -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["sha256", "Sha256", "SHA256"])
-def test_a_digest_is_found_however_a_server_writes_its_name(
-    store: S3Store, s3: S3Client, around: Call, name: str
-) -> None:
+def test_a_digest_is_found_in_any_spelling(store: S3Store, s3: S3Client, around: Call, name: str) -> None:
     s3.put_object(Bucket="bucket", Key="a", Body=b"a")
     around("head_object", lambda real, **asked: {**real(**asked), "Metadata": {name: "digest"}})
     assert store.digest("a") == "digest"
@@ -80,9 +78,7 @@ def test_what_others_uploaded_is_read_for_its_digest(store: S3Store, s3: S3Clien
     assert store.digest("a") == sha(b"a")
 
 
-def test_a_listing_is_whole_and_leaves_out_what_is_no_output(
-    store: S3Store, s3: S3Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_is_whole_of_outputs(store: S3Store, s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
     keys = [f"r/{number:04}.whl" for number in range(25)]
     for key in ("r/", "r/.hidden/a", f"r/{PROBE}0", "r/.b", "other/a", *keys):
@@ -142,9 +138,7 @@ def large_fixture(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_goes_whole_or_in_parts_with_headers_and_digest(
-    store: S3Store, s3: S3Client, large: Path, *, in_parts: bool
-) -> None:
+def test_a_file_goes_whole_or_in_parts(store: S3Store, s3: S3Client, large: Path, *, in_parts: bool) -> None:
     assert store.put_file("r/large.whl", large, sha256=SHA, replace=False) == "written"
     head = s3.head_object(Bucket="bucket", Key="r/large.whl")
     assert head["ETag"].endswith('-3"') == in_parts
@@ -248,9 +242,7 @@ def test_an_object_that_is_replaced_between_check_and_copy_is_refused(
     assert unfinished(s3, "other") == []
 
 
-def test_an_object_of_another_service_comes_through_this_machine(
-    stores: tuple[S3Store, S3Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_service_is_relayed(stores: tuple[S3Store, S3Store], monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = stores
     elsewhere = dataclasses.replace(source, connection=s3_client.connect())
     monkeypatch.setattr(target.connection.client, "copy_object", None)
@@ -291,9 +283,7 @@ def theirs(real: Call, _count: int) -> None:
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "412", "ConditionalRequestConflict"])
-def test_a_write_that_met_its_own_first_attempt_has_succeeded(
-    store: S3Store, put_object: Call, code: str
-) -> None:
+def test_a_write_that_met_its_first_attempt_succeeds(store: S3Store, put_object: Call, code: str) -> None:
     asked = put_object(after=refuse(code))
     assert store.put_bytes("x.html", b"ours", if_match="") == "written"
     assert asked == [{"IfNoneMatch": "*"}]
@@ -446,9 +436,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_noticed(store: S3Store, 
             stream.read()
 
 
-def test_a_server_that_ignores_ranges_and_conditions_is_read_right_all_the_same(
-    store: S3Store, around: Call
-) -> None:
+def test_servers_that_ignore_ranges_and_conditions_are_read_right_too(store: S3Store, around: Call) -> None:
     store.put_bytes("a.whl", READ)
     around("get_object", lambda real, **asked: real(Bucket=asked["Bucket"], Key=asked["Key"]))
     seen = store.find("a.whl")

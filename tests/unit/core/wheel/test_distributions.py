@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -11,8 +10,8 @@ from core.run import Platform, RunOutputs
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions, read_metadata
 from core.wheel.writer import WheelSpec, write_wheel
+from tests.conftest import MakeWheel
 
-MakeWheel = Callable[..., Path]
 LOCAL = RunOutputs(run_id="local", platform="linux")
 CI = RunOutputs(run_id="17", platform="linux")
 
@@ -22,9 +21,7 @@ def store_fixture(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "out")
 
 
-def test_a_wheel_gets_a_sidecar_and_a_record(
-    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
-) -> None:
+def test_wheels_get_sidecar_and_record(store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel) -> None:
     path = make_wheel(tmp_path, "Torch_Audio", "2.10.0a0+rocm7.1")
     one = distributions.publish(store, CI, "g", path)
     assert one.key == f"17-linux/python/g/{path.name}"
@@ -42,9 +39,7 @@ def test_a_broken_wheel_never_arrives(store: DirectoryStore, tmp_path: Path) -> 
     assert list(store.list("")) == []
 
 
-def test_only_the_local_run_takes_other_bytes(
-    store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel
-) -> None:
+def test_only_local_runs_take_new_bytes(store: DirectoryStore, tmp_path: Path, make_wheel: MakeWheel) -> None:
     first = make_wheel(tmp_path / "a", content="1")
     second = make_wheel(tmp_path / "b", content="2")
     for run in (LOCAL, CI):
@@ -57,9 +52,7 @@ def test_only_the_local_run_takes_other_bytes(
     assert store.digest(one.key.replace("local", "17")) == files.sha256(first)
 
 
-def test_a_wheel_that_says_otherwise_than_its_name_never_arrives(
-    store: DirectoryStore, tmp_path: Path
-) -> None:
+def test_a_wheel_that_belies_its_name_never_arrives(store: DirectoryStore, tmp_path: Path) -> None:
     for name, version in (("apex", "1.0"), ("torch", "2.0")):
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         spec = WheelSpec(distribution="torch", version="1.0", tag="py3-none-any", metadata=metadata)

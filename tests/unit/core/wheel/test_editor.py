@@ -281,9 +281,7 @@ def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: P
         ({"_lib/a.so": "demo/data.bin"}, r"demo/data\.bin twice"),
     ],
 )
-def test_what_cannot_be_added_leaves_nothing_behind(
-    tmp_path: Path, borrowed: dict[str, str], said: str
-) -> None:
+def test_what_cannot_be_added_leaves_no_trace(tmp_path: Path, borrowed: dict[str, str], said: str) -> None:
     more = Additions(borrowed={donor(tmp_path): borrowed})
     with pytest.raises(WheelError, match=said):
         edit_wheel(write(tmp_path / "old"), tmp_path / "new", version="1.0", edit=same, additions=more)
@@ -304,11 +302,7 @@ def test_a_platform_changes_the_name_and_the_tags_of_wheel(tmp_path: Path) -> No
 
 SDIST = "demo-1.0rc1.tar.gz"
 INFO = "Metadata-Version: 2.2\nName: demo\nVersion: 1.0rc1\n"
-SOURCES = {
-    "src/demo.py": b"__version__ = '1.0rc1'\n",
-    "run.sh": b"#!/bin/sh\n",
-    "data.bin": b"\0\1",
-}
+SOURCES = {"src/demo.py": b"__version__ = '1.0rc1'\n", "run.sh": b"#!/bin/sh\n", "data.bin": b"\0\1"}
 
 
 def written(folder: Path, version: str = "1.0rc1", info: str = INFO) -> Path:

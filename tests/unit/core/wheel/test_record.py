@@ -188,10 +188,7 @@ def patched_sizes(path: Path, member: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     ("member", "size", "words"),
-    [
-        ("demo/data.bin", 10, "more data than the 10 bytes"),
-        ("demo/__init__.py", 7, "6 bytes of the 7"),
-    ],
+    [("demo/data.bin", 10, "more data than the 10 bytes"), ("demo/__init__.py", 7, "6 bytes of the 7")],
 )
 def test_data_of_another_size_than_declared(sound: Path, member: str, size: int, words: str) -> None:
     patched_sizes(sound, member, size)

@@ -80,9 +80,7 @@ def test_same_inputs_same_bytes_whatever_the_order_and_the_cores(tmp_path: Path)
         ([], "no files"),
     ],
 )
-def test_names_that_are_unsafe_or_given_twice_and_none_are_refused(
-    tmp_path: Path, names: list[str], words: str
-) -> None:
+def test_unsafe_repeated_and_no_names_are_refused(tmp_path: Path, names: list[str], words: str) -> None:
     with pytest.raises(WheelError, match=words):
         write_wheel(tmp_path, SPEC, [Member(name=name, source=b"") for name in names])
     assert list(tmp_path.iterdir()) == []
@@ -95,10 +93,7 @@ def test_a_missing_source_leaves_no_wheel(tmp_path: Path) -> None:
 
 
 def test_sdist_is_reproducible_and_rooted(tmp_path: Path) -> None:
-    content = [
-        Member(name="setup.py", source=b"import setuptools\n"),
-        Member(name="src/a.py", source=b""),
-    ]
+    content = [Member(name="setup.py", source=b"import setuptools\n"), Member(name="src/a.py", source=b"")]
     one = write_sdist(tmp_path / "one", "rocm", "10.1.0.dev0+abc", content, metadata=METADATA)
     two = write_sdist(tmp_path / "two", "rocm", "10.1.0.dev0+abc", content[::-1], metadata=METADATA)
     assert one.path.name == "rocm-10.1.0.dev0+abc.tar.gz"

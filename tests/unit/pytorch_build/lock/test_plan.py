@@ -130,9 +130,7 @@ def test_each_lock_is_the_line_that_a_job_takes() -> None:
         max_size=4,
     )
 )
-def test_exactly_names_with_several_makers_are_refused(
-    refs: Sequence[tuple[str, str, str, bool]],
-) -> None:
+def test_exactly_names_with_several_makers_are_refused(refs: Sequence[tuple[str, str, str, bool]]) -> None:
     locks, wheels = {}, set()
     for number, (audio, minor, torch, named) in enumerate(refs):
         version = wheel_version(

@@ -160,9 +160,7 @@ def of_prebuilt_torch(world: World) -> dict[str, Any]:
         (lambda world: {"ref": replace(world.ref, components=(), projects={})}, "has no components"),
     ],
 )
-def test_what_cannot_be_locked_is_named(
-    world: World, spoil: Callable[[World], dict[str, Any]], said: str
-) -> None:
+def test_what_has_no_lock_is_named(world: World, spoil: Callable[[World], dict[str, Any]], said: str) -> None:
     options = {"ref": world.ref, "origins": Origins(repositories={"torch": world.root}), **spoil(world)}
     with pytest.raises((DataError, SourceError), match=said):
         world.resolve(**options)
@@ -184,8 +182,7 @@ def test_sample_origins_and_mirrors_lead_to_repositories(world: World) -> None:
         },
     )
     origins = Origins(
-        repositories={"torch": world.root / "torch"},
-        mirrors={"https://example.invalid/": f"{world.root}/"},
+        repositories={"torch": world.root / "torch"}, mirrors={"https://example.invalid/": f"{world.root}/"}
     )
     labelled, lock = replace(ref, local_label="sample"), world.resolve(ref, origins=origins)
     for rocm_version, suffix in (("7.99.0.dev0+sample", "devrocm7.99.0.dev0"), ("7.10.0", "rocm7.10.0")):

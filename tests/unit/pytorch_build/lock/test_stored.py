@@ -53,9 +53,7 @@ def world(tmp_path: Path, commit_files: Commit, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "origin", ["file:///srv/a", "/srv/a", "../a", "fd::0", "ext::sh -c true", "http://a/b"]
 )
-def test_an_origin_that_nobody_here_named_must_be_encrypted(
-    world: World, monkeypatch: pytest.MonkeyPatch, origin: str
-) -> None:
+def test_unnamed_origins_are_encrypted(world: World, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
     lock = module.source_lock(world.context(), ROCM)
     changed = lock.project("audio").model_copy(update={"origin": origin})
     lock = lock.model_copy(update={"projects": {**lock.projects, "audio": changed}})
@@ -211,9 +209,7 @@ def test_a_prebuilt_torch_replaces_a_locked_one(world: World) -> None:
     assert again.project("torch").commit == world.torch
 
 
-def test_a_lock_that_a_job_passes_comes_before_the_stored_one(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_a_job_passes_precedes_the_stored_one(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run.put_lock()
     passed = run.lock(rocm_version="7.1")
     monkeypatch.setenv(module.PASSED, passed.compact())

@@ -67,9 +67,7 @@ def test_an_unknown_release_type_is_named() -> None:
 
 
 @given(bases, rocm_versions, st.sampled_from(RELEASE_TYPES), commits)
-def test_versions_are_normal_and_keep_their_base(
-    base: str, rocm: str, release_type: str, commit: str
-) -> None:
+def test_versions_are_normal_and_keep_a_base(base: str, rocm: str, release_type: str, commit: str) -> None:
     version = wheel_version(base, version_suffix(rocm), release_type=release_type, commit=commit)
     parsed = Version(version)
     assert str(parsed) == version

@@ -58,9 +58,7 @@ def test_the_issues_file_reads_as_meant(tmp_path: Path) -> None:
         ('[nightly.apex]\nref = "other"', "main", "apex", "other", ""),
     ],
 )
-def test_tables_extend_embedded_refs(
-    tmp_path: Path, text: str, name: str, project: str, ref: str, pin: str
-) -> None:
+def test_tables_extend_refs(tmp_path: Path, text: str, name: str, project: str, ref: str, pin: str) -> None:
     found = own_ref(name, written(tmp_path, text.replace("[", "[refs.", 1))).projects[project]
     assert (found.ref, found.pin) == (ref, pin)
     assert project != "torch" or found.origin == (

@@ -362,9 +362,7 @@ def test_a_damaged_state_file_only_costs_time(world: World, text: str) -> None:
     assert not world.checkout().changed
 
 
-def test_servers_that_give_no_single_commits_are_asked_for_all(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_without_single_commits_give_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     locked = world.locked
     world.upstream({"a.cu": "newer\n"})
     world.locked = locked

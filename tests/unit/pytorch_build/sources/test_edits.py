@@ -24,9 +24,7 @@ def test_a_repository_without_commits_has_no_edits_to_keep(tmp_path: Path, git: 
     assert edits.put_aside(repository) is None
 
 
-def test_commits_that_a_tag_or_remote_holds_are_not_left_behind(
-    tree: Path, commit_files: Commit, git: Git
-) -> None:
+def test_commits_that_a_tag_or_remote_has_are_no_loss(tree: Path, commit_files: Commit, git: Git) -> None:
     repository, first = Repository(path=tree), git(tree, "rev-parse", "HEAD")
     second = commit_files(tree, {"a.txt": "mine\n"})
     assert edits.own_commits(repository, [first, "1" * 40]) == (f"{second[:7]} Upstream",)

@@ -43,7 +43,7 @@ HOST = WheelMetadata(
 def test_extras_of_the_host_lead_to_a_target_and_its_groups() -> None:
     message = BytesParser().parsebytes(parts.host_metadata(RAW, WHEELS))
     assert message.get_all("Provides-Extra") == [
-        *("opt", "device-gfx1100", "device-gfx1151", "device-gfx942", "device-all"),
+        *("opt", "device-gfx1100", "device-gfx1151", "device-gfx942", "device-all")
     ]
     by_extra: dict[str, set[str]] = {}
     for text in message.get_all("Requires-Dist", ()):

@@ -164,9 +164,7 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_tree_gives_libraries_under_their_sonames(
-    tmp_path: Path, unpatched: list[tuple[str, tuple[str, ...]]]
-) -> None:
+def test_a_trees_libraries_have_sonames(tmp_path: Path, unpatched: list[tuple[str, tuple[str, ...]]]) -> None:
     result = make(request_for(tmp_path, torch(tmp_path), rocm_tree(tmp_path / "rocm"), targets=("gfx1100",)))
     assert verify_record(result.file.path) == ()
     assert inside(result.file.path) == [

@@ -71,10 +71,7 @@ def test_a_library_that_does_not_look_where_its_need_lies_gets_a_search_path() -
         "lib/libabsolute.so.1": lib(search=("/build/lib", "$ORIGIN")),
     }
     _, _, search = follow(follower(files, roots=()), "libhip.so.7", "libabsolute.so.1")
-    assert search == {
-        "lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"),
-        "lib/libabsolute.so.1": ("$ORIGIN",),
-    }
+    assert search == {"lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"), "lib/libabsolute.so.1": ("$ORIGIN",)}
 
 
 def test_what_is_opened_by_name_comes_under_its_soname_with_what_it_needs() -> None:

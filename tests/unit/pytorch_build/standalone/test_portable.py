@@ -62,11 +62,7 @@ def test_a_wheel_is_tagged_with_what_it_satisfies_and_not_with_more(tmp_path: Pa
     ],
 )
 def test_what_cannot_be_portable_is_refused_by_name(
-    state: portable.Portability,
-    said: str,
-    tmp_path: Path,
-    *,
-    graft: bool,
+    state: portable.Portability, said: str, tmp_path: Path, *, graft: bool
 ) -> None:
     with pytest.raises(CheckError, match=said):
         portable.repair(wheel(tmp_path), state, tmp_path / "new", graft=graft)
@@ -144,11 +140,7 @@ def test_libraries_get_names_of_their_own_and_their_users_follow() -> None:
             renamed={"libbar.so.3": bar},
             search=("$ORIGIN",),
         ),
-        portable.Patch(
-            member="_C.so",
-            renamed={"libbar.so.3": bar},
-            search=("$ORIGIN/torch.libs",),
-        ),
+        portable.Patch(member="_C.so", renamed={"libbar.so.3": bar}, search=("$ORIGIN/torch.libs",)),
         portable.Patch(
             member="torch/lib/libtorch.so",
             renamed={"libfoo.so.1": foo},

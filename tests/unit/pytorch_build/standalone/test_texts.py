@@ -58,9 +58,7 @@ def loaded(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch | None = Non
     return calls
 
 
-def test_the_written_loader_loads_the_wheels_own_files_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loader_loads_the_wheels_files_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = fat.standalone_init(["core/lib/libb.so.1", "core/lib/liba.so.2"], windows=False)
     root = tmp_path / "lib" / "rocm" / "core" / "lib"
     with pytest.raises(ImportError, match=r"ROCm's core/lib/libb\.so\.1, which is part of this wheel"):

@@ -148,9 +148,7 @@ def test_pytest_stops_a_test_at_its_limit_and_the_file_goes_on(setting: Setting)
 
 
 @processes
-def test_a_test_that_cannot_be_interrupted_is_stopped_with_its_stack(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_test_is_stopped_with_its_stack(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_run, "_SECOND_CHANCE", 1.0)
     # a child in its own session, which must not outlive the file either
     text = "import pathlib, signal, subprocess, sys, time\n"
@@ -239,9 +237,7 @@ def test_rules_skip_and_retry_what_they_name_and_nothing_else(setting: Setting) 
         (("--tb=short", "-x"), 2),
     ],
 )
-def test_what_exists_is_known_whatever_arguments_leave_of_it(
-    setting: Setting, words: tuple[str, ...], ran: int
-) -> None:
+def test_what_exists_is_known_whatever_is_chosen(setting: Setting, words: tuple[str, ...], ran: int) -> None:
     (setting.tree / "test" / "test_fill.py").write_text("def test_fill(): pass\n")
     made = run(replace(setting, arguments=words), f"{PASSES}def test_two(): pass\n")
     passed = [case for case in made.cases if case.outcome == "passed"]
@@ -404,34 +400,13 @@ def put(returncode: int, sessions: Sequence[plugin.Session], **facts: Any) -> tu
         (process.Ended(returncode=1), "Traceback\nVerifyError: no ROCm\n", "failed", "VerifyError: no ROCm"),
         (process.Ended(returncode=3), "", "failed", "it ended with status 3"),
         (process.Ended(returncode=-11), "", "crashed", "the interpreter died of signal SIGSEGV"),
+        (process.Ended(returncode=-999), "", "crashed", "the interpreter died of signal 999"),
         (process.Ended(returncode=-9, late=True, seconds=5), "", "timeout", "killed after 5 s"),
     ],
 )
 def test_a_programs_status_is_its_result(ended: process.Ended, output: str, outcome: str, line: str) -> None:
     case = of_script("tools/x.py", ended, output)
     assert (case.test, case.file, case.outcome, case.line) == ("tools/x.py", "tools/x.py", outcome, line)
-
-
-@pytest.mark.parametrize(
-    ("returncode", "facts", "outcome", "words"),
-    [
-        (-11, {}, "crashed", r"died of signal SIGSEGV; 1 tests after it did not run"),
-        (-999, {}, "crashed", "signal 999"),
-        (0, {}, "crashed", "status 0 before pytest did"),
-        (3, {}, "crashed", "status 3 before pytest did"),
-        (-9, {"late": True}, "timeout", "killed after 9 s"),
-    ],
-)
-def test_a_test_that_takes_the_interpreter_with_it_is_named(
-    returncode: int, facts: dict[str, Any], outcome: str, words: str
-) -> None:
-    started = (f"{FILE}::x", f"{FILE}::y")
-    heard = session(result("x"), exit_status=None, started=started, collected=(*started, f"{FILE}::z"))
-    found = put(returncode, [heard], **facts)
-    assert named(found) == {"x": "passed", "y": outcome}
-    assert words.split(";", maxsplit=1)[0] in found[1].line
-    assert "; 1 tests after it did not run" in found[1].line
-    assert found[1].text == "the end"
 
 
 @pytest.mark.parametrize(

@@ -227,9 +227,7 @@ def test_cudas_variable_names_nvidias_gpus(
         (H200, {}, "gfx94X-dcgpu", "here is sm_90 (NVIDIA H200), sm_90"),
     ],
 )
-def test_no_gpu_to_run_on_is_an_error(
-    machine: gpus.Machine, env: dict[str, str], family: str, words: str
-) -> None:
+def test_no_gpu_is_an_error(machine: gpus.Machine, env: dict[str, str], family: str, words: str) -> None:
     with pytest.raises(CheckError, match=re.escape(words)) as caught:
         chosen(machine, env, family)
     assert caught.value.hint
@@ -282,9 +280,7 @@ def test_what_is_chosen_is_what_a_process_sees(targets: list[str], order: Any, p
         assert sorted(gpu.target for gpu in taken) == sorted({gpu.target for gpu in wanted})
 
 
-def test_a_family_without_a_gpu_fails_unless_that_is_allowed(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_family_without_a_gpu_fails_unless_allowed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
     chosen = run.context("gfx950-dcgpu", ref="nightly")
     with pytest.raises(CheckError, match="no GPU driver is loaded"):

@@ -8,7 +8,7 @@ import pytest
 from core import process
 from core.errors import CheckError
 from pytorch_build.test.gpus import Assignment
-from pytorch_build.test.installation import amd_targets, require_device_code, sdist_target
+from pytorch_build.test.installation import amd_targets, require_device_code
 
 HOST, FAT = ("device-gfx942", "device-all"), ("optree",)
 VERSIONS = {"rocm-sdk-libraries": "7.1", "torch": "2.10", "torchvision": "0.25"}
@@ -54,11 +54,7 @@ def environment(folder: Path, extras: Sequence[str], **changes: str) -> None:
     ],
 )
 def test_what_would_fail_at_the_first_kernel_is_told_before(
-    run: Any,
-    tmp_path: Path,
-    extras: Sequence[str],
-    changes: dict[str, str],
-    said: str,
+    run: Any, tmp_path: Path, extras: Sequence[str], changes: dict[str, str], said: str
 ) -> None:
     process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
@@ -71,21 +67,6 @@ def test_what_would_fail_at_the_first_kernel_is_told_before(
         require_device_code(target, ["gfx942"])
     assert 'pip install "' in caught.value.hint
     require_device_code(target, [])
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (("rocm-sdk-libraries", "rocm-sdk-device-gfx942", "amd-torch-device-gfx11"), "gfx942"),
-        (("rocm-sdk-libraries",), ""),
-        (("rocm-sdk-libraries-gfx94x-dcgpu",), "gfx94X-dcgpu"),
-        (("torch",), ""),
-    ],
-)
-def test_the_sdist_is_told_a_target_of_split_packages_and_else_the_family(
-    names: Sequence[str], told: str
-) -> None:
-    assert sdist_target(names, "gfx94X-dcgpu") == told
 
 
 def test_other_makers_gpus_have_no_device_packages_and_are_not_asked(run: Any) -> None:

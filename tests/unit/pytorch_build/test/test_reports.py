@@ -135,9 +135,7 @@ def test_results_that_did_not_pass_say_why(found: Sequence[Report], why: str) ->
 
 
 @pytest.mark.parametrize(("run_id", "kept"), [("local", 1), ("17", 4)])
-def test_another_number_of_shards_of_the_local_run_takes_the_place_of_the_last(
-    store: DirectoryStore, run_id: str, kept: int
-) -> None:
+def test_other_counts_of_local_shards_replace_the_last(store: DirectoryStore, run_id: str, kept: int) -> None:
     outputs = RunOutputs(run_id=run_id, platform="linux")
     others = (Origin(stage="test_torch", torch_ref="nightly", python="cp313"), Origin(stage="test_smoke"))
 
@@ -241,17 +239,6 @@ def test_failures_that_the_results_show_are_told_once(run: Any) -> None:
     assert torch.problems == ("no report of shard 2/2",)
 
 
-def test_the_merged_report_is_not_counted_again(run: Any) -> None:
-    for shard in HALVES:
-        put(run, "test_torch", "passed", shard=shard)
-    whole = replace(document("passed"), properties={reports.MERGED: "2"})
-    details = filed(run, Report(origin=SAMPLE, document=whole))
-    write(run, "test_torch", details={**details, reports.MERGED: 2})
-    write(run, "test_torch", "failed", error="no report of shard 2/2", details={reports.MERGED: 2})
-    (tested,) = gathered(run)
-    assert (tested.passed, len(tested.cases), tested.shards) == (True, 2, 2)
-
-
 def test_a_folder_of_any_reports(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(MissingInputError, match="no JUnit reports"):
@@ -285,9 +272,7 @@ def test_what_was_expected_and_is_missing_is_a_problem() -> None:
         ({"torch-2.whl": "a" * 64}, {"rocm_sdk_core-8.whl": "d" * 64}, "rocm_sdk_core-7.whl"),
     ],
 )
-def test_results_belong_to_the_bytes_that_they_are_of(
-    run: Any, wheels: dict[str, str], rocm: dict[str, str], why: str
-) -> None:
+def test_results_are_of_their_bytes(run: Any, wheels: dict[str, str], rocm: dict[str, str], why: str) -> None:
     def built(stage: str, files: dict[str, str]) -> records.Record:
         named = [
             records.FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])

@@ -132,9 +132,7 @@ def recorded(known: Known) -> shards.Durations:
 
 
 @given(known=KNOWN, unknown=st.sets(NAMES, max_size=4), count=st.integers(1, 7), seed=st.integers())
-def test_every_test_is_in_exactly_one_shard_on_every_machine(
-    known: Known, unknown: set[str], count: int, seed: int
-) -> None:
+def test_each_test_is_in_exactly_one_shard(known: Known, unknown: set[str], count: int, seed: int) -> None:
     durations = recorded(known)
     named = sorted({*known, *unknown, "test_always.py"})
     made = shards.plan(named, durations, count)
@@ -151,9 +149,7 @@ def test_every_test_is_in_exactly_one_shard_on_every_machine(
 
 
 @given(st.dictionaries(NAMES, SECONDS, min_size=1), st.integers(1, 6))
-def test_no_shard_is_longer_than_the_mean_and_the_longest_file(
-    seconds: Mapping[str, float], count: int
-) -> None:
+def test_no_shard_exceeds_the_mean_and_the_longest_file(seconds: Mapping[str, float], count: int) -> None:
     durations = shards.Durations(
         files={name: shards.FileDuration(seconds=value) for name, value in seconds.items()}
     )

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from core.errors import DataError, UsageError
 from pytorch_build.test.plugin import Line, Session
-from pytorch_build.test.skip_review import (
-    diff,
-    evidence,
-    explained,
-    listing,
-    pruned,
-    review,
-    silent,
-)
+from pytorch_build.test.skip_review import diff, evidence, explained, listing, pruned, review, silent
 from pytorch_build.test.skip_rules import Rule, RuleTable, UnderTest, decide
 
 HERE = UnderTest(gpu_targets=(), platform="linux", python="3.12.4", torch="2.10.1")
@@ -194,9 +186,7 @@ def test_a_rule_goes_with_its_comment_and_the_others_keep_theirs() -> None:
         ('[rules.two]\nreason = """\n[rules.one]\n"""\n[rules.one]\nreason = "x"\n', {"one"}, {}),
     ],
 )
-def test_a_layout_that_cannot_be_followed_is_left_alone(
-    text: str, rules: Collection[str], tests: dict[str, list[str]]
-) -> None:
+def test_odd_layouts_are_left_alone(text: str, rules: Collection[str], tests: dict[str, list[str]]) -> None:
     with pytest.raises(DataError, match="cannot be pruned line by line"):
         pruned(text, rules, tests, where=FILE_NAME)
 

@@ -93,9 +93,7 @@ def test_what_is_wrong_is_named_with_its_key_path(file: Callable[..., Path], lin
         ("[rules]\n", ["rules"]),
     ],
 )
-def test_a_file_that_lacks_what_a_rule_needs_is_refused(
-    file: Callable[..., Path], text: str, said: list[str]
-) -> None:
+def test_a_file_without_what_rules_need_fails(file: Callable[..., Path], text: str, said: list[str]) -> None:
     with pytest.raises(DataError) as caught:
         skip_rules.load([file(text)])
     assert all(words in caught.value.message for words in said)

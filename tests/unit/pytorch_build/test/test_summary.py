@@ -95,13 +95,7 @@ def test_failures_come_first_with_why_and_how() -> None:
     whole = [results(slow, bad, flaky, problems=("no report of shard 3/6",), seconds=123, shards=6)]
     text = summary.markdown(whole, title="Tests of run 17")
     assert text.startswith("### Tests of run 17: 1 failed, 1 problem with the reports, 2 passed\n")
-    order = [
-        "no report of shard",
-        "#### Failures",
-        "AssertionError",
-        "nox -s test_torch",
-        "#### Flaky",
-    ]
+    order = ["no report of shard", "#### Failures", "AssertionError", "nox -s test_torch", "#### Flaky"]
     places = [rendered(text).replace("<h4>", "#### ").index(word) for word in order]
     assert places == sorted(places)
     page = rendered(text)

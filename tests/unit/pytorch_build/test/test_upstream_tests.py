@@ -39,9 +39,7 @@ def torch(commit: str = ONE, version: str = "2.10.0a0+rocm7.1.0") -> upstream_te
         (torch(), given("", ""), "has no version.txt"),
     ],
 )
-def test_tests_are_held_against_the_torch_that_they_are_to_test(
-    one: upstream_tests.Torch, other: upstream_tests.Tests, words: str
-) -> None:
+def test_tests_fit_their_torch(one: upstream_tests.Torch, other: upstream_tests.Tests, words: str) -> None:
     assert words in upstream_tests.mismatch(one, other)
     assert bool(upstream_tests.mismatch(one, other)) == bool(words)
 
@@ -55,9 +53,7 @@ def test_other_tests_are_refused_unless_told_otherwise(capsys: pytest.CaptureFix
     assert "warning: torch 2.10.0a0+rocm7.1.0 was built from" in capsys.readouterr().err
 
 
-def test_the_locks_commit_is_checked_out_bare_and_beside_the_builds_tree(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_locks_commit_is_checked_out_bare_and_apart(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def checkout(locked: Any, path: Path, options: Any) -> SourceTree:

@@ -35,9 +35,7 @@ def planned(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
     return builds
 
 
-def test_a_build_follows_from_the_lock_the_runs_rocm_and_its_triton(
-    front: Any, run: Any, planned: list[Build]
-) -> None:
+def test_a_build_follows_from_lock_rocm_and_triton(front: Any, run: Any, planned: list[Build]) -> None:
     run.put_lock()
     run.rocm()
     run.built("triton")

@@ -40,9 +40,7 @@ def planned(front: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("project", PROJECTS)
-def test_every_project_is_planned_for_either_platform(
-    planned: Callable[..., Any], project: str, platform: str
-) -> None:
+def test_every_project_is_planned_for_both(planned: Callable[..., Any], project: str, platform: str) -> None:
     made = planned(project, "--platform", platform)
     assert (made["project"], made["platform"], made["gpu_targets"]) == (project, platform, ["gfx942"])
     assert made["commands"]
@@ -68,9 +66,7 @@ def test_a_developers_own_tree_is_only_read(planned: Callable[..., Any], tmp_pat
     assert planned("torch", "--pytorch-dir", str(own))["source"]["diff"] != made["source"]["diff"]
 
 
-def test_the_whole_environment_is_told_with_where_each_value_is_from(
-    planned: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_are_told_with_origins(planned: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     mine = {"USE_MINE": "1", "USE_KINETO": "OFF", "OMP_NUM_THREADS": "3", "CXXFLAGS": "-O1"}
     hidden = dict.fromkeys(("GITHUB_ENV", "LD_PRELOAD", "MY_SETTING", "TORCH_SECRET"), "of-the-job")
     for name, value in (mine | hidden | {"https_proxy": "http://user:of-the-job@proxy:3128"}).items():

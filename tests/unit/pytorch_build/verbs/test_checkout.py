@@ -14,9 +14,7 @@ def head(git: Any, tree: Path) -> str:
 
 
 @pytest.mark.processes
-def test_every_component_is_checked_out_and_then_unchanged(
-    front: Any, refs: dict[str, str], tmp_path: Path, git: Any
-) -> None:
+def test_components_are_checked_out_once(front: Any, refs: dict[str, str], tmp_path: Path, git: Any) -> None:
     answer = front("checkout", *MINE)
     assert answer.code == 0, answer.said
     for name, commit in refs.items():

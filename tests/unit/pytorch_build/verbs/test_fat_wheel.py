@@ -57,9 +57,7 @@ def test_every_torch_of_the_run_is_made_stand_alone(
     assert [(one.wheel.name, one.family) for one in made] == [(files["sample"], FAMILY)]
 
 
-def test_a_host_wheel_comes_with_the_device_wheels_of_its_targets(
-    run: Any, front: Front, made: list[Request]
-) -> None:
+def test_a_host_wheel_comes_with_wheels_of_its_targets(run: Any, front: Front, made: list[Request]) -> None:
     names = ("torch", "amd-torch-device-gfx942", "amd-torch-device-gfx9-4", "amd-torch-device-gfx1100")
     put = [run.publish(run.wheel(name, "2.10.0")) for name in names]
     run.record("build_torch", *put, torch_ref="sample", python="cp312", gpu_family=FAMILY)

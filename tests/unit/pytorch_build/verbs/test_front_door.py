@@ -44,9 +44,7 @@ def test_every_verb_has_its_help(front: Any, verb: str, capsys: pytest.CaptureFi
     ],
 )
 @pytest.mark.processes
-def test_what_cannot_be_meant_is_one_message_and_a_code(
-    front: Any, words: tuple[str, ...], code: int, said: str
-) -> None:
+def test_mistakes_have_a_message_and_code(front: Any, words: tuple[str, ...], code: int, said: str) -> None:
     answer = front(*words)
     assert (answer.code, len(answer.errors)) == (code, 1), answer.said
     assert said in answer.said

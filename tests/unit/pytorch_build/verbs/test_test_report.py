@@ -107,9 +107,7 @@ def judged(run: Any) -> dict[str, tuple[str, str]]:
     return {one.evidence.stage: (one.outcome, one.why) for one in group.tests}
 
 
-def test_all_shards_of_a_run_make_the_record_of_its_gate(
-    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_make_the_gates_record(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard(run, 1, good("test_a"))
     assert door("--run-id", 17, "--store", run.store.url) == 9
     assert "no report of shard 2/2" in capsys.readouterr().err

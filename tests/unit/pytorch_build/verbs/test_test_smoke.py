@@ -79,9 +79,7 @@ def totals(run: Any) -> Any:
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target")
-def test_passing_tests_are_recorded_and_not_repeated(
-    run: Any, tests: Path, torch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_passes_are_recorded(run: Any, tests: Path, torch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     # the tests know what is recorded
     text = "import json, os\ndef test_it():\n"
     text += f"    assert json.loads(os.environ['SMOKE_EXPECT']) == {{'torch': {torch.version!r}}}\n"
@@ -182,9 +180,7 @@ def test_tests_of_a_file_that_cannot_be_collected_exist_too(run: Any, tests: Pat
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "torch", "tests")
-def test_an_environment_filled_by_hand_is_tested_each_time_and_is_no_tested_run(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_filled_by_hand_is_no_tested_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
     def pytests(*_: Any) -> dict[str, Any]:
@@ -279,9 +275,7 @@ def test_device_packages_are_those_of_this_machine_or_of_the_family(
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("target", "tests")
-def test_each_family_of_a_group_has_a_record_and_report_of_its_own(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_family_of_a_group_has_its_record_and_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     group = "gfx942-gfx1100"
     run.put_lock()
     names = [f"{kind}-device-{gpu}" for kind in KINDS[:2] for gpu in ("gfx942", "gfx1100")]
@@ -332,9 +326,7 @@ def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
         return list(calls)
 
 
-def test_recorded_files_are_installed_by_digest_from_their_source_alone(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_files_are_installed_by_digest_alone(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def resolve(one: Any) -> Any:
@@ -364,9 +356,7 @@ def test_recorded_files_are_installed_by_digest_from_their_source_alone(
 
 
 @pytest.mark.parametrize("layout", ["split", "unsplit"])
-def test_a_rocm_from_elsewhere_is_taken_as_it_was_built_against(
-    run: Any, layout: str, tmp_path: Path, make_wheel: Any
-) -> None:
+def test_rocm_from_elsewhere_has_the_layout(run: Any, layout: str, tmp_path: Path, make_wheel: Any) -> None:
     run.put_lock()
     torch = run.built("torch")
     record = run.record("build_torch", torch, torch_ref="sample", python="cp312")
@@ -383,9 +373,7 @@ def test_a_rocm_from_elsewhere_is_taken_as_it_was_built_against(
     assert dict(rocm.env) == {"ROCM_SDK_TARGET_FAMILY": "gfx942" if layout == "split" else FAMILY}
 
 
-def test_a_prebuilt_torch_is_resolved_with_what_others_have(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prebuilt_torch_is_resolved_with_others(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = replace(NUMPY, name="torch", version="2.13.0")
     monkeypatch.setattr(resolution, "resolve", lambda _: (torch,))
     run.put_lock()
@@ -492,9 +480,7 @@ ON_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    pass\ndef test_o
         ("gfx942", "1 passed, 1 error", "torch sees no GPU, and this machine has gfx942"),
     ],
 )
-def test_a_torch_that_does_not_see_the_machines_gpu_is_no_skip(
-    tmp_path: Path, gpu: str, outcome: str, said: str
-) -> None:
+def test_a_torch_that_sees_no_gpu_there_is_no_skip(tmp_path: Path, gpu: str, outcome: str, said: str) -> None:
     for name in ("conftest.py", "pytest.ini"):
         (tmp_path / name).write_text((test_smoke.SMOKE_TESTS / name).read_text())
     (tmp_path / "torch.py").write_text(NO_GPU)

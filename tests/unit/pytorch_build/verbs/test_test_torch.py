@@ -57,9 +57,7 @@ def put_torch(run: Any) -> Any:
     return file
 
 
-def test_the_runs_wheels_are_installed_by_digest_with_what_the_tests_need(
-    run: Any, front: Front, done: list[Any]
-) -> None:
+def test_wheels_are_installed_by_digest_with_what_tests_need(run: Any, front: Front, done: list[Any]) -> None:
     file = put_torch(run)
     words = ("--shard", "2/6", "-k", "nn and not x", "--test-timeout", "5", "--tb=short", "--", "-k", "mine")
     answer = front(*SAMPLE, *words)

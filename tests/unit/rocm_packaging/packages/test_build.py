@@ -139,9 +139,7 @@ def test_wrong_requests_are_refused(artifacts: Path, wrong: dict[str, Any], said
         ("blas_*", FatalError, "no GPU family"),
     ],
 )
-def test_an_incomplete_set_is_refused(
-    artifacts: Path, missing: str, kind: type[FatalError], said: str
-) -> None:
+def test_part_of_a_set_is_refused(artifacts: Path, missing: str, kind: type[FatalError], said: str) -> None:
     for folder in artifacts.glob(missing):
         folder.rename(artifacts / f".{folder.name}")
     with pytest.raises(kind, match=said):
@@ -180,9 +178,7 @@ def test_a_set_that_holds_what_it_must_needs_no_excuse(tmp_path: Path, layout: s
         ("rocprofiler-systems_lib_generic", "lib/librocprof-sys.so*", "rocprof-sys"),
     ],
 )
-def test_one_thing_that_an_artifact_lacks_is_named_with_it(
-    tmp_path: Path, artifact: str, thing: str, name: str, how: str
-) -> None:
+def test_what_artifacts_lack_is_named(tmp_path: Path, artifact: str, thing: str, name: str, how: str) -> None:
     whole = write_whole(tmp_path, WHOLE, split=True)
     file = whole / artifact / "x/stage" / path_of(thing)
     file.unlink()
@@ -223,9 +219,7 @@ def test_an_incomplete_family_is_refused(artifacts: Path) -> None:
         build(request(artifacts))
 
 
-def test_families_that_contradict_each_other_are_packaged_one_at_a_time(
-    artifacts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_contradicting_families_are_apart(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(artifacts, "blas_dev_gfx110X-all", **{"include/hipblas.h": "other"})
     with pytest.raises(ArtifactError, match="different files for include/hipblas") as raised:
         build(request(artifacts))
@@ -412,9 +406,7 @@ def test_files_of_two_packages_in_one_place_are_refused_by_both_names(
         (("rand_lib_generic", "hipify_run_generic"), "share/x"),  # libraries and core, in the tree
     ],
 )
-def test_a_file_and_a_folder_of_two_packages_are_refused(
-    split_artifacts: Path, names: tuple[str, str], path: str
-) -> None:
+def test_a_file_that_is_a_folder_is_refused(split_artifacts: Path, names: tuple[str, str], path: str) -> None:
     write(split_artifacts, names[0], **{path: "a file"})
     write(split_artifacts, names[1], **{f"{path}/x": "in a folder"})
     with pytest.raises(ArtifactError, match=f"{path} is a file .*{names[0]}.* and a folder .*{names[1]}"):

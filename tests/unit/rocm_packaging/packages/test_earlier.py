@@ -49,9 +49,7 @@ def test_only_what_changed_is_deflated_and_the_bytes_are_those_of_a_first_build(
 
 
 @pytest.mark.parametrize("what", ["another level", "a wheel with other bytes", "no wheel"])
-def test_wheels_that_are_not_what_this_build_would_write_are_no_source(
-    asked: BuildRequest, deflated: list[int], what: str
-) -> None:
+def test_wheels_of_other_builds_are_no_source(asked: BuildRequest, deflated: list[int], what: str) -> None:
     wheels = sorted(asked.output_dir.glob("*.whl"))
     for wheel in wheels:
         if what == "a wheel with other bytes":

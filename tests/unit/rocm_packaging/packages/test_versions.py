@@ -52,8 +52,7 @@ def test_other_forms_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "digits"),
-    [("10.1.0a20261345", "20261345"), ("10.1.0a20260811+bkc.20260899", "20260899")],
+    ("text", "digits"), [("10.1.0a20261345", "20261345"), ("10.1.0a20260811+bkc.20260899", "20260899")]
 )
 def test_dates_are_those_of_a_calendar(text: str, digits: str) -> None:
     said = rf"^Invalid ROCm version '{re.escape(text)}': {digits} is not a date\.\nDates are YYYYMMDD\.$"

@@ -45,9 +45,7 @@ def test_dist_info_knows_its_package() -> None:
     assert loaded().THIS_PACKAGE_ENTRY is None
 
 
-def test_the_variable_then_what_is_installed_then_the_gpu_decides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_variable_then_what_is_installed_then_the_gpu_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     def decided(*installed: str) -> str:
         module = loaded()
         monkeypatch.setattr(module, "installed_target_families", lambda: list(installed))

@@ -37,9 +37,7 @@ def test_the_release_type_makes_the_version_unless_one_is_given(artifacts: Path)
         request(artifacts, "--release-type", "prerelease")
 
 
-def test_a_run_has_one_version_of_rocm_on_whatever_day_it_is_packaged(
-    artifacts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_run_has_one_version_of_rocm(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     store = str(tmp_path_factory.mktemp("store"))
     words, run = ("--release-type", "nightly", "--store", store), Common(run_id="17", store=store)
     details = {"version": "10.1.0a20260822"}

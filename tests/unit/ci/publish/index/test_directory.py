@@ -5,19 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.publish import buckets
 from ci.publish.index import Files, write_index
 from core import files
 from core.archive import Member
-from core.cli import main
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
+from tests.front_door import run_ci
 
 
 def call(folder: Path, *words: str) -> int:
-    return main("ci", "", VERBS, ["index", "--directory", str(folder), *words])
+    return run_ci("index", "--directory", str(folder), *words)
 
 
 def make_sdist(folder: Path, name: str, version: str, *, says: str = "") -> Path:
@@ -131,5 +130,5 @@ def test_where_the_server_writes_pages_the_client_writes_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(buckets, "server_writes_pages", lambda _data, store: store == "s3://theirs")
-    assert main("ci", "", VERBS, ["index", "--run-id", "9", "--store", "s3://theirs"]) == 0
+    assert run_ci("index", "--run-id", "9", "--store", "s3://theirs") == 0
     assert "the server behind s3://theirs writes its pages; nothing to do" in capsys.readouterr().err

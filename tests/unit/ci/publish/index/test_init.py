@@ -120,9 +120,7 @@ def test_a_damaged_memory_is_made_anew(memory: MemoryStore, damage: Callable[[by
 
 @pytest.mark.parametrize("path", ["index.html", "simple/index.json", "simple/torch/index.html"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_page_that_was_lost_or_overwritten_is_written_again(
-    memory: MemoryStore, path: str, *, gone: bool
-) -> None:
+def test_a_page_lost_or_overwritten_is_written_again(memory: MemoryStore, path: str, *, gone: bool) -> None:
     publish(memory, TORCH, APEX)
     index(memory)
     good = pages(memory)
@@ -245,9 +243,7 @@ def test_reasons_for_yanks_that_are_none_are_refused(memory: MemoryStore, said: 
     assert pages(memory) == {}
 
 
-def test_what_is_yanked_and_not_listed_is_named(
-    memory: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unlisted_yanks_are_named(memory: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     publish(memory, TORCH)
     reasons = dict.fromkeys(["torch==2.9.0", TORCH, "torch==2.9.1", "trch==2.9.0", APEX], "")
     memory.put_bytes(f"{PREFIX}/yanked.json", json.dumps(reasons).encode())

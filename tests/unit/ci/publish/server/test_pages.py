@@ -114,9 +114,7 @@ def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: P
     assert not [text for text in page_texts(store).values() if b"torch-2" in text]
 
 
-def test_the_pages_are_the_clients_byte_for_byte(
-    store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]
-) -> None:
+def test_pages_are_the_clients(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> None:
     keys = [publish().key, publish("apex", "1.10.0", fields=[("Requires-Python", ">=3.11")]).key]
     index.write_pages(store, outputs, "g")
     folder = outputs.python_prefix("g")
@@ -173,9 +171,7 @@ def links(store: Store) -> dict[str, list[bytes]]:
 
 @settings(max_examples=25)
 @given(ACTS, st.randoms(use_true_random=False))
-def test_whatever_the_order_of_events_the_pages_end_as_the_files(
-    acts: list[tuple[str, str]], order: random.Random
-) -> None:
+def test_in_any_order_of_events_pages_end_as_files(acts: list[tuple[str, str]], order: random.Random) -> None:
     with TemporaryDirectory() as place:
         store = DirectoryStore(Path(place) / "bucket")
         waiting: list[str] = []
@@ -213,9 +209,7 @@ def bucket_fixture(aws: S3Client) -> Store:
     return open_bucket("s3://run-outputs")
 
 
-def test_the_handler_takes_its_folders_from_the_environment(
-    bucket: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_handler_reads_folders_from_variables(bucket: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "open_bucket", lambda _: bucket)
     monkeypatch.setenv("PAGES_FOLDERS", "wheels/[a-z]+")
     server._folders.cache_clear()
@@ -228,9 +222,7 @@ def test_the_handler_takes_its_folders_from_the_environment(
     assert not page_texts(bucket)
 
 
-def test_one_folder_of_a_thousand_messages_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_1000_messages_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, written = DirectoryStore(tmp_path), []
     monkeypatch.setattr(server, "_write", lambda _store, folder: written.append(folder.key))
     told(store, *[f"{PREFIX}/rocm-{number}.tar.gz" for number in range(1000)])

@@ -7,6 +7,7 @@ import pytest
 
 from core.cli.options import Common
 from pytorch_build.build.build import Build, BuildChoices, Dependency
+from pytorch_build.build.compilers import Compiler
 from pytorch_build.build.plans.common import BuildPlan
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import Site, TreeFacts
@@ -39,7 +40,7 @@ PROVIDED = {
         },
     ),
 }
-
+GCC = {"CXX": Compiler(path="/usr/bin/c++", kind="gcc", version="14.2.0")}
 
 Plan = Callable[..., BuildPlan]
 
@@ -98,7 +99,7 @@ def plan(tmp_path: Path) -> Plan:
             targets=("gfx942",),
             libraries=frozenset((WINDOWS if platform == "windows" else LINUX).preloads),
         )
-        place: dict[str, Any] = {"tree": source, "python": python, **site}
+        place: dict[str, Any] = {"tree": source, "python": python, "compilers": GCC, **site}
         return plan_build(
             build,
             Site(

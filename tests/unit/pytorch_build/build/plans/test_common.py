@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
+from pytorch_build.build.compilers import Compiler
 from pytorch_build.platforms import LINUX
-from tests.unit.pytorch_build.build.plans.conftest import Plan
+from tests.unit.pytorch_build.build.plans.conftest import GCC, Plan
 
 QUIET = "-Wno-error=maybe-uninitialized -Wno-error=uninitialized -Wno-error=restrict"
 PROJECTS = ("triton", "torch", "audio", "vision", "apex")
@@ -142,8 +143,37 @@ def test_a_kept_build_folder_is_tied_to_what_it_was_made_with(plan: Plan) -> Non
         plan("torch", version="2.10.1+rocm7.10.0"),
         plan("torch", python=PurePosixPath("/other/bin/python")),
         plan("torch", ref_env={"USE_X": "1"}),
+        # what a user sets reaches CMake, though no plan names it
+        *(
+            plan("torch", base_env={"PATH": "/usr/bin", name: "1"})
+            for name in ("DEBUG", "USE_OPENMP", "ONNX_ML")
+        ),
+        plan("torch", compilers={"CXX": replace(GCC["CXX"], version="14.3.0")}),
+        plan("torch", compilers={"CXX": replace(GCC["CXX"], path="/usr/bin/g++")}),
     ]
-    assert len({first.configuration, *(other.configuration for other in others)}) == 6
+    assert len({first.configuration, *(other.configuration for other in others)}) == 11
+
+
+def test_flags_are_those_of_the_compiler(plan: Plan) -> None:
+    clang = {"CXX": Compiler(path="/usr/bin/clang++", kind="clang", version="19.1.7")}
+    base = {"PATH": "/usr/bin", "CFLAGS": "-g0"}
+    env = plan("torch", gpu=False, version="1.0+cpu", base_env=base, compilers=clang).env
+    assert env["CXXFLAGS"] == "-g0 -Wno-unknown-warning-option", "upstream promises it of CFLAGS"
+    assert env["CPPFLAGS"] == "-Wno-unknown-warning-option"
+    assert "CXXFLAGS" not in plan("torch", gpu=False, version="1.0+cpu", compilers={}).env
+
+
+def test_a_users_switches_count_and_what_does_not_is_told(plan: Plan) -> None:
+    mine = {"USE_GLOO": "0", "USE_MPI": "1", "USE_NUMA": "1", "BUILD_TEST": "1"}
+    made = plan("torch", base_env={"PATH": "/usr/bin", **mine})
+    assert {name: made.env[name] for name in mine} == mine
+    assert made.notes == ()
+    overridden = {"USE_CUDA": "1", "ROCM_HOME": "/opt/rocm", "CMAKE_ARGS": "-DX=1"}
+    said = "\n".join(plan("torch", base_env={"PATH": "/usr/bin", **overridden}).notes)
+    assert "USE_CUDA=1 of your environment does not count: the build sets OFF." in said
+    assert "ROCM_HOME=/opt/rocm of your environment does not count: the build sets /env/rocm." in said
+    assert "This tree does not read CMAKE_ARGS" in said
+    assert plan("torch").env["BUILD_TEST"] == "0"
 
 
 flags = st.text(alphabet="-abcDWO123=", min_size=1, max_size=20)

@@ -29,9 +29,7 @@ def planned(texts: Iterable[str]) -> dict[str, str]:
 
 
 @given(st.lists(WRITTEN.map(lambda text: text.replace("*", "ba")), max_size=12), st.lists(WRITTEN), st.data())
-def test_an_index_finds_what_trying_each_pattern_on_each_test_finds(
-    tests: list[str], patterns: list[str], data: st.DataObject
-) -> None:
+def test_an_index_finds_what_trying_finds(tests: list[str], patterns: list[str], data: st.DataObject) -> None:
     for test in tests:  # patterns that are made of the tests, too: a piece of one becomes a star
         start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(test))] * 2)))
         patterns += [test, f"{test[:start]}*{test[end:]}"]

@@ -186,9 +186,7 @@ def test_ids_do_not_depend_on_how_pytest_is_called(run: Callable[..., Ran], argu
 
 
 @pytest.mark.parametrize(("mended", "outcome"), [("", "failed"), ("1", "passed")])
-def test_trying_runs_what_rules_hide_and_nothing_else(
-    run: Callable[..., Ran], mended: str, outcome: str
-) -> None:
+def test_trying_runs_what_rules_hide_and_no_more(run: Callable[..., Ran], mended: str, outcome: str) -> None:
     rules = (
         rule("skip", "TestFooCUDA::test_bar_cuda_float32"),
         rule("xfail", "TestFooCUDA::test_bar_cuda_float64"),
