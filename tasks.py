@@ -29,6 +29,7 @@ _HELP = {
     "store": "where run outputs live (default: out)",
     "python": "Python of the target environments, such as 3.12",
     "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
+    "policy": "limits of your own, over those of the checks",
     "force": "do the work although nothing has changed",
     "dry-run": "say what would be done",
     "verbose": "print all that tools say, not only into logs",
@@ -103,6 +104,7 @@ def ci(
     release_type: str = "ci",
     python: str = "",
     rocm_layout: str = "",
+    policy: str = "",
     force: bool = False,
     dry_run: bool = False,
     verbose: bool = False,
@@ -127,16 +129,19 @@ def ci(
     given = dict(locals())
     trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
     rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
+    limits = str(Path(policy).expanduser().resolve()) if policy else ""
     with _flow(verbose=verbose) as flow:
         own = use_config_file(Path(config_file) if config_file else None)
         same = ("torch_ref", "gpu_family", "run_id", "store", "release_type", "force", "dry_run")
         common = Common(config_file=own, **{name: given[name] for name in same})
         if trees or rocm or from_run_id != "local":
             other = "--event" if event else "--rocm-layout" if rocm_layout else ""
-            lent = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm)
+            lent = flow.Changed(trees=trees, lender=from_run_id, rocm=rocm, policy=limits)
             flow.run_trees(common, lent, python=python, other=other)
         elif not event:
-            flow.run_ref(common, python=python, rocm_layout=rocm_layout)
+            flow.run_ref(common, python=python, rocm_layout=rocm_layout, policy=limits)
+        elif policy:
+            raise UsageError("--event runs a plan's jobs, which know no --policy.", hint="Leave one out.")
         else:
             words = [f"--event={event}", *(["--fork"] if fork else [])]
             words += [f"--label={one}" for one in label or []] + [f"--changed={one}" for one in changed or []]

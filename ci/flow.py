@@ -52,13 +52,13 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run_ref(common: Common, *, python: str = "", rocm_layout: str = "") -> None:
+def run_ref(common: Common, *, python: str = "", rocm_layout: str = "", policy: str = "") -> None:
     """Run the sessions of one torch ref, and report on the run even where one fails."""
     chosen = context(common)
     for session, why in jobs.left_out(chosen).items():
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
-    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout)
+    made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout, policy=policy)
     run_jobs(made, look=common, root=common.root)
 
 
@@ -68,6 +68,7 @@ class Changed:
 
     trees: Mapping[str, Path]
     lender: str = LOCAL_RUN
+    policy: str = ""
     rocm: tuple[str, ...] = ()
 
     @property
@@ -111,7 +112,8 @@ def run_trees(
         if project in below & {*chosen.ref.components} and not chosen.ref.projects[project].prebuilt:
             missing += _borrowed(chosen, lender, tag, project)
     words = jobs.posargs_of(replace(named, dry_run=False))
-    made = jobs.ref_jobs(chosen, words, python, trees=changed.trees, missing=missing, rocm=rocm or ())
+    lent, policy = changed.trees, changed.policy
+    made = jobs.ref_jobs(chosen, words, python, trees=lent, missing=missing, rocm=rocm or (), policy=policy)
     run_jobs(made, look=common, dry_run=common.dry_run, root=root)
 
 

@@ -281,7 +281,7 @@ def left_out(context: Context) -> Mapping[str, str]:
     return found
 
 
-def ref_jobs(
+def ref_jobs(  # noqa: PLR0913 - all that `invoke ci` may be given
     context: Context,
     posargs: Sequence[str],
     python: str,
@@ -290,6 +290,7 @@ def ref_jobs(
     trees: Mapping[str, Path] = MappingProxyType({}),
     missing: Sequence[str] = (),
     rocm: tuple[str, ...] = (),
+    policy: str = "",
 ) -> Sequence[Job]:
     """Return the jobs of `invoke ci`: from one torch ref, or changed trees, to tested wheels, and the page.
 
@@ -302,10 +303,11 @@ def ref_jobs(
             hint="Leave the option out.",
         )
     # what follows -- goes to every session of a call, and not each takes all of it
-    more = {"build_rocm": _options(rocm_layout=rocm_layout)}
+    more = dict.fromkeys((*BUILDS.values(), "check_wheels"), limits := _options(policy=policy))
+    more["build_rocm"] = _options(rocm_layout=rocm_layout)
     if trees:
         own = tuple(f"{OWN_TREES[name]}={path}" for name, path in trees.items())
-        more |= {**dict.fromkeys(BUILDS.values(), (*rocm, *own)), "test_smoke": rocm}
+        more |= {**dict.fromkeys(BUILDS.values(), (*limits, *rocm, *own)), "test_smoke": rocm}
         made = {*missing, *(BUILDS[name] for name in trees)}
         without |= {*JOBS["setup"], *JOBS["build_rocm"], *JOBS["build_pytorch"][:-1]} - made
         without |= {"test_torch"} - {*(f"test_{name}" for name in trees)}

@@ -262,12 +262,17 @@ def validated(
         raise _as_data_error(problem, model, where, under) from problem
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Put tables over others: tables are merged, lists and values take the place of what was there."""
+def merged(base: Mapping[str, Any], over: Mapping[str, Any], *, adding: bool = False) -> dict[str, Any]:
+    """Put tables over others: tables are merged, other values replaced; with `adding`, lists go before."""
     result = dict(base)
     for key, value in over.items():
-        inner = result.get(key)
-        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        match result.get(key), value:
+            case dict() as inner, dict():
+                result[key] = merged(inner, value, adding=adding)
+            case list() as inner, list() if adding:
+                result[key] = [*value, *inner]
+            case _:
+                result[key] = value
     return result
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+from core import errors
 from core.cli.options import ROOT
 from core.errors import FatalError
 from docs.command_tables import PACKAGES, table
@@ -39,9 +40,10 @@ def _modules() -> Iterator[Path]:
 def _messages(path: Path) -> Iterator[tuple[int, tuple[str, str]]]:
     module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) and node.args):
             continue
-        kind = getattr(module, node.func.id, None)
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        kind = getattr(module, name, None) or getattr(errors, name, None)
         hint = next((one.value for one in node.keywords if one.arg == "hint"), None)
         if hint is None or not (isinstance(kind, type) and issubclass(kind, FatalError)):
             continue

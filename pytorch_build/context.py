@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core import console
@@ -12,7 +13,7 @@ from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, Common, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
 from core.run import LOCAL_RUN, group_name
-from core.run.records import Cell
+from core.run.records import Cell, Record, read_all
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
 SAMPLE = "sample"
@@ -47,6 +48,11 @@ class Context:
         words += ["--store", common.store] if common.store != DEFAULT_STORE else []
         words += ["--config-file", str(common.config_file)] if common.config_file else []
         return shlex.join(words)
+
+    @functools.cached_property
+    def records(self) -> Sequence[Record]:
+        """Read the records of the group, failures included."""
+        return read_all(self.common.open_for_reading(), self.common.outputs, self.artifact_group)
 
     def cell(self, python: str) -> Cell:
         """Return what a test of this family and Python runs on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from core.errors import MissingInputError, RocmError, UsageError
 from core.packages.resolution import others_of
 from core.run import records, stage
 from core.wheel import distributions, read_metadata
+from pytorch_build.build import refused
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.platforms import PLATFORMS, Platform
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
@@ -22,6 +24,7 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS, ProjectSource
 if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.build.cache import CompilerCache
+    from pytorch_build.check import Policy
     from pytorch_build.context import Context
     from pytorch_build.sdk import RocmOptions
     from pytorch_build.sources.trees import Tree
@@ -42,13 +45,7 @@ _PASSING = frozenset(
     {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
 )
 # the rules that builds follow: a changed rule is a changed input
-_CODE = (
-    "build/execution.py",
-    "build/plans/*.py",
-    "build/stage.py",
-    "platforms.*",
-    "split/*.py",
-)
+_CODE = ("build/execution.py", "build/plans/*.py", "build/stage.py", "platforms.*", "split/*.py")
 _TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
 
 
@@ -68,6 +65,7 @@ class BuildChoices:
     update: bool = False
     depth: int = 1
     output_dir: Path | None = None
+    policy: Policy | None = None
     mirrors: Mapping[str, str]
 
 
@@ -184,15 +182,19 @@ def stage_of(build: Build) -> stage.Stage:
 
 def perform(build: Build) -> records.Record | Sequence[str]:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
-    run, metrics = stage_of(build), Metrics()
+    run, metrics, known = stage_of(build), Metrics(), inputs(build)
 
     def work() -> stage.Made:
         # imported where there is work: most runs find that nothing has changed
         from pytorch_build.build.stage import make
 
-        return make(build, run.log, metrics)
+        before = None if run.common.force else refused.kept(run, files.digest_of(known))
+        return make(build, run, metrics, before)
 
-    return stage.perform(run, inputs(build), work, so_far=metrics.details)
+    done = stage.perform(run, known, work, so_far=metrics.details)
+    if metrics.details:  # it worked, and what was refused before is out of date
+        shutil.rmtree(refused.folder(run), ignore_errors=True)
+    return done
 
 
 def inputs(build: Build) -> dict[str, Any]:

@@ -259,10 +259,7 @@ def located(cache: CompilerCache, common: Common, *, env: Mapping[str, str]) -> 
 
 @contextmanager
 def in_use(
-    cache: CompilerCache,
-    *,
-    base_dirs: Sequence[Path],
-    base_env: Mapping[str, str],
+    cache: CompilerCache, *, base_dirs: Sequence[Path], base_env: Mapping[str, str]
 ) -> Iterator[CacheUse | None]:
     """Make a cache ready for the block; what cannot be used is not an error, and None where nothing starts.
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
     from pytorch_build.build.plans.common import BuildPlan, Overlay
+    from pytorch_build.check import Expectation
     from pytorch_build.platforms import Platform
 
 
@@ -107,17 +108,17 @@ def install_requirements(
         installer.install(target, locked, **how)
 
 
-def check_import(target: Interpreter, plan: BuildPlan, wheel: Path, how: Mapping[str, Any]) -> None:
+def check_import(target: Interpreter, promised: Expectation, wheel: Path, how: Mapping[str, Any]) -> None:
     """Install the wheel where it was built, and import it."""
     # with what it requires of third parties; torch, triton and ROCm are there, and satisfy it
     call = installer.Install(requirements=(str(wheel),))
     installer.install(target, call, **how)
     installer.require_planned(target, call.planned, more=True)
-    _require_import(plan, wheel, target.executable, cwd=target.prefix)
+    _require_import(promised, wheel, target.executable, cwd=target.prefix)
     console.echo(f"{wheel.name} imports")
 
 
-def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, preloads: bool) -> None:
+def check_bare_import(target: Interpreter, promised: Expectation, wheel: Path, *, preloads: bool) -> None:
     """Import an installed wheel without ROCm's development tree, and without torch's preloads.
 
     Both hide search paths that lead nowhere. The environment is copied with hard links, in about a second.
@@ -132,7 +133,7 @@ def check_bare_import(target: Interpreter, plan: BuildPlan, wheel: Path, *, prel
             files.write_text(init, "def initialize():\n    pass\n")
         python = bare / target.scripts.relative_to(prefix) / target.executable.name
         where = ", where ROCm's development tree is not installed and nothing was loaded before"
-        _require_import(plan, wheel, python, cwd=bare, where=where)
+        _require_import(promised, wheel, python, cwd=bare, where=where)
     console.echo(f"{wheel.name} imports beside ROCm's run-time packages")
 
 
@@ -145,14 +146,14 @@ def _link(source: str, target: str) -> str:
     return target
 
 
-def _require_import(plan: BuildPlan, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
+def _require_import(promised: Expectation, wheel: Path, python: Path, *, cwd: Path, where: str = "") -> None:
     env = process.handed_on(LD_LIBRARY_PATH=None)
-    command = import_command(python, plan.distribution, plan.version)
+    command = import_command(python, promised.distribution, promised.version)
     done = process.capture(command, cwd=cwd, env=env, check=False)
     if problems := read_report(done.returncode, done.stdout, done.stderr):
         raise BuildError(
             f"{wheel.name} cannot be imported{where}:\n" + "\n".join(problems),
-            hint=f"Try it by hand: {python} -c 'import {plan.distribution}'",
+            hint=f"Try it by hand: {python} -c 'import {promised.distribution}'",
         )
 
 

@@ -185,7 +185,7 @@ def _after(build: Build) -> Iterator[str]:
     yield "install the wheel, and import it without the build's environment"
     if linux and build.rocm:
         yield "import it without rocm-sdk-devel, and without loading ROCm's libraries first"
-    yield "check the wheel, as check_wheels does; an error finding ends the build"
+    yield "check the wheel, as check_wheels does; an error finding ends the build, and it is kept here"
     yield "put the wheel and its record among the run's outputs"
 
 

@@ -10,25 +10,26 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core import archive, console, files, process
 from core.archive import Member, zips
 from core.binaries import rpath
 from core.cli.options import source_date_epoch
 from core.env import installed_version, installer
-from core.run.stage import Made
+from core.errors import FatalError
+from core.run.stage import Made, Stage
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.build import machine
+from pytorch_build.build import machine, refused
 from pytorch_build.build.compilers import compilers
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
 from pytorch_build.build.plans.projects import plan_build
 from pytorch_build.build.site import Site, tree_facts
 from pytorch_build.build.toolchain import places, provided
-from pytorch_build.check import Expectation, WheelMember, findings_table, require_no_errors
-from pytorch_build.check.run import CheckOptions, check_wheel
+from pytorch_build.check import Expectation, WheelMember, findings_table, load_policy, require_no_errors
+from pytorch_build.check.run import CheckOptions, examined, loader_libraries
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, ask, link
 from pytorch_build.split.parts import split
@@ -38,6 +39,7 @@ from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 if TYPE_CHECKING:
     import zipfile
 
+    from core.run.records import Record
     from pytorch_build.build.build import Build
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
@@ -46,17 +48,35 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(build: Build, log: Path, metrics: Metrics) -> Made:
-    """Check out, prepare the environment, build, check."""
+def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = None) -> Made:
+    """Check out, prepare the environment, build, check; or check what was built before and refused."""
     console.say(
         f"{build.project} {build.tree.version} for {build.context.gpu_family}, Python {build.target.version}"
     )
+    if before:
+        return _again(build, run, metrics, before)
     machine.require_none(machine.look(build.context, build.choices, build.project, build.target))
-    with build.tree.checked_out() as tree, _environment(build, tree) as sdk:
-        return _build(build, tree, sdk, log, metrics)
+    with build.tree.checked_out() as tree:
+        own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
+        with _environment(build, own) as sdk:
+            wheels = _build(build, tree, sdk, run.log, metrics)
+            metrics.details[refused.REFUSED] = {"requirements": own, "imported": False}
+            return _accepted(build, run, wheels, sdk, metrics)
 
 
-def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> Made:
+def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
+    """Go on with wheels that were refused, without their tree."""
+    console.say("built before and refused: checked again, not built (--force builds it anew)")
+    metrics.details |= record.details
+    known = record.details[refused.REFUSED]
+    wheels = tuple(refused.folder(run) / name for name in known["wheels"])
+    if record.log:
+        files.copy(run.store.fetch(record.log, run.common.cache / "fetched"), run.log)
+    with nullcontext() if known["imported"] else _environment(build, known["requirements"]) as sdk:
+        return _accepted(build, run, wheels, sdk, metrics)
+
+
+def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> tuple[Path, ...]:
     how = build.choices.rocm.how
     with _compiler_cache(build, tree) as cache:
         plan = plan_build(build, _site(build, tree, sdk, cache))
@@ -72,19 +92,38 @@ def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Me
             wheel = set_search_paths(wheel, layout, build.context.gpu_family, epoch=epoch)
             if cache and (details := cache.details()) is not None:
                 metrics.details["compiler_cache"] = details
-    wheels: tuple[Path, ...] = (wheel,)
     if build.splits and build.rocm is not None:
         with console.group(f"split {build.project}"):
-            wheels = split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
-    with console.group(f"check {build.project}"):
-        check_import(build.target, plan, wheels[0], how)
-        if sdk is not None and not build.platform.windows:
-            check_bare_import(build.target, plan, wheels[0], preloads=build.foreign_torch)
-        for one in wheels:
-            _check(build, one)
+            return split(wheel, wheel.parent / "split", rocm_version=build.rocm.version)
+    return (wheel,)
+
+
+def _accepted(
+    build: Build, run: Stage, wheels: tuple[Path, ...], sdk: RocmSdk | None, metrics: Metrics
+) -> Made:
+    """Import and check wheels before they are put among the run's outputs; keep what is refused."""
+    known = metrics.details.pop(refused.REFUSED)
+    promised = Expectation(
+        distribution=DISTRIBUTIONS[build.project],
+        version=build.tree.version,
+        python_tag=build.target.tag if build.project != "apex" else "",
+        gpu_targets=build.gpu_targets,
+        local_label=build.context.ref.local_label,
+    )
+    try:
+        with console.group(f"check {build.project}"):
+            if not known["imported"]:
+                check_import(build.target, promised, wheels[0], build.choices.rocm.how)
+                if sdk is not None and not build.platform.windows:
+                    check_bare_import(build.target, promised, wheels[0], preloads=build.foreign_torch)
+                known = {**known, "imported": True}
+            metrics.details |= _check(build, wheels, promised)
+    except FatalError as problem:
+        metrics.details[refused.REFUSED] = {**known, **refused.keep(run, wheels, problem)}
+        raise
     contents = {one.name: folder_sizes(one) for one in wheels}
-    known = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
-    return Made(files=wheels, details={**known, **metrics.details, CONTENTS: contents})
+    source = {"source": build.tree.inputs, "rocm_options": build.rocm.options if build.rocm else []}
+    return Made(files=wheels, details={**source, **metrics.details, CONTENTS: contents})
 
 
 def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse | None]:
@@ -127,10 +166,9 @@ def jobs(build: Build) -> int:
 
 
 @contextmanager
-def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
+def _environment(build: Build, own: Mapping[str, str]) -> Iterator[RocmSdk | None]:
     """Prepare the target environment: locked requirements, ROCm, triton and torch."""
     common, family = build.context.common, build.context.gpu_family
-    own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
     here = bool(build.rocm and build.rocm.packages.installed)
     with ExitStack() as stack:
         rocm = None
@@ -149,20 +187,18 @@ def _environment(build: Build, tree: Path) -> Iterator[RocmSdk | None]:
         yield ask(build.target, build.rocm, family=family, targets=targets, libraries=preloads)
 
 
-def _check(build: Build, wheel: Path) -> None:
-    """Check the wheel before it is put among the run's outputs."""
-    promised = Expectation(
-        distribution=DISTRIBUTIONS[build.project],
-        version=build.tree.version,
-        python_tag=build.target.tag if build.project != "apex" else "",
-        gpu_targets=build.gpu_targets,
-        local_label=build.context.ref.local_label,
-    ).of_part(parse_wheel_name(wheel.name).distribution)
-    paths = (str(build.context.common.root),)
-    findings = check_wheel(wheel, promised, options=CheckOptions(build_paths=paths))
+def _check(build: Build, wheels: Sequence[Path], promised: Expectation) -> Mapping[str, Any]:
+    """Check wheels; return whose policy it was, and which libraries of this machine they need."""
+    policy, paths = build.choices.policy or load_policy(), (str(build.context.common.root),)
+    options = CheckOptions(build_paths=paths, policy=policy, loader=loader_libraries())
+    parts = [promised.of_part(parse_wheel_name(one.name).distribution) for one in wheels]
+    checked = [examined(one, part, options) for one, part in zip(wheels, parts, strict=True)]
+    findings = [one for found, _ in checked for one in found]
     shown = [one for one in findings if one.severity != "note" or console.echoes()]
     console.table(*findings_table(shown))
     require_no_errors(findings)
+    needed = sorted({name for _, names in checked for name in names})
+    return {"machine_libraries": needed, **({"policy": policy.source} if policy.source else {})}
 
 
 def _reproducible(build: Build, tree: Path) -> Mapping[str, str]:

@@ -17,7 +17,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
-from core.data import Model, data_file
+from core import files
+from core.data import Model, data_file, merged, read_toml, validated
 from core.errors import CheckError
 from rocm_packaging.packages.layouts import device_target
 
@@ -237,8 +238,9 @@ class Message(Model):
 
 
 class Policy(Model):
-    """What the checks allow."""
+    """What the checks allow; the `source` is a user's file over the project's, with its digest."""
 
+    source: str = ""
     exempt_labels: tuple[str, ...] = ()
     device_code: tuple[str, ...] = ()
     system_libraries: tuple[str, ...] = ()
@@ -267,6 +269,12 @@ class Policy(Model):
 
 
 load_policy = data_file(_FILE, Policy)
+
+
+def own_policy(file: Path) -> Policy:
+    """Lay a user's file over the project's policy: lists add to what is there, other values replace it."""
+    over = merged(read_toml(_FILE), read_toml(file), adding=True)
+    return validated(over | {"source": f"{file} (sha256 {files.sha256(file)})"}, Policy, where=file)
 
 
 class Providers:

@@ -29,7 +29,9 @@ _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
 def check(view: WheelView, expectation: Expectation | None, policy: Policy) -> Iterator[Finding]:
-    """Judge member names and sizes."""
+    """Judge member names and sizes; say whose policy it is, where it is a user's."""
+    if policy.source:
+        yield view.finding("note", "policy", f"Checked by {policy.source}, over the project's policy.")
     for rule in policy.forbidden:
         # one finding a rule: a wheel with 300 byte code files has one problem
         meant = matches(view.name.distribution, rule.distributions)
@@ -180,16 +182,20 @@ def _same(stated: Requirement, wanted: Requirement) -> bool:
     return stated.specifier == wanted.specifier and extras >= needed
 
 
-def expectations(context: Context) -> Mapping[str, Expectation]:
-    """Return what every wheel of the run must be, by distribution name, as the records of the builds say."""
-    common = context.common
-    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
+def expectations(context: Context, refused: records.Record | None = None) -> Mapping[str, Expectation]:
+    """Return what the run's wheels must be, or what a build refused, by name, as the builds' records say."""
+    made = [one for one in context.records if one.status == "ok" or one is refused]
     builds = {
         _BUILDS[one.stage]: one
-        for one in sorted(every, key=lambda one: one.started)
-        if one.stage in _BUILDS and one.status == "ok" and one.cell.torch_ref == context.ref.name
+        for one in sorted(made, key=lambda one: one.started)
+        if one.stage in _BUILDS and one.cell.torch_ref == context.ref.name
     }
     return {DISTRIBUTIONS[project]: _expected(context, project, builds) for project in builds}
+
+
+def machine_libraries(context: Context) -> frozenset[str]:
+    """Return what the loaders of the machines that built the run's wheels found, as the records say."""
+    return frozenset(name for one in context.records for name in one.details.get("machine_libraries", ()))
 
 
 def _expected(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:

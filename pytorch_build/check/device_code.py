@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.binaries import elf
-from pytorch_build.check import DeviceFacts, Expectation, Finding, Policy, Severity, WheelView, load_policy
+from pytorch_build.check import DeviceFacts, Expectation, Finding, Policy, Severity, WheelView
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, Bundle, BundleError, read_bundles
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
@@ -146,20 +146,22 @@ def _whole(
         if view.name.distribution in policy.device_code:
             yield "error", f"There is no device code; {', '.join(wanted)} are expected.", ""
         return
-    yield from _targets(wanted, found, device)
+    yield from _targets(wanted, found, device, policy)
 
 
-def _targets(wanted: Iterable[str], found: frozenset[str], device: Mapping[str, DeviceFacts]) -> _Found:
+def _targets(
+    wanted: Iterable[str], found: frozenset[str], device: Mapping[str, DeviceFacts], policy: Policy
+) -> _Found:
     for target in wanted:
-        if is_covered(target, found):
+        if is_covered(target, found, policy):
             for member, facts in device.items():
-                if facts.targets and not is_covered(target, facts.targets):
+                if facts.targets and not is_covered(target, facts.targets, policy):
                     yield "note", f"No device code for {target} in this file.", member
         else:
             partly = sorted(one for one in found if processor(one) == processor(target))
             only = f"; there is only {', '.join(partly)}" if partly else ""
             yield "error", f"No device code for {target}{only}.", ""
-    if extra := sorted(target for target in found if not is_asked_for(target, wanted)):
+    if extra := sorted(target for target in found if not is_asked_for(target, wanted, policy)):
         yield "warning", f"Device code for {', '.join(extra)}, which was not requested.", ""
 
 
@@ -173,7 +175,7 @@ def features(target: str) -> frozenset[str]:
     return frozenset(target.split(":")[1:])
 
 
-def is_covered(target: str, found: Iterable[str]) -> bool:
+def is_covered(target: str, found: Iterable[str], policy: Policy) -> bool:
     """Return whether code for `target` is among `found`, whatever mode the GPU is in.
 
     Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
@@ -183,7 +185,7 @@ def is_covered(target: str, found: Iterable[str]) -> bool:
         return True
     names = {
         processor(target),
-        *(name for name, members in load_policy().generic.items() if processor(target) in members),
+        *(name for name, members in policy.generic.items() if processor(target) in members),
     }
     wanted = features(target)
     fitting = [features(one) for one in found if processor(one) in names]
@@ -206,11 +208,11 @@ def _opposite(feature: str) -> str:
     return feature[:-1] + ("-" if feature.endswith("+") else "+")
 
 
-def is_asked_for(found: str, wanted: Iterable[str]) -> bool:
+def is_asked_for(found: str, wanted: Iterable[str], policy: Policy) -> bool:
     """Return whether code for `found` is of use where `wanted` is wanted."""
     if found == PORTABLE:
         return True
-    names = {processor(found), *load_policy().generic.get(processor(found), ())}
+    names = {processor(found), *policy.generic.get(processor(found), ())}
     return any(
         processor(one) in names and not {_opposite(feature) for feature in features(one)} & features(found)
         for one in wanted

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -77,8 +77,14 @@ class _Libraries:
                 self.sonames[soname].append(path)
 
 
-def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
-    """Judge a wheel's host ELF files; code objects for GPUs and relocatables are not among them."""
+def loader_names(listing: str, machine: str) -> frozenset[str]:
+    """Return the libraries that a machine's loader finds, as its ``ldconfig -p`` lists them (ldconfig(8))."""
+    kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(machine, machine)
+    return frozenset(re.findall(rf"^\s*(\S+) \(libc6,{kind}[,)]", listing, re.MULTILINE))
+
+
+def check(view: WheelView, policy: Policy, loader: Container[str] = ()) -> Iterator[Finding]:
+    """Judge a wheel's host ELF files, code objects for GPUs and relocatables apart, by a machine's loader."""
     host = [
         (binary, binary.elf)
         for binary in view.binaries
@@ -94,7 +100,7 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
             *_machine(view, elf),
             *_rpath(binary, elf),
             *_stack(elf),
-            *_needed(policy, libraries, binary, elf),
+            *_needed(policy, libraries, binary, elf, loader),
             *_reach(libraries, binary, elf),
         ):
             yield view.finding(severity, CHECK, message, where)
@@ -165,7 +171,7 @@ def _stack(elf: ElfFacts) -> Iterator[tuple[Severity, str]]:
 
 
 def _needed(
-    policy: Policy, libraries: _Libraries, binary: Binary, elf: ElfFacts
+    policy: Policy, libraries: _Libraries, binary: Binary, elf: ElfFacts, loader: Container[str]
 ) -> Iterator[tuple[Severity, str]]:
     """Find each needed library; those missing for one reason make one finding."""
     of_others: dict[str, list[str]] = defaultdict(list)
@@ -186,12 +192,15 @@ def _needed(
         elif provider := libraries.providers.undeclared(library):
             of_others[provider].append(library)
         else:
-            (machine if matches(library, policy.machine_libraries) else nowhere).append(library)
+            known = library in loader or matches(library, policy.machine_libraries)
+            (machine if known else nowhere).append(library)
     for provider, names in of_others.items():
         yield "error", f"It needs {some(names)} of {provider}, but METADATA does not require {provider}."
     if machine:
         severity: Severity = "error" if libraries.strict else "warning"
-        yield severity, f"It needs {some(machine)}, which no wheel provides: the machine must have it."
+        *first, last = machine
+        every, them = (f"{', '.join(first)} and {last}", "them") if first else (last, "it")
+        yield severity, f"It needs {every}, which no wheel provides: the machine must have {them}."
     if nowhere:
         yield "error", f"It needs {some(nowhere)}: unresolved dependency."
 

@@ -6,15 +6,17 @@ One pass over a wheel verifies RECORD and reads every fact that the checks judge
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from core import process
 from core.archive import zips
 from core.binaries import elf, pe
 from core.errors import ArtifactError, MissingInputError, WheelError
@@ -38,12 +40,22 @@ class CheckOptions:
     """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention.
 
     `others` is where the ROCm wheels around one of them have their files; None where they are not known.
+    The `loader` of the machine that built them finds these libraries.
     """
 
     build_paths: tuple[str, ...] = ()
+    policy: check.Policy = field(default_factory=check.load_policy)
+    loader: frozenset[str] = frozenset()
     others: Mapping[str, Sequence[str]] | None = None
     scratch: Path | None = None
     jobs: int | None = None
+
+
+def loader_libraries() -> frozenset[str]:
+    """Ask this machine's loader which libraries it finds; none where there is no ldconfig."""
+    program = process.which("ldconfig", path=os.pathsep.join((os.defpath, "/usr/sbin", "/sbin")))
+    listing = process.capture([program, "-p"], check=False).stdout if program else ""
+    return libraries.loader_names(listing, platform.machine())
 
 
 def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -111,21 +123,29 @@ def check_wheel(
     path: Path, expectation: check.Expectation | None = None, options: CheckOptions | None = None
 ) -> tuple[check.Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
+    return examined(path, expectation, options or CheckOptions())[0]
+
+
+def examined(
+    path: Path, expectation: check.Expectation | None, options: CheckOptions
+) -> tuple[tuple[check.Finding, ...], frozenset[str]]:
+    """Check one wheel; return what was found, and what it needs besides of all that the loader finds."""
     try:
-        view, problems = gather(path, options or CheckOptions())
+        view, problems = gather(path, options)
     except WheelError as problem:
         facts = {"wheel": path.name, "where": "", "message": problem.message}
-        return (check.Finding(severity="error", check="record", **facts),)
-    return check.collapsed(_judge(view, problems, expectation))
+        return (check.Finding(severity="error", check="record", **facts),), frozenset()
+    found = [view.finding("error", "record", one.message, one.member) for one in problems]
+    needed = {name for one in view.binaries if one.elf for name in one.elf.needed}
+    of_machine = (options.loader & needed).difference(options.policy.system_libraries)
+    return check.collapsed([*found, *_judge(view, expectation, options)]), of_machine
 
 
 def _judge(
-    view: check.WheelView, problems: Sequence[RecordProblem], expectation: check.Expectation | None
+    view: check.WheelView, expectation: check.Expectation | None, options: CheckOptions
 ) -> Iterator[check.Finding]:
     """Judge the facts of one wheel: every subject in turn."""
-    policy = check.load_policy()
-    for problem in problems:
-        yield view.finding("error", "record", problem.message, problem.member)
+    policy = options.policy
     for binary in view.binaries:
         for message in binary.problems:
             name = binary.member.name
@@ -134,7 +154,7 @@ def _judge(
             yield view.finding("error", subject, message, name)
     yield from contents.check_archive(view, expectation)
     yield from contents.check(view, expectation, policy)
-    yield from libraries.check(view, policy)
+    yield from libraries.check(view, policy, options.loader)
     yield from libraries.check_dlls(view, policy)
     yield from device_code.check(view, expectation, policy)
 
@@ -147,7 +167,7 @@ def gather(path: Path, options: CheckOptions) -> tuple[check.WheelView, tuple[Re
         members = {
             info.filename: check.WheelMember(name=info.filename, size=info.file_size) for info in infos
         }
-    reader = _Reader(members, options.build_paths)
+    reader = _Reader(members, options)
     tap = Tap(wanted=reader.wanted, inspect=reader.inspect, folder=options.scratch)
     problems = list(verify_record(path, tap=tap, jobs=options.jobs))
 
@@ -176,16 +196,16 @@ def gather(path: Path, options: CheckOptions) -> tuple[check.WheelView, tuple[Re
 class _Reader:
     """Takes compiled and text members out of the verifying pass; several threads add, each whole values."""
 
-    def __init__(self, members: Mapping[str, check.WheelMember], build_paths: Iterable[str]) -> None:
+    def __init__(self, members: Mapping[str, check.WheelMember], options: CheckOptions) -> None:
         self._members = members
-        self._build_paths = tuple(build_paths)
+        self._build_paths, self._policy = options.build_paths, options.policy
         self.binaries: list[check.Binary] = []
         self.mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
 
     def wanted(self, name: str, first: bytes) -> bool:
         text = bool(self._build_paths) and name.endswith(_TEXTS) and self._members[name].size <= _MAX_TEXT
-        if check.load_policy().promise(name) and not first.startswith(_MAGICS):
+        if self._policy.promise(name) and not first.startswith(_MAGICS):
             self.texts[name] = first[: 64 << 10].decode("latin-1")
         return text or first.startswith(_MAGICS)
 

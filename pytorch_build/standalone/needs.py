@@ -20,7 +20,7 @@ from core.data import Model, data_file
 from core.errors import RocmError
 from core.families import families
 from core.files import path_pattern
-from pytorch_build.check import matches
+from pytorch_build.check import load_policy, matches
 from pytorch_build.check.device_code import is_asked_for
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _folders(file: RocmFile, binary: Binary) -> list[str]:
 def wanted_for(path: str, targets: Sequence[str]) -> bool:
     """Return whether a data file serves one of the chosen GPU targets, by the targets that its path names."""
     named = {_processor(found) for found in _TARGET.findall(path)} if targets else set()
-    return not named or any(is_asked_for(one, targets) for one in named)
+    return not named or any(is_asked_for(one, targets, load_policy()) for one in named)
 
 
 def _processor(word: str) -> str:

@@ -124,19 +124,17 @@ def wheels_of(context: Context, target: env.Interpreter) -> Sequence[records.Fil
     ]
 
 
-def _built_against(context: Context, every: Sequence[records.Record]) -> str:
+def _built_against(context: Context) -> str:
     """Return the ROCm that a ref's wheels were built against, by their records; "" for none."""
-    against = (one.inputs.get("rocm") for one in every if one.cell.torch_ref == context.ref.name)
+    against = (one.inputs.get("rocm") for one in context.records if one.cell.torch_ref == context.ref.name)
     return next((str(versions[0]) for versions in against if versions), "")
 
 
 def _recorded(context: Context, target: env.Interpreter) -> Iterator[records.FileRecord]:
-    store, outputs = context.common.open_for_reading(), context.common.outputs
-    every = records.read_all(store, outputs, context.artifact_group)
-    rocm_version = _built_against(context, every)
+    rocm_version = _built_against(context)
     lock = None if rocm_version or not context.gpu else stored_lock(context)
     rocm_version = lock.rocm_version if lock else rocm_version
-    for record in every:
+    for record in context.records:
         same = record.cell.torch_ref == context.ref.name and record.cell.python == target.tag
         for one in record.files if record.status == "ok" else ():
             if layouts.is_rocm(one.distribution):
@@ -155,9 +153,7 @@ def _elsewhere(
     """Choose the ROCm that is not part of the run, in the version that its torch was built against."""
     if not context.gpu or any(layouts.is_rocm(name) for name in names):
         return
-    common = context.common
-    every = records.read_all(common.open_for_reading(), common.outputs, context.artifact_group)
-    if version := _built_against(context, every):
+    if version := _built_against(context):
         source = origin.for_tests(
             packages_of(context, rocm),
             rocm.version or version,
@@ -165,7 +161,7 @@ def _elsewhere(
             targets_of(context, names),
             ("libraries",),
             python=target,
-            platform=common.outputs.platform,
+            platform=context.common.outputs.platform,
         )
         yield source.packages, tuple(each(source.packages.sealed, source.files))
 

@@ -39,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add, env = parser.add_argument_group("how to build").add_argument, environment()
     add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
     add("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
+    add("--policy", type=Path, metavar="FILE", help="limits of your own, over those of the checks")
     add("--clean", action="store_true", help="remove the build folder first")
     add(
         "--compiler-cache",
@@ -77,6 +78,11 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
     """Turn parsed arguments into the value that the build gets."""
     if arguments.max_jobs and not (arguments.max_jobs.isascii() and arguments.max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {arguments.max_jobs!r} is not a number of compilers.")
+    policy = None
+    if arguments.policy:
+        from pytorch_build.check import own_policy
+
+        policy = own_policy(arguments.policy)  # refused before hours are spent
     own = {project: getattr(arguments, f"own_{project}") for project in OWN_TREES}
     return BuildChoices(
         rocm=rocm_options_from(arguments, environment()),
@@ -85,6 +91,7 @@ def build_choices_from(arguments: argparse.Namespace, *, platform: str) -> Build
         flash_attention=arguments.flash_windows if platform == "windows" else arguments.flash_linux,
         split=not arguments.no_split,
         compiler_cache=_cache(arguments),
+        policy=policy,
         mirrors=mirrors_from(arguments),
         **{name: getattr(arguments, name) for name in _AS_GIVEN},
     )
@@ -171,10 +178,7 @@ def _in_container(arguments: argparse.Namespace, target: Interpreter, common: Co
         # the event's file, which names a fork's run, is not mounted
         words += ("--compiler-cache-read-only",) if origin_from(environment(), run_buckets()).fork else ()
     job = container.Job(
-        session=f"build_{arguments.project}",
-        python=target.series,
-        words=words,
-        root=common.root,
+        session=f"build_{arguments.project}", python=target.series, words=words, root=common.root
     )
     engine = arguments.container
     if engine == "any":

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from core import console
 from core.cli.options import common_from
 from core.errors import MissingInputError
 from core.run import group_name, records
+from core.run.stage import Stage
 from core.wheel import parse_wheel_name
+from pytorch_build import check
+from pytorch_build.build import refused
 from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
-from pytorch_build.check.contents import expectations
-from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels
+from pytorch_build.check.contents import expectations, machine_libraries
+from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels, loader_libraries
 from pytorch_build.context import Context, context
 from rocm_packaging.packages.layouts import device_host
 
@@ -26,33 +32,58 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rocm", action="store_true", help="check the ROCm wheels that the run has built")
     what = "with --rocm: the version that they must have (default: that of rocm-sdk-core)"
     parser.add_argument("--version", default="", metavar="V", help=what)
+    what = "limits of your own, over those of the checks"
+    parser.add_argument("--policy", type=Path, metavar="FILE", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Check, print, and fail on any error finding."""
     common = common_from(arguments)
-    options = CheckOptions(build_paths=(str(common.root),))
+    policy = check.own_policy(arguments.policy) if arguments.policy else check.load_policy()
+    options = CheckOptions(build_paths=(str(common.root),), policy=policy)
+    again: Mapping[str, Sequence[Finding]] = {}
+    findings: Sequence[Finding]
     if arguments.paths:
         checked: Sequence[Path] = find_wheels(arguments.paths)
-        findings = check_wheels(checked, options=options)
+        findings = check_wheels(checked, options=replace(options, loader=loader_libraries()))
     else:
         chosen, name = context(common), "rocm-findings" if arguments.rocm else "findings"
         if arguments.rocm:
             checked = rocm_wheels(chosen)
             promised = _of_version(checked, arguments.version)
         else:
-            promised = expectations(chosen)
-            checked = run_wheels(chosen, promised)
-        findings = check_wheels(checked, promised, options=options)
-        key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
-        common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
+            promised, again = expectations(chosen), _refused(chosen, options)
+            checked = run_wheels(chosen, promised) if promised or not again else ()
+            options = replace(options, loader=machine_libraries(chosen))
+        findings = check_wheels(checked, promised, options) if checked else [*chain(*again.values())]
+        if checked:
+            key = f"{common.outputs.reports_prefix(chosen.artifact_group)}/{name}.json"
+            common.open_store().put_bytes(key, f"{_json(findings)}\n".encode())
     if arguments.json:
         console.result(_json(findings))
     console.table(*findings_table(findings))
     errors, warnings = (sum(one.severity == kind for one in findings) for kind in ("error", "warning"))
     console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
+    for command, found in again.items():
+        wrong = next((f"not yet: {one.message}" for one in found if one.severity == "error"), "")
+        words = shlex.join(["--policy", str(arguments.policy)]) if arguments.policy else ""
+        console.say(f"refused by its build: {wrong or f'passes now, and into the run by: {command} {words}'}")
     require_no_errors(findings)
+
+
+def _refused(chosen: Context, options: CheckOptions) -> Mapping[str, Sequence[Finding]]:
+    """Check what builds of the run made here and refused; return what was found by the build's command."""
+    common, group = chosen.common, chosen.artifact_group
+    found: dict[str, Sequence[Finding]] = {}
+    for one in chosen.records:
+        run = Stage(name=one.stage, common=common, artifact_group=group, cell=one.cell)
+        if one.cell.torch_ref == chosen.ref.name and one.status == "failed" and refused.kept(run):
+            wheels, here = [refused.folder(run)], replace(options, loader=loader_libraries())
+            again = one.again.replace(" --force", "")
+            again += "" if " -- " in again else " --"
+            found[again] = check_wheels(wheels, expectations(chosen, one), here)
+    return found
 
 
 def _json(findings: Sequence[Finding]) -> str:
@@ -87,8 +118,7 @@ def run_wheels(chosen: Context, promised: Mapping[str, Expectation]) -> Sequence
     """Find the run's wheels of PyTorch projects, those of device code among them."""
     store, outputs = chosen.common.open_for_reading(), chosen.common.outputs
     expected = {name: one.version for name, one in promised.items()}
-    every = records.read_all(store, outputs, chosen.artifact_group)
-    made = {one.key: one for record in every if record.status == "ok" for one in record.files}
+    made = {one.key: one for record in chosen.records if record.status == "ok" for one in record.files}
     found = [
         store.fetch(key, chosen.common.cache / "fetched")
         for key, one in made.items()

@@ -404,6 +404,23 @@ def test_a_failing_build_is_recorded_with_the_front_doors_code(built: Clone, own
     assert not built.manifest(f"build_audio-sample-{TAG}.failed", "cpu").exists()
 
 
+def test_an_own_trees_wheel_is_kept_when_it_is_refused_and_its_run_needs_no_lock(
+    checkout: Clone, tmp_path: Path
+) -> None:
+    tree, mine, run = tmp_path / "torch", tmp_path / "mine.toml", (*CPU, "--run-id=local-mine")
+    checkout.passes("nox", "-s", "checkout", "--", *SAMPLE, "--components=torch", f"--checkout-dir={tree}")
+    mine.write_text("[[forbidden]]\npattern = '^torch/nn/'\nmessage = 'not wanted'\n")
+    build = ("-s", "build_torch", "--", *run, f"--pytorch-dir={tree}")
+    assert "torch/nn/__init__.py is not wanted" in said(checkout.nox(*build, f"--policy={mine}"))
+    assert "refused by its build: passes now" in checkout.passes("nox", "-s", "check_wheels", "--", *run)
+    again = checkout.passes("nox", *build)
+    assert "checked again, not built" in again
+    assert "build torch" not in again
+    checkout.passes("nox", "-s", "check_wheels", "index", "test_smoke", "report", "--", *run)
+    manifests = checkout.path / "out" / "local-mine-linux" / "manifests"
+    assert not list(manifests.glob("source-lock*"))
+
+
 def test_three_commands_of_the_docs_lead_to_a_tested_wheel_or_its_error(built: Clone, tmp_path: Path) -> None:
     page = (built.path / "docs" / "try.md").read_text(encoding="utf-8").partition("## Your first change")[2]
     block = page.partition("```bash\n")[2].partition("```")[0].replace("~/", f"{tmp_path}/")

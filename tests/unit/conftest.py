@@ -42,10 +42,10 @@ def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_gpus(which: Callable[..., Any]) -> Callable[..., Any]:
-    """Hide the programs that would tell this machine's GPUs."""
+    """Hide the programs that would tell this machine's GPUs and libraries."""
 
     def hiding(program: str, **options: Any) -> Any:
-        return None if program in {"rocminfo", "offload-arch"} else which(program, **options)
+        return None if program in {"rocminfo", "offload-arch", "ldconfig"} else which(program, **options)
 
     return hiding
 

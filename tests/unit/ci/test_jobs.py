@@ -165,6 +165,15 @@ def test_the_layout_of_rocm_is_for_build_rocm_alone() -> None:
         ref_jobs(chosen("sample", "cpu"), (), "", "split")
 
 
+def test_a_policy_is_for_the_builds_and_the_checks() -> None:
+    for trees in ({}, {"torch": Path("/tree")}):
+        build, _ = ref_jobs(chosen("sample", "cpu"), (), "", trees=trees, policy="/mine.toml")
+        limited = [
+            one for call in build.calls if "--policy=/mine.toml" in call.posargs for one in call.sessions
+        ]
+        assert {"build_torch", "check_wheels"} <= {*limited} <= {*BUILDS.values(), "check_wheels"}
+
+
 def test_every_option_that_was_given_is_passed_on(tmp_path: Path) -> None:
     assert posargs_of(Common(gpu_family="a;b")) == ["--gpu-family=a;b", "--run-id=local", "--release-type=ci"]
     given = Common(torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")

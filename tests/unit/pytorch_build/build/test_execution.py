@@ -13,6 +13,7 @@ from core.errors import BuildError, ProcessError, WheelError
 from pytorch_build.build import execution
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.plans.common import BuildPlan, Command, Overlay
+from pytorch_build.check import Expectation
 from pytorch_build.platforms import LINUX
 from tests.conftest import Commit
 
@@ -228,6 +229,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+PROMISED = Expectation(distribution="torch", version=VERSION)
 LOCKED = installer.Install(requirements=("ninja==1",), hashed=True)
 
 
@@ -265,11 +267,11 @@ def test_a_wheel_is_imported_where_it_was_built(
     with monkeypatch.context() as patch:
         patch.setattr(process, "capture", lambda *_, **__: failed)
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
-            execution.check_import(run.target(), plan(run.root), wheel, {})
+            execution.check_import(run.target(), PROMISED, wheel, {})
     assert "import torch" in caught.value.hint
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
-    execution.check_import(run.target(), plan(run.root), wheel, {})
+    execution.check_import(run.target(), PROMISED, wheel, {})
     assert held == [{"torch": VERSION}] * 2, "the environment holds what was built"
     (call, _), command = calls
     assert call.requirements == (str(wheel),)
@@ -327,7 +329,7 @@ def link(target: Interpreter, rpath: str) -> None:
 
 
 def check(target: Interpreter, *, preloads: bool = False) -> None:
-    execution.check_bare_import(target, plan(target.prefix), target.prefix / WHEEL, preloads=preloads)
+    execution.check_bare_import(target, PROMISED, target.prefix / WHEEL, preloads=preloads)
 
 
 @pytest.mark.processes

@@ -64,10 +64,7 @@ def test_spellings_of_versions(one: str, other: str, same: bool) -> None:  # noq
             "__version__ = '2'",
             "1.1",
             [],
-            (
-                "demo 1.1 is installed; 1.0+cpu is expected.",
-                "demo.__version__ is 2; 1.0+cpu is expected.",
-            ),
+            ("demo 1.1 is installed; 1.0+cpu is expected.", "demo.__version__ is 2; 1.0+cpu is expected."),
         ),
         ("1/0", "1.0+cpu", [], ("import demo failed: ZeroDivisionError: division by zero",)),
         ("raise SystemExit(0)", "1.0+cpu", [], ("import demo failed: SystemExit: 0",)),

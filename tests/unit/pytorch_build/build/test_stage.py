@@ -14,13 +14,14 @@ from core.env.installer import Install, Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError
 from core.packages import sources
 from core.run import records
-from core.run.stage import Made
+from core.run.stage import Made, Stage
 from pytorch_build.build import build as module
 from pytorch_build.build import machine, stage
 from pytorch_build.build.metrics import Metrics
 from pytorch_build.build.site import Site
 from pytorch_build.build.stage import make
-from pytorch_build.check import Finding
+from pytorch_build.check import Finding, Policy
+from pytorch_build.check.run import CheckOptions
 from pytorch_build.sdk import RocmOptions, RocmSdk
 from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
 
@@ -159,8 +160,8 @@ def made(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Let a build make the promised wheel at once, and count how often it does."""
     calls: list[Path] = []
 
-    def make(build: module.Build, log: Path, _metrics: Metrics) -> Made:
-        calls.append(log)
+    def make(build: module.Build, stage: Stage, *_: Any) -> Made:
+        calls.append(stage.log)
         return Made(files=(run.wheel("torch", build.tree.version),), details={"source": "x"})
 
     monkeypatch.setattr("pytorch_build.build.stage.make", make)
@@ -189,7 +190,7 @@ def test_a_failure_is_recorded_with_what_is_known_of_the_build(
 ) -> None:
     reached = {"done": 7, "total": 9, "failed": ["a.o"]}
 
-    def fails(_build: module.Build, _name: str, metrics: Metrics) -> Made:
+    def fails(_build: module.Build, _name: str, metrics: Metrics, _: object) -> Made:
         metrics.details["reached"] = reached
         raise BuildError("no wheel")
 
@@ -216,7 +217,7 @@ class Workshop:
     problem: Exception | None = None
 
     def make(self, build: module.Build) -> Made:
-        return make(build, module.stage_of(build).log, Metrics())
+        return make(build, module.stage_of(build), Metrics())
 
 
 @pytest.fixture
@@ -242,17 +243,20 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         log.write_text("compiling\n")
         shop.done.append("built")
         metrics.details["ninja"] = [{"folder": "build"}]
-        if shop.problem:
-            raise shop.problem
         return run.wheel("torch", VERSION)
 
     def split(wheel: Path, _: Path, *, rocm_version: str) -> tuple[Path, ...]:
         shop.done.append(f"split {rocm_version}")
         return wheel, run.wheel("amd_torch_device_gfx942", VERSION)
 
-    def check(_: Path, promised: Any, **__: Any) -> tuple[Finding, ...]:
-        shop.done.append(f"checked {promised.distribution}")
-        return shop.findings
+    def check(_: Path, promised: Any, options: CheckOptions) -> tuple[tuple[Finding, ...], frozenset[str]]:
+        shop.done.append(f"checked {promised.distribution}{' by mine' * bool(options.policy.source)}")
+        return () if options.policy.source else shop.findings, frozenset({"libfmt.so.10"})
+
+    def imports(*_: Any) -> None:
+        shop.done.append("imported")
+        if shop.problem:
+            raise shop.problem
 
     sdk = RocmSdk(version="7.1.0", root=run.root, bin=run.root, cmake=run.root, targets=("gfx942",))
     parts: Mapping[str, Callable[..., Any]] = {
@@ -260,9 +264,10 @@ def shop(run: Any, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         "plan_build": plan,
         "execute": execute,
         "install_requirements": lambda *_, **__: shop.done.append("requirements"),
-        "check_import": lambda *_, **__: shop.done.append("imported"),
+        "check_import": imports,
         "check_bare_import": lambda *_, **how: shop.done.append(f"imported, preloads {how['preloads']}"),
-        "check_wheel": check,
+        "examined": check,
+        "loader_libraries": frozenset,
         "split": split,
     }
     for name, part in parts.items():
@@ -319,15 +324,71 @@ def test_an_environment_is_known_by_all_that_it_is_made_from(
     assert shop.digest != first
 
 
-def test_findings_and_problems_end_a_build(build: module.Build, shop: Workshop, monkeypatch: Any) -> None:
-    shop.findings = (
-        Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so"),
-    )
+REFUSED = Finding(wheel="torch.whl", check="elf", severity="error", where="", message="needs libfoo.so")
+PLACE = ".cache/refused/local-linux/gfx94X-dcgpu/build_torch-sample-cp312"
+
+
+def test_what_is_refused_is_kept_and_goes_into_the_run_without_a_build(
+    build: module.Build, run: Any, shop: Workshop
+) -> None:
+    shop.findings = (REFUSED,)
+    with pytest.raises(CheckError, match="needs libfoo") as caught:
+        module.perform(build)
+    assert f"kept in {PLACE}: the same command checks it again" in caught.value.hint
+    outputs = run.common().outputs
+    failed = records.read(run.store, outputs, "gfx94X-dcgpu", "build_torch-sample-cp312.failed")
+    assert failed is not None
+    assert {path.name for path in (run.root / PLACE).iterdir()} == {*failed.details["refused"]["wheels"]}
+    assert not list(run.store.list(outputs.python_prefix("gfx94X-dcgpu")))
+    shop.done.clear()
     with pytest.raises(CheckError):
-        shop.make(build)
-    shop.findings = (replace(shop.findings[0], severity="warning"),)
+        module.perform(build)
+    record = module.perform(with_choice(policy=Policy(source="mine.toml"))(build))
+    checked = ["checked torch", "checked amd-torch-device-gfx942"]
+    assert shop.done == [*checked, *(f"{one} by mine" for one in checked)], "no tree, no environment"
+    assert isinstance(record, records.Record)
+    known = {"policy": "mine.toml", "machine_libraries": ["libfmt.so.10"], "ninja": [{"folder": "build"}]}
+    assert record.details.items() >= known.items()
+    assert "refused" not in record.details
+    assert run.store.read(record.log) == b"compiling\n", "the build's"
+    assert not (run.root / PLACE).exists()
+
+
+def test_what_does_not_import_is_tried_again_where_it_was_built(build: module.Build, shop: Workshop) -> None:
+    shop.problem = BuildError("libomp.so")
+    with pytest.raises(BuildError, match="libomp"):
+        module.perform(build)
+    shop.problem = None
+    environment, shop.digest = shop.digest, ""
+    shop.done.clear()
+    module.perform(replace(build, tree=FakeTree(path=Path("/gone"))))
+    assert "imported" in shop.done
+    assert "built" not in shop.done
+    assert shop.digest == environment, "with what the tree asked for"
+
+
+@pytest.mark.parametrize("change", ["inputs", "force", "damage"])
+def test_what_is_kept_is_not_taken_for_another_build(
+    build: module.Build, run: Any, shop: Workshop, change: str
+) -> None:
+    shop.findings = (REFUSED,)
+    for _ in range(2):
+        shop.done.clear()
+        with pytest.raises(CheckError):
+            module.perform(build)
+        assert len([*(run.root / ".cache/refused").rglob("*.whl")]) == 2, "in the place of those from before"
+        if change == "inputs":
+            build = CHANGES["commit"](build)
+        elif change == "force":
+            build = replace(build, context=run.context(force=True))
+        else:
+            next((run.root / PLACE).glob("torch-*")).write_bytes(b"else")
+    assert "built" in shop.done
+
+
+def test_what_will_fail_is_said_before(build: module.Build, shop: Workshop, monkeypatch: Any) -> None:
+    shop.findings = (replace(REFUSED, severity="warning"),)
     assert shop.make(build).files
-    # what will fail later is said first
     shop.calls = ()
     monkeypatch.setattr(type(build.tree), "checked_out", lambda _: pytest.fail("that takes long"))
     monkeypatch.setattr(machine, "problems", lambda *_, **__: [("There is no compiler.", "Install one.")])

@@ -180,10 +180,5 @@ def make_view(
         build="".join(str(part) for part in name.build_tag),
     )
     return WheelView(
-        name=name,
-        size=size,
-        members=tuple(members),
-        metadata=metadata,
-        info=info,
-        binaries=tuple(binaries),
+        name=name, size=size, members=tuple(members), metadata=metadata, info=info, binaries=tuple(binaries)
     )

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from core import files
 from core.data import load_toml
 from core.errors import CheckError, DataError
 from pytorch_build import check
@@ -63,3 +64,21 @@ def test_mistakes_are_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         load_toml(path, check.Policy)
     assert str(path) in caught.value.message
+
+
+def test_ones_own_policy_goes_over_the_projects(tmp_path: Path) -> None:
+    path, project = tmp_path / "mine.toml", check.load_policy()
+    path.write_text(
+        'machine_libraries = ["libmine.so.*"]\nsizes.torch.minimum = 7\nproviders.rocm.libraries = ["x"]'
+    )
+    mine = check.own_policy(path)
+    assert mine.machine_libraries == ("libmine.so.*", *project.machine_libraries)
+    assert mine.sizes["torch"] == project.sizes["torch"].model_copy(update={"minimum": 7})
+    assert mine.providers["rocm"].libraries == ("x", *project.providers["rocm"].libraries)
+    assert mine.forbidden == project.forbidden
+    assert mine.source == f"{path} (sha256 {files.sha256(path)})"
+    path.write_text("[[forbidden]]\npatern = 'x'")
+    with pytest.raises(
+        DataError, match=r"(?s)mine.toml.*forbidden\[0\].patern: unknown key. Did you mean 'pattern'"
+    ):
+        check.own_policy(path)

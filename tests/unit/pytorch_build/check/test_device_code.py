@@ -77,7 +77,7 @@ def test_bare_bundles_and_code_objects(tmp_path: Path) -> None:
     ],
 )
 def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa: FBT001 - a parameter
-    assert device_code.is_covered(target, found) is covered
+    assert device_code.is_covered(target, found, load_policy()) is covered
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_coverage(target: str, found: set[str], covered: bool) -> None:  # noqa:
     ],
 )
 def test_what_was_asked_for(found: str, wanted: list[str], asked: bool) -> None:  # noqa: FBT001 - a parameter
-    assert device_code.is_asked_for(found, wanted) is asked
+    assert device_code.is_asked_for(found, wanted, load_policy()) is asked
 
 
 @given(
@@ -106,7 +106,7 @@ def test_what_was_asked_for(found: str, wanted: list[str], asked: bool) -> None:
 def test_coverage_is_that_of_every_mode(found: set[str]) -> None:
     modes = [{f"sramecc{a}", f"xnack{b}"} for a in "+-" for b in "+-"]
     runs = [any(set(one.split(":")[1:]) <= mode for one in found) for mode in modes]
-    assert device_code.is_covered("gfx90a", found) is all(runs)
+    assert device_code.is_covered("gfx90a", found, load_policy()) is all(runs)
 
 
 def test_generic_processors_do_not_overlap() -> None:

@@ -77,10 +77,7 @@ NEEDS = {"audio.so": library("libtorch.so", "libc10.so", "libamdhip64.so.7", "li
 MACHINE = {"a.so": library("libgomp.so.1")}
 SAYS_MACHINE = "It needs libgomp.so.1, which no wheel provides: the machine must have it."
 OFF = {"pkg/a.so": library("libb.so", rpath=("$ORIGIN/..",)), "pkg/lib/libb.so": library()}
-BY_SONAME = {
-    "pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)),
-    "pkg/libb.so": elf_of(soname="libb.so.1"),
-}
+BY_SONAME = {"pkg/a.so": library("libb.so.1", rpath=("$ORIGIN",)), "pkg/libb.so": elf_of(soname="libb.so.1")}
 TWINS = {"a/libx.so.1": elf_of(soname="libx.so.1"), "b/libx.so.1": elf_of(soname="libx.so.1")}
 ROCM = "rocm_sdk_libraries_gfx94x_dcgpu-7.1-py3-none-linux_x86_64.whl"
 PROGRAM = {"torch/bin/test_api": elf_of(program=True, rpath=("/lib/intel64",))}
@@ -148,6 +145,29 @@ def test_what_a_loader_would_stumble_over(files: dict[str, elf.ElfFacts], severi
     seen = judged(TORCH_WHEEL, files)
     assert [one for one, _ in seen] == ([severity] if severity else [])
     assert all(said.startswith(words) for _, said in seen)
+
+
+LISTING = """4 libs found in cache `/etc/ld.so.cache'
+\tlibfmt.so.10 (libc6,x86-64) => /lib/x86_64-linux-gnu/libfmt.so.10
+\tlibblas.so.3 (libc6,x86-64, hwcap: "x86-64-v3") => /lib/x86_64-linux-gnu/libblas.so.3
+\tlibold.so.1 (libc6) => /lib/i386-linux-gnu/libold.so.1
+\tlibarm.so.1 (libc6,AArch64) => /lib/aarch64-linux-gnu/libarm.so.1
+"""
+
+
+def test_what_the_loader_finds_is_the_machines() -> None:
+    loader = libraries.loader_names(LISTING, "x86_64")
+    assert loader == {"libfmt.so.10", "libblas.so.3"}
+    assert libraries.loader_names(LISTING, "aarch64") == {"libarm.so.1"}
+    files = {"a.so": library("libfmt.so.10", "libgomp.so.1", "libblas.so.3", "libold.so.1")}
+    needs = (
+        "It needs libfmt.so.10, libgomp.so.1 and libblas.so.3, which no wheel provides: the machine must have"
+    )
+    nowhere = ("error", "It needs libold.so.1: unresolved dependency.")
+    for tag, severity in (("linux", "warning"), ("manylinux_2_28", "error")):
+        view = make_view(TORCH_WHEEL.replace("linux", tag), files=files)
+        seen = [(one.severity, one.message) for one in libraries.check(view, POLICY, loader)]
+        assert seen == [(severity, f"{needs} them."), nowhere]
 
 
 def test_policy_may_assume_providers_and_preloaded_libraries() -> None:

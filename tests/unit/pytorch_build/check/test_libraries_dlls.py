@@ -46,12 +46,7 @@ def test_needs_that_are_met_say_nothing(found: Found) -> None:
         ("libomp140.x86_64.dll zlib1.dll", (), "error", "zlib1.dll: unresolved dependency."),
         ("c10.dll", (), "error", "It needs c10.dll of torch, but METADATA does not require torch."),
         ("rocblas.dll", (), "error", "It needs rocblas.dll of rocm, but METADATA does not require rocm."),
-        (
-            "python311.dll",
-            ("torch",),
-            "error",
-            "not of the Python that the wheel is for (cp312-cp312).",
-        ),
+        ("python311.dll", ("torch",), "error", "not of the Python that the wheel is for (cp312-cp312)."),
         ("MSVCP140D.dll", ("torch",), "error", "of the debug run-time, which only Visual Studio has."),
         ("MSVCP140.dll", ("torch",), "note", "of Visual C++'s redistributable: the machine must have it."),
     ],
@@ -97,16 +92,8 @@ def test_files_for_other_processors_and_files_that_are_none_are_refused(found: F
     }
     none = "It is not 64-bit code, whatever its name."
     assert found(files) == [
-        (
-            "error",
-            "torchvision/arm.dll",
-            "It is for another processor (machine 0xaa64) than win_amd64.",
-        ),
-        (
-            "error",
-            "torchvision/cut.dll",
-            "torchvision/cut.dll is a damaged PE file: it is cut off.",
-        ),
+        ("error", "torchvision/arm.dll", "It is for another processor (machine 0xaa64) than win_amd64."),
+        ("error", "torchvision/cut.dll", "torchvision/cut.dll is a damaged PE file: it is cut off."),
         ("error", "torchvision/old.dll", none),
         ("error", "torchvision/text.pyd", none),
         ("error", "torchvision/tool.dll", "It is a program and no DLL, or the reverse."),

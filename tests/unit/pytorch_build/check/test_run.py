@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError
-from pytorch_build.check import Expectation, Finding
-from pytorch_build.check.run import CheckOptions, check_wheel, check_wheels, find_wheels
+from pytorch_build.check import Expectation, Finding, Policy
+from pytorch_build.check.run import (
+    CheckOptions,
+    check_wheel,
+    check_wheels,
+    examined,
+    find_wheels,
+    loader_libraries,
+)
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
 
@@ -263,3 +270,20 @@ def test_device_packages_hold_kernels_in_whatever_form(tmp_path: Path) -> None:
     for machine, expected in ((224, []), (62, ["It holds no kernels for gfx942."])):
         made = write_wheel(tmp_path / str(machine), name, {kernel: elf_file(machine=machine, note=note)})
         assert [one.message for one in check_wheel(made) if one.check == "device_code"] == expected
+
+
+def test_a_wheel_is_checked_by_ones_own_policy_or_by_the_loader(tmp_path: Path) -> None:
+    needs = elf_file(needed=["libfmt.so.10", "libc.so.6"])
+    path = write_wheel(tmp_path, "torchaudio-1-py3-none-linux_x86_64.whl", {"a.so": needs})
+    policy = Policy(machine_libraries=("libfmt.*",), system_libraries=("libc.so.6",), source="mine.toml")
+    found = check_wheel(path, options=CheckOptions(policy=policy))
+    assert said(found) == [("warning", "elf", "a.so"), ("note", "policy", "")]
+    assert "mine.toml" in found[-1].message
+    found, needed = examined(path, None, CheckOptions(loader=frozenset({"libfmt.so.10", "libc.so.6"})))
+    assert said(found)[-1] == ("warning", "elf", "a.so")
+    assert needed == {"libfmt.so.10"}
+
+
+@pytest.mark.processes
+def test_this_machines_loader_is_asked() -> None:
+    assert "libc.so.6" in loader_libraries()

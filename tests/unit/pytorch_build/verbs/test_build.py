@@ -48,6 +48,12 @@ def test_a_build_follows_from_lock_rocm_and_triton(front: Any, run: Any, planned
     assert [one.project for one in build.dependencies] == ["triton"]
 
 
+def test_a_policy_is_read_before_hours_are_spent(front: Any, planned: list[Build], tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("sises = {}")
+    answer = front("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--policy", tmp_path / "mine.toml")
+    assert (answer.code, "Did you mean 'sizes'?" in answer.said, planned) == (3, True, [])
+
+
 def test_family_cpu_needs_no_rocm(
     front: Any, run: Any, planned: list[Build], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,20 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.errors import CheckError
+from core.run import records
+from core.run.records import Cell
+from core.run.stage import Stage
+from pytorch_build.build import refused
+from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
+
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
+INPUTS: Mapping[str, Any] = {"version": "2.10.0a0+cpu.sample", "gpu_targets": [], "rocm": None}
+CELL = {"gpu_family": "cpu", "torch_ref": "sample", "python": "cp312"}
 
 
 @pytest.fixture
@@ -69,3 +79,36 @@ def test_the_rocm_wheels_that_the_run_built_are_checked(front: Any, run: Any) ->
     answer = front(*words, "--version", "7.2.4")
     assert answer.code == 9
     assert "7.2.4 is expected" in answer.said
+
+
+def test_what_a_build_refused_is_checked_again_by_ones_own_policy(front: Any, run: Any) -> None:
+    name = "torchaudio-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
+    wheel = write_wheel(run.root, name, {"torchaudio/a.so": elf_file(needed=["libmine.so.1"])})
+    stage = Stage(name="build_audio", common=run.common(), artifact_group="cpu", cell=Cell(**CELL))
+    failed = run.record("build_audio", group="cpu", inputs=INPUTS, **CELL)
+    again = "nox -s build_audio -- --gpu-family cpu --force"
+    details = {"refused": refused.keep(stage, [wheel], CheckError(""))}
+    changes = {"status": "failed", "again": again, "details": details}
+    run.store.delete(run.common().outputs.record_key("cpu", failed.name))
+    records.write(run.store, run.common().outputs, "cpu", failed.model_copy(update=changes))
+    answer = front("check-wheels", *CPU)
+    assert answer.code == 9
+    assert "refused by its build: not yet: It needs libmine.so.1" in answer.said
+    policy = run.root / "mine.toml"
+    policy.write_text('machine_libraries = ["libmine.so.*"]\n')
+    answer = front("check-wheels", *CPU, "--policy", policy)
+    assert answer.code == 0, answer.said
+    assert (
+        f"into the run by: {again.removesuffix(' --force')} --policy {policy}" in answer.said.splitlines()[-1]
+    )
+    assert not (run.root / "out/local-linux/reports").exists(), "it is no wheel of the run"
+
+
+def test_a_runs_wheels_have_the_libraries_of_the_machine_that_built_them(front: Any, run: Any) -> None:
+    name = "torchaudio-2.10.0a0+cpu.sample-cp312-cp312-linux_x86_64.whl"
+    wheel = write_wheel(run.root, name, {"torchaudio/a.so": elf_file(needed=["libfmt.so.10"])})
+    made = run.record("build_audio", run.publish(wheel, group="cpu"), group="cpu", inputs=INPUTS, **CELL)
+    assert front("check-wheels", *CPU).code == 9
+    made = made.model_copy(update={"details": {"machine_libraries": ["libfmt.so.10"]}})
+    records.write(run.store, run.common().outputs, "cpu", made)
+    assert front("check-wheels", *CPU).code == 0
