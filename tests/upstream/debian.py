@@ -50,7 +50,7 @@ class Machine:
         # such folders of this machine are not in the root
         given = {name: value for name, value in given.items() if not self._missing(name, value)}
         inside = [f"{name}={value}" for name, value in given.items()]
-        return ["chroot", str(self.root), "env", "-i", *inside, "-C", PROJECT, *words]
+        return ["chroot", str(self.root), "env", "-i", f"--chdir={PROJECT}", *inside, *words]
 
     def _missing(self, name: str, value: str) -> bool:
         return name.endswith("FIND_LINKS") and value.startswith("/") and not self.path(value).exists()

@@ -15,6 +15,8 @@ tar -xf /srv/torch/pytorch_*.debian.tar.* -C "$work"
 grep -v -E '^(1060|2000|2060|2080|2200|2310)-' "$work/debian/patches/series" | while read -r name; do
     patch -d "$tree" -p1 -s --no-backup-if-mismatch <"$work/debian/patches/$name"
 done
+mkdir "$tree/debian"
+cp -a "$work"/debian/pocketfft* "$work"/debian/kineto* "$tree/debian"
 cd "$tree"
 # a wheel has no versioned names, which would be copies, and finds its libraries beside them
 sed -i '/option(HAVE_SOVERSION/s/ON)/OFF)/' CMakeLists.txt
@@ -57,7 +59,8 @@ find "$work/usr" -type f \( -name 'lib*.so*' -o -name 'torch_shm_manager' -o -pa
     name=$(basename "$file" | sed 's/\.so\..*/.so/; s/^_C\..*/functorch.so/')
     cp "$file" "$libraries/$name"
 done
-for file in "$libraries"/*; do
+cc -c -x c /dev/null -o "$libraries/empty.o"
+for file in "$libraries"/lib* "$libraries/functorch.so" "$libraries/torch_shm_manager"; do
     set --
     for needed in $(patchelf --print-needed "$file"); do
         plain=${needed%.so.*}.so
