@@ -1,9 +1,9 @@
 """A Debian root in which PyTorch compiles, with the project and upstream's tree inside."""
 
 import functools
-import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ _PASSED = re.compile(r"(PIP|UV)_\w+|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDL
 SETTINGS = {
     **dict.fromkeys(("USE_DISTRIBUTED", "USE_MKLDNN", "USE_XNNPACK", "USE_FBGEMM", "USE_KINETO"), "0"),
     **dict.fromkeys(("USE_PYTORCH_QNNPACK", "USE_NNPACK", "USE_ITT", "USE_GFLAGS", "USE_GLOG"), "0"),
-    **{"USE_SYSTEM_LIBS": "ON", "USE_PRECOMPILED_HEADERS": "0", "BUILD_TEST": "0"},
-    **{"BLAS": "Generic", "GENERIC_BLAS_LIBRARIES": "blas"},
+    **dict.fromkeys(("USE_PRECOMPILED_HEADERS", "BUILD_TEST"), "0"),
+    "USE_SYSTEM_LIBS": "ON",
+    "BLAS": "Generic",
+    "GENERIC_BLAS_LIBRARIES": "blas",
 }
 # what has most of torch compiled already
 PREBUILT = {
@@ -27,6 +29,7 @@ PREBUILT = {
     for language in ("C", "CXX")
     for kind in ("COMPILER", "LINKER")
 }
+NOTHING: Mapping[str, str] = {}
 CLANG = {"CC": "clang-19", "CXX": "clang++-19"}
 
 
@@ -39,27 +42,25 @@ class Machine:
     def path(self, inside: str) -> Path:
         return self.root / inside.lstrip("/")
 
-    def words(self, *words: str, **env: str) -> list[str]:
-        """Return the command line that runs `words` in the project's folder, with no more of an environment."""
-        given = {
-            **{"HOME": "/root", "PATH": "/root/venv/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8", "TERM": "dumb"},
-            **{name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)},
-            **{"UV_PYTHON_DOWNLOADS": "never"},
-            **env,
-        }
+    def words(self, *words: str, env: Mapping[str, str] = NOTHING) -> list[str]:
+        """Return the command line that runs `words` in the project's folder, its environment its own."""
+        given = {"HOME": "/root", "PATH": "/root/venv/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"}
+        given |= {name: value for name, value in process.inherited().items() if _PASSED.fullmatch(name)}
+        given |= {"TERM": "dumb", "UV_PYTHON_DOWNLOADS": "never", **env}
         # such folders of this machine are not in the root
-        given = {name: value for name, value in given.items() if not self._missing(name, value)}
-        inside = [f"{name}={value}" for name, value in given.items()]
+        inside = [f"{name}={value}" for name, value in given.items() if not self._missing(name, value)]
         return ["chroot", str(self.root), "env", "-i", f"--chdir={PROJECT}", *inside, *words]
 
     def _missing(self, name: str, value: str) -> bool:
         return name.endswith("FIND_LINKS") and value.startswith("/") and not self.path(value).exists()
 
-    def run(self, *words: str, check: bool = True, **env: str) -> process.Completed:
-        return process.capture(self.words(*words, **env), check=check)
+    def run(self, *words: str, env: Mapping[str, str] = NOTHING, check: bool = True) -> process.Completed:
+        return process.capture(self.words(*words, env=env), check=check)
 
-    def nox(self, session: str, *words: str, check: bool = True, **env: str) -> process.Completed:
-        return self.run("nox", "-s", *session.split(), "-P", "3.13", "--", *words, check=check, **env)
+    def nox(
+        self, session: str, *words: str, env: Mapping[str, str] = NOTHING, check: bool = True
+    ) -> process.Completed:
+        return self.run("nox", "-s", session, "-P", "3.13", "--", *words, env=env, check=check)
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def machine(root: Path) -> Machine:
     """Put the commit that is checked out, its lock and upstream's tree into a root."""
     made = Machine(root=root)
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
-        file = os.environ.get(name)
+        file = process.inherited().get(name)
         if file and Path(file).is_file():
             made.path(file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, made.path(file))
