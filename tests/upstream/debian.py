@@ -30,6 +30,7 @@ PREBUILT = {
     for kind in ("COMPILER", "LINKER")
 }
 NOTHING: Mapping[str, str] = {}
+GCC = {"CC": "gcc", "CXX": "g++"}
 CLANG = {"CC": "clang-19", "CXX": "clang++-19"}
 
 
