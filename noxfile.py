@@ -140,7 +140,7 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def upstream(session: nox.Session) -> None:
-    """Run the tests on real sources and a real ROCm: -- --sources|--rocm7|--root|--therock DIR."""
+    """Test on real sources and a real ROCm: -- --sources|--rocm7|--root|--therock|--torch-root DIR."""
     tool(session, "requirements/test.txt", "pytest", "tests/upstream", *session.posargs)
 
 

@@ -38,7 +38,7 @@ LINTERS = (
     Linter(command=("ruff", "check"), posargs=True),
     Linter(command=("ruff", "format", "--check")),
     Linter(command=("cfn-lint",), files=("ci/publish/server/template.yaml",)),
-    Linter(command=("shellcheck",), files=("docker/**/*.sh", ".ci/run")),
+    Linter(command=("shellcheck",), files=("docker/**/*.sh", "tests/**/*.sh", ".ci/run")),
     Linter(command=("hadolint",), files=("docker/**/*Dockerfile",)),
     Linter(
         command=("yamllint", "--strict"),

@@ -3,8 +3,10 @@
 `--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm DIR`
 the artifacts of a real ROCm build, `--rocm7 DIR` those of ROCm 7 in both layouts (DIR/unsplit,
 DIR/split). `--root DIR` is the root folder of a Linux in which programs of that ROCm run, `--therock DIR`
-a work tree of TheRock, whose own builder makes packages. `--torch PYTHON` is the interpreter of an
-environment that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
+a work tree of TheRock, whose own builder makes packages. `--torch-root DIR` is the root folder of a Debian
+that `torch_root/root.sh` made fit for compiling torch, which `--compile` does. `--torch PYTHON` is the
+interpreter of an environment that has torch, and the pytest that those sources' tests need (7 or 8 for
+those of torch 2.6).
 """
 
 from pathlib import Path
@@ -21,12 +23,16 @@ OPTIONS = {
     "--rocm7": "folder of ROCm 7's artifacts, split and unsplit",
     "--root": "root folder in which programs of ROCm 7 run",
     "--therock": "work tree of TheRock",
+    "--torch-root": "root folder of a Debian in which torch compiles",
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     for option, what in OPTIONS.items():
         parser.addoption(option, type=Path, metavar="PYTHON" if option == "--torch" else "DIR", help=what)
+    parser.addoption(
+        "--compile", action="store_true", help="compile all of torch: 40 to 100 minutes on two cores"
+    )
 
 
 def named(option: str) -> Any:
@@ -48,6 +54,7 @@ rocm7_artifacts = named("--rocm7")
 linux_root = named("--root")
 therock_tree = named("--therock")
 torch_python = named("--torch")
+torch_root = named("--torch-root")
 sources = named("--sources")
 
 
