@@ -1,10 +1,11 @@
-"""PyTorch's tree hipified, configured and in part compiled against packages of ROCm 7, in a root where its hipcc runs.
+"""PyTorch's tree hipified, configured and in part compiled against packages of real ROCm 7.
 
-ROCm's packages (`--rocm7`, with all libraries that torch asks for) are made here; the rest is `nox -s build_torch` in
-the root (`--root`), up to `libc10_hip.so` and two kernels. The tree comes from `--torch-root`. What the root must
-have: python3.13-dev python3-venv g++ git patch patchelf flatbuffers-compiler, and libblas-dev libcpp-httplib-dev
-libcpuinfo-dev libdrm-dev libeigen3-dev libelf-dev libfmt-dev libfp16-dev libfxdiv-dev libonnx-dev libprotobuf-dev
-libpsimd-dev libpthreadpool-dev libsleef-dev nlohmann-json3-dev protobuf-compiler pybind11-dev.
+The packages are made here of `--rocm7` (with all libraries that torch asks for). The rest is `nox -s
+build_torch` in `--root`, where hipcc runs, up to `libc10_hip.so` and two kernels, with the tree of
+`--torch-root`. Needed in the root: python3.13-dev python3-venv g++ git patch patchelf flatbuffers-compiler,
+and libblas-dev libcpp-httplib-dev libcpuinfo-dev libdrm-dev libeigen3-dev libelf-dev libfmt-dev libfp16-dev
+libfxdiv-dev libonnx-dev libprotobuf-dev libpsimd-dev libpthreadpool-dev libsleef-dev nlohmann-json3-dev
+protobuf-compiler pybind11-dev.
 """
 
 import posixpath
@@ -84,7 +85,7 @@ def test_the_tree_is_configured_for_the_packages(built: tuple[Machine, str]) -> 
     assert {"HIP", "rocblas", "hipblaslt", "hipsolver", "miopen", "rccl", "hiprtc"} <= {*found}
     cache = made.path(f"{BUILD}/CMakeCache.txt").read_text()
     places = dict(re.findall(r"^(hip|rocblas|miopen|rccl)_DIR:PATH=(.*)$", cache, re.MULTILINE))
-    assert len(places) == 4  # noqa: PLR2004 - those that were asked for
+    assert len(places) == 4
     assert all(one.startswith(f"{SITE}/_rocm_sdk_devel/lib/cmake/") for one in places.values()), places
 
 
@@ -92,7 +93,7 @@ def test_kernels_are_compiled_for_the_target(built: tuple[Machine, str]) -> None
     made, log = built
     assert "a part of torch is compiled" in log, log[-5000:]
     objects = [*made.path(BUILD).rglob("torch_hip_generated_*.hip.o")]
-    assert len(objects) == 2  # noqa: PLR2004 - those of some.sh
+    assert len(objects) == 2
     assert all(facts and facts.targets == {TARGET} for facts in map(file_facts, objects))
 
 
