@@ -25,8 +25,8 @@ _MAX_LINKS = 40  # what Linux follows before it gives up
 _LICENSE = re.compile(
     r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
 )
-# what a CMake package wants to be there before it defines its targets
-_IMPORTED = re.compile(r'_IMPORT_CHECK_FILES_FOR_\S+ "\$\{_IMPORT_PREFIX\}/([^"]+)"', re.IGNORECASE)
+# a file that a CMake package wants to be there before it defines a target, in a line that collects them
+_IMPORTED = re.compile(r'"\$\{_IMPORT_PREFIX\}/([^"]+)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,8 @@ def unmet_imports(tree: Mapping[str, Entry], held: Collection[str]) -> Iterator[
         prefix, package, _ = f"/{path}".rpartition("/lib/cmake/")
         if package and path.endswith(".cmake"):
             text = entry.source.read_text(encoding="utf-8", errors="replace")
-            wanted = [f"{prefix}/{one}".lstrip("/") for one in _IMPORTED.findall(text)]
+            lines = [line for line in text.splitlines() if "_import_check_files_for_" in line.lower()]
+            wanted = [f"{prefix}/{one}".lstrip("/") for line in lines for one in _IMPORTED.findall(line)]
             yield from (f"{path} wants {one}" for one in dict.fromkeys(wanted) if one not in held)
 
 

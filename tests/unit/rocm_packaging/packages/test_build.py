@@ -201,9 +201,8 @@ def test_a_cmake_package_that_wants_what_no_package_holds_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], prefix: str
 ) -> None:
     whole, config = write_whole(tmp_path, WHOLE, split=True), f"{prefix}lib/cmake/hip/hip-targets.cmake"
-    wanted = {"hip::gone": "lib/libgone.so.1", "hip::here": "lib/libhere.so.1"}
-    line = 'list(APPEND _cmake_import_check_files_for_{} "${{_IMPORT_PREFIX}}/{}" )\n'
-    text = "".join(line.format(name, file) for name, file in wanted.items())
+    wanted = (f'"${{_IMPORT_PREFIX}}/lib/lib{name}.so.1"' for name in ("here", "gone"))
+    text = f"list(APPEND _cmake_import_check_files_for_hip::hip {' '.join(wanted)} )\n"
     write(whole, "core-hip_dev_generic", **{config: text, f"{prefix}lib/libhere.so.1": "library"})
     build(request(whole, without=(), jobs=1))
     (warning,) = (one for one in capsys.readouterr().err.splitlines() if "find_package" in one)
