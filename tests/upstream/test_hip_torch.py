@@ -2,10 +2,10 @@
 
 The packages are made here of `--rocm7` (with all libraries that torch asks for). The rest is `nox -s
 build_torch` in `--root`, where hipcc runs, up to `libc10_hip.so` and two kernels, with the tree of
-`--torch-root`. Needed in the root: python3.13-dev python3-venv g++ git patch patchelf flatbuffers-compiler,
-and libblas-dev libcpp-httplib-dev libcpuinfo-dev libdrm-dev libeigen3-dev libelf-dev libfmt-dev libfp16-dev
-libfxdiv-dev libonnx-dev libprotobuf-dev libpsimd-dev libpthreadpool-dev libsleef-dev nlohmann-json3-dev
-protobuf-compiler pybind11-dev.
+`--torch-root`. The root needs python3.13-dev python3-venv g++ git patch patchelf xz-utils, and what torch's
+parts are replaced by: flatbuffers-compiler libblas-dev libcpp-httplib-dev libcpuinfo-dev libdrm-dev
+libeigen3-dev libelf-dev libfmt-dev libfp16-dev libfxdiv-dev libonnx-dev libprotobuf-dev libpsimd-dev
+libpthreadpool-dev libsleef-dev nlohmann-json3-dev protobuf-compiler pybind11-dev.
 """
 
 import posixpath
