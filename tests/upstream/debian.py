@@ -10,7 +10,7 @@ from pathlib import Path
 from core import process
 from core.cli.options import ROOT
 
-PROJECT, TREE, LIBRARIES = "/root/wheels", "/root/pytorch", "/srv/libraries"
+PROJECT, TREE, LIBRARIES = "/srv/wheels", "/srv/pytorch", "/srv/libraries"
 SCRIPTS = f"{PROJECT}/tests/upstream/torch_root"
 # where packages come from, and what one trusts on the way
 _PASSED = re.compile(r"(PIP|UV)_\w+|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|\w+_(proxy|PROXY)")
@@ -30,6 +30,7 @@ PREBUILT = {
     for kind in ("COMPILER", "LINKER")
 }
 NOTHING: Mapping[str, str] = {}
+GCC = {"CC": "gcc", "CXX": "g++"}
 CLANG = {"CC": "clang-19", "CXX": "clang++-19"}
 
 
@@ -44,7 +45,7 @@ class Machine:
 
     def words(self, *words: str, env: Mapping[str, str] = NOTHING) -> list[str]:
         """Return the command line that runs `words` in the project's folder, its environment its own."""
-        given = {"HOME": "/root", "PATH": "/root/venv/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"}
+        given = {"HOME": "/root", "PATH": "/srv/venv/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"}
         given |= {name: value for name, value in process.inherited().items() if _PASSED.fullmatch(name)}
         given |= {"TERM": "dumb", "UV_PYTHON_DOWNLOADS": "never", **env}
         # such folders of this machine are not in the root
@@ -72,10 +73,9 @@ def machine(root: Path) -> Machine:
         if file and Path(file).is_file():
             made.path(file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, made.path(file))
-    made.path("/root").mkdir(exist_ok=True)
     shutil.rmtree(made.path(PROJECT), ignore_errors=True)
     process.capture(["git", "clone", "--quiet", "--depth=1", ROOT.as_uri(), made.path(PROJECT)])
-    made.run("python3", "-m", "venv", "/root/venv")
+    made.run("python3", "-m", "venv", "/srv/venv")
     made.run("pip", "install", "--quiet", "-r", "requirements.txt")
     made.run("sh", f"{SCRIPTS}/tree.sh", TREE, LIBRARIES)
     return made

@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 
 from core import process
-from tests.upstream.debian import CLANG, PREBUILT, PROJECT, SETTINGS, TREE, Machine, flag_checks, machine
+from tests.upstream.debian import (
+    CLANG,
+    GCC,
+    PREBUILT,
+    PROJECT,
+    SCRIPTS,
+    SETTINGS,
+    TREE,
+    Machine,
+    flag_checks,
+    machine,
+)
 
 EDITED = "c10/core/DeviceType.cpp"
 OPTIONS = ("--gpu-family", "cpu")
@@ -85,8 +96,8 @@ def test_a_mistake_in_the_tree_is_told_with_the_compilers_line(debian: Machine, 
 
 def test_all_but_the_compile_is_real(debian: Machine) -> None:
     """After clang's build, so that the compilers are others than those of the folder that is there."""
-    debian.nox("build_torch", *OPTIONS, *OWN, env={**SETTINGS, **PREBUILT})
-    require_configured(debian, "c++")
+    debian.nox("build_torch", *OPTIONS, *OWN, env={**SETTINGS, **PREBUILT, **GCC})
+    require_configured(debian, "g++")
     require_tested(debian, *FILES[:2])
 
 
@@ -99,6 +110,7 @@ def test_a_whole_compile_goes_on_after_an_interruption(
     # with clang torch finds libomp, and leaves it out where it links
     linked = "-fuse-ld=lld -Wl,--no-as-needed -L/usr/lib/llvm-19/lib -lomp"
     env = {**SETTINGS, **CLANG, "LDFLAGS": linked, "CCACHE_DEPEND": "1"}
+    env["CMAKE_PROJECT_INCLUDE"] = f"{SCRIPTS}/one.cmake"
     words = ["nox", "-s", "build_torch", "-P", "3.13", "--", *OPTIONS, *OWN, "--compiler-cache", "ccache"]
     output, outside = tmp_path / "said", process.inherited()
     child = process.start(debian.words(*words, env=env), cwd=tmp_path, env=outside, output=output)
