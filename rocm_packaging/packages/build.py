@@ -66,6 +66,8 @@ def build(request: BuildRequest) -> BuiltPackages:
         console.say(f"In no package: {', '.join(planned.unused)}")
     for what in planned.lacking:
         console.warn(f"Packaged without {what}, as --without says.")
+    for what in planned.unmet:
+        console.warn(f"{what}, which is in no package: CMake's find_package will fail there.")
     template = b""
     if any(file.stub_for for one in planned.runtimes for file in one.payload.files.values()):
         template = stub_template()
@@ -293,6 +295,7 @@ def plan_json(plan: Plan, files: Sequence[Planned]) -> str:
         "families": list(plan.built),
         "unused": list(plan.unused),
         "lacking": list(plan.lacking),
+        "unmet": list(plan.unmet),
         "contradiction": plan.contradiction,
         "files": [asdict(one) for one in files],
     }

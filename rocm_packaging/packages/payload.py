@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ _MAX_LINKS = 40  # what Linux follows before it gives up
 _LICENSE = re.compile(
     r"(?!.*\.(?:hpp|h|pyc|py|so)$)(?:licen[cs]es?|copying|copyright|notices?)\d*(?:[-_.].*)?", re.IGNORECASE
 )
+# a file that a CMake package wants to be there before it defines a target, in a line that collects them
+_IMPORTED = re.compile(r'"\$\{_IMPORT_PREFIX\}/([^"]+)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,17 @@ def usual_links(tree: Mapping[str, Entry], links: Mapping[str, str]) -> dict[str
     folders = _folders(tree)
     absent = {path: folder for path, folder in links.items() if path not in tree and path not in folders}
     return {path: folder for path, folder in absent.items() if folder in folders}
+
+
+def unmet_imports(tree: Mapping[str, Entry], held: Collection[str]) -> Iterator[str]:
+    """Tell which files CMake packages want and nothing holds, after their own: find_package fails there."""
+    for path, entry in sorted(tree.items()):
+        prefix, package, _ = f"/{path}".rpartition("/lib/cmake/")
+        if package and path.endswith(".cmake"):
+            text = entry.source.read_text(encoding="utf-8", errors="replace")
+            lines = [line for line in text.splitlines() if "_import_check_files_for_" in line.lower()]
+            wanted = [f"{prefix}/{one}".lstrip("/") for line in lines for one in _IMPORTED.findall(line)]
+            yield from (f"{path} wants {one}" for one in dict.fromkeys(wanted) if one not in held)
 
 
 def _folders(tree: Iterable[str]) -> set[str]:

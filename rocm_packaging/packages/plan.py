@@ -103,6 +103,7 @@ class Plan:
     built: tuple[str, ...]
     contradiction: str = ""
     lacking: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
 
 
 def make_plan(request: BuildRequest) -> Plan:
@@ -124,6 +125,7 @@ def make_plan(request: BuildRequest) -> Plan:
     devel, contradiction = _joined(trees)
     promised = planner.promised(targets)
     runtimes = [core, *(one for one in profiler if one.payload.files), *libraries]
+    held = {*devel.files, *devel.links}.union(*(one.payload.files for one in runtimes))
     return Plan(
         distribution=replace(planner.distribution(version, targets, runtimes), promised=promised),
         runtimes=tuple(runtimes),
@@ -132,6 +134,7 @@ def make_plan(request: BuildRequest) -> Plan:
         built=tuple(targets),
         contradiction=contradiction,
         lacking=planner.lacking(),
+        unmet=tuple(payload.unmet_imports(devel.files, held)),
     )
 
 

@@ -188,6 +188,22 @@ def test_what_artifacts_lack_is_named(tmp_path: Path, artifact: str, thing: str,
     assert make_plan(request(whole, without=(name,))).lacking == (f"{thing} of {artifact}",)
 
 
+@pytest.mark.parametrize("prefix", ["", "lib/llvm/"])
+def test_a_cmake_package_that_wants_what_no_package_holds_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prefix: str
+) -> None:
+    whole, config = write_whole(tmp_path, WHOLE, split=True), f"{prefix}lib/cmake/hip/hip-targets.cmake"
+    wanted = (f'"${{_IMPORT_PREFIX}}/lib/lib{name}.so.1"' for name in ("here", "gone"))
+    text = f"list(APPEND _cmake_import_check_files_for_hip::hip {' '.join(wanted)} )\n"
+    write(whole, "core-hip_dev_generic", **{config: text, f"{prefix}lib/libhere.so.1": "library"})
+    build(request(whole, without=(), jobs=1))
+    (warning,) = (one for one in capsys.readouterr().err.splitlines() if "find_package" in one)
+    assert warning == (
+        f"warning: {config} wants {prefix}lib/libgone.so.1, which is in no package: "
+        "CMake's find_package will fail there."
+    )
+
+
 def test_artifacts_with_empty_manifests_hold_nothing(tmp_path: Path) -> None:
     whole = write_whole(tmp_path, WHOLE, split=False)
     for one in whole.glob("amd-llvm_*"):
