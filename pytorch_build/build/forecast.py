@@ -192,7 +192,7 @@ def _after(build: Build) -> Iterator[str]:
 def _origin(build: Build, plan: BuildPlan, name: str) -> str:
     """Say where a variable of the build comes from."""
     yours, planned = build.base_env.get(name, ""), plan.env.get(name)
-    if planned is None or planned == yours:
+    if planned is None or (planned == yours and need_of(name)):  # else it never gets there from you
         return f"your environment: {need_of(name)}"
     if name in build.source.env:
         return f"the env of {build.project} in the refs data"
