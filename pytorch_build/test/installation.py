@@ -203,22 +203,24 @@ def _named(context: Context, target: env.Interpreter, packages: PackageSource, v
 
 @contextmanager
 def planned(
-    context: Context, target: env.Interpreter, what: Tested, *, tools: Install
+    context: Context, target: env.Interpreter, what: Tested, *, tools: Sequence[Install]
 ) -> Iterator[tuple[Sequence[Install], str]]:
     """Plan the installation: test tools, what others have, ours; addresses live as long as the context."""
     folder = context.common.cache / "locks"
     names = [one.distribution for one in what.files]
     # the tests' tools stay what they are locked to
-    pins = tuple(pin for path in tools.files for pin in _PIN.findall(path.read_text(encoding="utf-8")))
+    texts = [path.read_text(encoding="utf-8") for one in tools for path in one.files]
+    pins = tuple(pin for text in texts for pin in _PIN.findall(text))
+    pins += tuple(one for call in tools for one in call.requirements)
     question = others_question(target.executable, None, constraints=pins)
     others = resolve_others(what.others, names, question, allowed=bool(what.prebuilt))
     family = sdist_target(names, context.gpu_family if context.gpu else "")
     with ExitStack() as stack:
-        calls = [tools, *([pinned_call(folder, others, None)] if others else [])]
+        calls = [*tools, *([pinned_call(folder, others, None)] if others else [])]
         for source, found in what.parts:
             sources = stack.enter_context(source.opened(found, wait=0))
             calls.append(pinned_call(folder, found, sources, family=family))
-        yield calls, files.digest_of([files.sha256(path) for call in calls for path in call.files])
+        yield calls, files.digest_of([pins, [files.sha256(path) for call in calls for path in call.files]])
 
 
 @contextmanager
@@ -227,7 +229,7 @@ def prepared(
     target: env.Interpreter,
     what: Tested,
     *,
-    tools: Install,
+    tools: Sequence[Install],
     inputs: Mapping[str, object],
     rocm: RocmOptions,
 ) -> Iterator[None]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import Field, model_validator
 
@@ -53,6 +55,25 @@ class Tests:
     version: str
     commit: str
     head: str = ""
+
+
+def own_requirements(tree: Path, target: Interpreter, locked: Collection[str]) -> tuple[str, ...]:
+    """Return the versions that a tree's own CI tests with, of what is `locked` here, for a Python.
+
+    pytest and its plugins stay as locked: this tool runs them. Source: .ci/docker/requirements-ci.txt.
+    """
+    path, found = tree / ".ci" / "docker" / "requirements-ci.txt", dict[str, str]()
+    here = {"python_version": target.series, "python_full_version": target.version}
+    for line in read_text(path).splitlines() if path.is_file() else ():
+        try:
+            one = Requirement(line.partition("#")[0])
+        except InvalidRequirement:  # a comment, or an option of pip's
+            continue
+        name = canonicalize_name(one.name)
+        counts = one.specifier and (one.marker is None or one.marker.evaluate(here))
+        if counts and name in locked and not name.startswith("pytest"):
+            found[name] = f"{name}{one.specifier}"
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)

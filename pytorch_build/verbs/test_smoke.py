@@ -94,7 +94,7 @@ def test_run(context: Context, options: SmokeOptions) -> None:
             installation.require_device_code(target, installation.amd_targets([gpu]))
             return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
         # the second builds the rocm sdist
-        tools = locked_call(common, target, only=("pytest", "setuptools"))
+        tools = [locked_call(common, target, only=("pytest", "setuptools"))]
         with installation.prepared(context, target, what, tools=tools, inputs=inputs, rocm=options.rocm):
             return stage.Made(files=(), details=_pytest(context, target, what, options, gpu))
 

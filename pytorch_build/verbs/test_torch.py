@@ -13,8 +13,9 @@ from typing import Any
 
 from core import console, files, process
 from core.cli.options import Once, add_group, common_from, environment
+from core.data import read_text
 from core.env import Interpreter, engines, require
-from core.env.installer import TORCH_TESTS, locked_call
+from core.env.installer import TORCH_TESTS, Install, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
 from core.packages.sources import source_options
 from pytorch_build.build import container
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     tested = None if arguments.no_install else installation.tested(chosen, target, options, rocm)
     tests = _tests(chosen, request)
-    with _installed(chosen, target, tested, rocm, gpus) as inputs:
+    with _installed(chosen, target, tested, rocm, gpus, tests) as inputs:
         env = process.handed_on(VIRTUAL_ENV=str(target.prefix))
         torch = upstream_tests.installed_torch(target, env)
         upstream_tests.require_tools(target, workers=request.workers)
@@ -152,13 +153,19 @@ def _installed(
     what: installation.Tested | None,
     rocm: RocmOptions,
     gpus: Sequence[Assignment],
+    tests: upstream_tests.Tests,
 ) -> Iterator[Mapping[str, Any]]:
     if what is None:
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
         return
     inputs = {**what.inputs, "installed": True}
-    tools = locked_call(chosen.common, target, lock=TORCH_TESTS)
+    tools = [locked_call(chosen.common, target, lock=TORCH_TESTS)]
+    known = [one for path in tools[0].files for one in parse_lock(read_text(path))]
+    if own := upstream_tests.own_requirements(tests.tree, target, {one.name for one in known}):
+        console.say(f"As the tree's own CI, not as the lock: {', '.join(own)}")
+        replaced = locked_call(chosen.common, target, lock=TORCH_TESTS, replaced=own)
+        tools = [replaced, Install(requirements=own)]
     with installation.prepared(chosen, target, what, tools=tools, inputs=inputs, rocm=rocm):
         yield inputs
 

@@ -90,7 +90,7 @@ def install(
     )
     tools = installer.Install(requirements=("setuptools",))
     with (
-        installation.planned(chosen, target, what, tools=tools) as (calls, _),
+        installation.planned(chosen, target, what, tools=[tools]) as (calls, _),
         installer.prepared(target, calls, digest="x", backend=backend, force=True),
     ):
         return {*installed(target.executable)}

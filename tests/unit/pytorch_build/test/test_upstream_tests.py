@@ -12,6 +12,7 @@ from core.errors import DataError, EnvironmentSetupError, SourceError, UsageErro
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import SourceTree
 from pytorch_build.test import upstream_tests
+from tests.unit.target_samples import target_in
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")
@@ -229,3 +230,30 @@ def test_a_trees_test_files_are_listed_as_upstream_names_them(tmp_path: Path) ->
     with pytest.raises(SourceError, match="holds no test files"):
         upstream_tests.modules_of(tmp_path / "test" / "dynamo")
     assert upstream_tests.module(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
+
+
+CI = """\
+# Python dependencies required for unit tests
+numpy==1.26.2; python_version == "3.10" or python_version == "3.11"
+numpy==2.1.2; python_version >= "3.13"
+#test that import: test_ops.py, test_torch.py
+scipy==1.14.1 ; python_version >= "3.12"  #Pinned versions: 1.10.1
+scipy==1.10.1 ; python_version <= "3.11"
+pytest==7.3.2
+click
+coremltools==8.3 ; python_version >= "3.12"
+--extra-index-url https://example.org/simple
+"""
+
+
+@pytest.mark.parametrize(
+    ("python", "own"),
+    [("3.11.7", ("numpy==1.26.2", "scipy==1.10.1")), ("3.13.5", ("numpy==2.1.2", "scipy==1.14.1"))],
+)
+def test_a_trees_own_versions_win_over_the_locks(tmp_path: Path, python: str, own: tuple[str, ...]) -> None:
+    target = target_in(tmp_path / "env", version=python)
+    locked = {"numpy", "scipy", "pytest", "click"}
+    assert upstream_tests.own_requirements(tmp_path, target, locked) == (), "an older tree names none"
+    (tmp_path / ".ci" / "docker").mkdir(parents=True)
+    (tmp_path / ".ci" / "docker" / "requirements-ci.txt").write_text(CI)
+    assert upstream_tests.own_requirements(tmp_path, target, locked) == own

@@ -322,7 +322,10 @@ def calls_of(run: Any, chosen: Any, **rocm: Any) -> list[Any]:
     """Plan what would be installed."""
     options = RocmOptions(source=SourceOptions(prefix="--rocm-", **rocm))
     what = installation.tested(chosen, run.target(), SourceOptions(), options)
-    with planned(chosen, run.target(), what, tools=installer.Install(requirements=("pytest",))) as (calls, _):
+    with planned(chosen, run.target(), what, tools=[installer.Install(requirements=("pytest",))]) as (
+        calls,
+        _,
+    ):
         return list(calls)
 
 
