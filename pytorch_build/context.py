@@ -16,8 +16,6 @@ from core.run import LOCAL_RUN, group_name
 from core.run.records import Cell, Record, read_all
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
-SAMPLE = "sample"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Context:

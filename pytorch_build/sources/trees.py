@@ -269,11 +269,9 @@ def _opened(tree: Path) -> Repository:
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
     try:
-        commit = git.run("rev-parse", "--verify", "HEAD^{commit}").stdout
+        git.run("rev-parse", "--verify", "HEAD^{commit}")
     except ProcessError as problem:
         raise SourceError(f"{tree}: its commit cannot be read: {last_words(problem)}", hint=hint) from problem
-    if not commit:
-        raise SourceError(f"{tree} has no commit.", hint=hint)
     return git
 
 
