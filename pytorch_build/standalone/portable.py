@@ -25,7 +25,7 @@ from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from pytorch_build.check import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
+from pytorch_build.standalone.libraries import Binary, RocmFile, listing_of, read_file, read_members
 
 if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
@@ -113,7 +113,8 @@ def repair(
         return Repaired(file=None, platform=platform)
     places = {library: path for library, path in external.items() if path is not None}
     digests = {library: files.sha256(path) for library, path in places.items()}
-    own = {library: _binary(path) for library, path in places.items()}
+    listed = {library: RocmFile(path=str(path), root="", source=path) for library, path in places.items()}
+    own = {name: read_file(one) or Binary(name=one.name, needed=()) for name, one in listed.items()}
     patches = plan(wheel.name.partition("-")[0], places, digests, found.needs, own)
     with tempfile.TemporaryDirectory(prefix="repair-wheel-") as scratch:
         members = _patched(wheel, patches, Path(scratch))
@@ -125,11 +126,6 @@ def repair(
             epoch=epoch,
         )
     return Repaired(file=edited, platform=platform, grafted=tuple(places))
-
-
-def _binary(path: Path) -> Binary:
-    with path.open("rb") as stream:
-        return read_binary(stream, str(path)) or Binary(name=path.name, needed=())
 
 
 def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
