@@ -119,7 +119,8 @@ def machine_facts(
     path, python = platform.find_variable(base_env, "PATH"), target.executable
     # what is installed into the target environment comes first on the build's PATH
     whole = platform.path_separator.join(filter(None, (str(python.parent), path)))
-    free = _free_disk(tree) / _GIB
+    there = next((one for one in (tree, *tree.parents) if one.exists()), tree)
+    free = shutil.disk_usage(there).free / _GIB
     return MachineFacts(
         platform=platform.name,
         python=python,
@@ -254,12 +255,6 @@ def _tool_version(program: str, path: str) -> str:
     said = process.capture([found, "--version"], check=False).stdout if found else ""
     match = re.search(r"\d+(?:\.\d+)+", said)
     return match[0] if match else ""
-
-
-def _free_disk(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def cores() -> int:
