@@ -143,9 +143,8 @@ def developers_tree(
     base_version = base_version_of(tree, project) or lock().project(project).base_version
     common = context.common
     own = observed(tree, place(context, project, tree))
-    suffix = versions.cpu_suffix(context.ref.local_label)
-    if context.gpu:
-        suffix = versions.version_suffix(rocm_version)
+    cpu = not context.gpu
+    suffix = versions.cpu_suffix(context.ref.local_label) if cpu else versions.version_suffix(rocm_version)
     setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
     return DevelopersTree(
         own=own,

@@ -233,7 +233,6 @@ def _preloads(wheel: _Wheel, follower: Follower) -> list[libraries.RocmFile]:
 
 
 def _changed(wheel: _Wheel, first: Sequence[str], new: str, licenses: Licenses) -> dict[str, bytes]:
-    """Make the new content of the files that change."""
     windows = wheel.platform == "windows"
     metadata = f"{wheel.dist_info}/METADATA"
     module, start = f"{wheel.package}/version.py", f"{wheel.package}/__init__.py"

@@ -181,7 +181,6 @@ def plan(
 
 
 def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
-    """Make the changed files."""
     members = []
     with zips.opened(wheel) as archive:
         for number, patch in enumerate(patches):
