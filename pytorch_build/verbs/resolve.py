@@ -130,13 +130,10 @@ def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
 
 def explicit_refs(given: Sequence[str]) -> dict[str, str]:
     """Read ``PROJECT=REF`` pairs."""
-    pairs = {}
-    for pair in given:
-        project, equals, ref = pair.partition("=")
-        if not equals or not ref or project not in PROJECTS:
-            raise UsageError(f"--at {pair!r} is not PROJECT=REF.", hint=f"Projects: {', '.join(PROJECTS)}.")
-        pairs[project] = ref
-    return pairs
+    pairs = [pair.partition("=") for pair in given]
+    if wrong := ["".join(one) for one in pairs if not all(one) or one[0] not in PROJECTS]:
+        raise UsageError(f"--at {wrong[0]!r} is not PROJECT=REF.", hint=f"Projects: {', '.join(PROJECTS)}.")
+    return {project: ref for project, _, ref in pairs}
 
 
 def any_context(common: Common) -> Context:
