@@ -127,11 +127,16 @@ def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Pa
 
 def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
     """Unpack a library from its wheel into a folder, with a search path."""
-    target = scratch / file.path
+    target = copied(file, scratch / file.path)
+    rpath.rewrite(target, search)
+    return target
+
+
+def copied(file: RocmFile, target: Path) -> Path:
+    """Copy a file's bytes to another path, and return that."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with file.open() as stream, target.open("wb") as copy:
         shutil.copyfileobj(stream, copy, _CHUNK)
-    rpath.rewrite(target, search)
     return target
 
 

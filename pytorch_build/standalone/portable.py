@@ -10,7 +10,6 @@ Only the changed files are compressed again.
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +24,11 @@ from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from pytorch_build.check import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, RocmFile, listing_of, read_file, read_members
+from pytorch_build.standalone.libraries import Binary, RocmFile, copied, listing_of, read_file, read_members
 
 if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
 
-_CHUNK = 1 << 20
 _SHOWN = 3
 
 
@@ -184,14 +182,10 @@ def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Memb
     members = []
     with zips.opened(wheel) as archive:
         for number, patch in enumerate(patches):
-            target, executable = scratch / f"{number}.so", True
-            if patch.source is not None:
-                shutil.copyfile(patch.source, target)
-            else:
-                info = archive.getinfo(patch.member)
-                executable = zips.is_executable(info)
-                with zips.MemberStream(wheel, info) as stream, target.open("wb") as copy:
-                    shutil.copyfileobj(stream, copy, _CHUNK)
+            info = None if patch.source else archive.getinfo(patch.member)
+            executable = info is None or zips.is_executable(info)
+            file = RocmFile(path=patch.member, root="", source=patch.source or wheel, info=info)
+            target = copied(file, scratch / f"{number}.so")
             _patch(target, patch)
             members.append(Member(name=patch.member, source=target, executable=executable))
     return tuple(members)
