@@ -24,7 +24,7 @@ from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.lock.source_lock import Kind, SourceLock
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -115,15 +115,11 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
 
 def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
     """Return a row a project: name, short commit, the version to come, where it comes from."""
+    kind: Kind = "rocm" if gpu else "cpu"
     return [
         (name, "prebuilt", locked.prebuilt, "")
         if locked.prebuilt
-        else (
-            name,
-            locked.commit[:12],
-            locked.versions["rocm" if gpu else "cpu"],
-            f"{locked.origin} {locked.ref}",
-        )
+        else (name, locked.commit[:12], locked.versions[kind], f"{locked.origin} {locked.ref}")
         for name, locked in lock.projects.items()
     ]
 
