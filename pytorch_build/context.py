@@ -16,8 +16,6 @@ from core.run import LOCAL_RUN, group_name
 from core.run.records import Cell, Record, read_all
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
-SAMPLE = "sample"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
@@ -115,10 +113,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:
     """Read the mirrors."""
-    mirrors = {}
-    for pair in arguments.git_mirror:
-        prefix, equals, mirror = pair.partition("=")
-        if not (prefix and equals and mirror):
-            raise UsageError(f"--git-mirror {pair!r} is not PREFIX=MIRROR.")
-        mirrors[prefix] = mirror
-    return mirrors
+    pairs = [pair.partition("=") for pair in arguments.git_mirror]
+    if wrong := ["".join(one) for one in pairs if not all(one)]:
+        raise UsageError(f"--git-mirror {wrong[0]!r} is not PREFIX=MIRROR.")
+    return {prefix: mirror for prefix, _, mirror in pairs}

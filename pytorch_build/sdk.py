@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from core.env.installer import Backend
     from pytorch_build.context import Context
 
-
 _PREFIX = "rocm-"
 _OURS = re.compile(r"_?rocm")
 # A library that the SDK does not know, has no file for, or skips on this platform is not named. An SDK

@@ -75,17 +75,22 @@ def identified(path: str, said: str) -> Compiler:
     return Compiler(path=path, kind="unknown", version="0")
 
 
+def commands(platform: Platform, env: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the compilers' commands, by variable: as it says, else of the usual ones what is there."""
+    path = platform.find_variable(env, "PATH")
+    return {
+        variable: platform.find_variable(env, variable).split()
+        or [next((one for one in usual if process.which(one, path=path)), usual[0])]
+        for variable, usual in _USUAL[platform.name].items()
+    }
+
+
 def compilers(platform: Platform, env: Mapping[str, str]) -> dict[str, Compiler]:
     """Find the compilers for C and C++ in an environment, by variable; one that is not there is left out."""
-    path = platform.find_variable(env, "PATH")
-    found: dict[str, Compiler] = {}
-    for variable, usual in _USUAL[platform.name].items():
-        words = platform.find_variable(env, variable).split()
-        programs = (process.which(one, path=path) for one in (words[:1] or usual))
-        program = next((str(one) for one in programs if one), None)
-        if program is None:
-            continue
-        # of `CC="ccache gcc"` the compiler is asked, too
-        done = process.capture([program, *words[1:], "--version"], check=False)
-        found[variable] = identified(program, done.stdout + done.stderr)
+    path, found = platform.find_variable(env, "PATH"), dict[str, Compiler]()
+    for variable, (name, *words) in commands(platform, env).items():
+        if program := process.which(name, path=path):
+            # of `CC="ccache gcc"` the compiler is asked, too
+            done = process.capture([program, *words, "--version"], check=False)
+            found[variable] = identified(str(program), done.stdout + done.stderr)
     return found

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pytorch_build.check import Expectation
     from pytorch_build.platforms import Platform
 
-
 CONFIGURATION_MARKER = ".configuration"
 
 

@@ -25,7 +25,7 @@ from pytorch_build.lock.stored import origins, source_lock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sdk import RocmSdk, find_source, packages_of
 from pytorch_build.sources.git import Reader
-from pytorch_build.sources.trees import DevelopersTree, Tree, developers_tree, managed_tree
+from pytorch_build.sources.trees import Tree, developers_tree, managed_tree
 from rocm_packaging.origin import RocmSource, requirements
 from rocm_packaging.packages.layouts import Layout, sdk_target
 
@@ -101,7 +101,7 @@ def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
         root: PurePath = common.root
         python: PurePath = build.target.executable
         packages: PurePath = build.target.purelib
-        tree: PurePath = own.own.path if isinstance(own, DevelopersTree) else Path(getattr(own, "path", "."))
+        tree: PurePath = own.path
     else:
         root = _FOREIGN[build.platform.name]
         prefix = root / ".nox" / f"build_{build.project}-{build.target.series.replace('.', '-')}"

@@ -25,6 +25,7 @@ from core.cli.options import environment
 from core.data import Model, data_file
 from core.errors import DataError, EnvironmentSetupError, ProcessError, UsageError
 from core.run import records
+from pytorch_build.build.compilers import commands
 from pytorch_build.platforms import PLATFORMS
 from pytorch_build.refs.torch_refs import load_refs
 from pytorch_build.sources.trees import lacks, place
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from pytorch_build.platforms import Platform
 
 Problem = tuple[str, str]  # with its hint
-# what is asked for and is there usually, by the variable that names another; cl knows no --version
-_COMPILERS = {"CC": ("C", "cc", "gcc", "clang"), "CXX": ("C++", "c++", "g++", "clang++")}
-_WINDOWS = {"CXX": ("C++", "cl", "clang-cl")}
 _FILE = Path(__file__).with_name("needs.toml")
 _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
@@ -119,7 +117,8 @@ def machine_facts(
     path, python = platform.find_variable(base_env, "PATH"), target.executable
     # what is installed into the target environment comes first on the build's PATH
     whole = platform.path_separator.join(filter(None, (str(python.parent), path)))
-    free = _free_disk(tree) / _GIB
+    there = next((one for one in (tree, *tree.parents) if one.exists()), tree)
+    free = shutil.disk_usage(there).free / _GIB
     return MachineFacts(
         platform=platform.name,
         python=python,
@@ -235,13 +234,14 @@ def require_none(found: Sequence[Problem]) -> None:
 
 def _compilers(platform: Platform, env: Mapping[str, str]) -> Iterator[Problem]:
     """Find what is wrong with the compilers that variables name, or else with the usual ones."""
-    path = platform.find_variable(env, "PATH")
-    for variable, (language, *usual) in (_WINDOWS if platform.windows else _COMPILERS).items():
-        words = platform.find_variable(env, variable).split()
-        words = words or [next((one for one in usual if process.which(one, path=path)), usual[0])]
+    path, known = platform.find_variable(env, "PATH"), commands(platform, env)
+    # cl knows no --version, and is that of both languages
+    languages, asked = {"CC": "C", "CXX": "C++"}, "--version"
+    if platform.windows:
+        languages, asked = {"CXX": "C++"}, "/?"
+    for variable, language in languages.items():
         try:
-            asked = "/?" if platform.windows else "--version"
-            process.capture([*words, asked], env=process.handed_on(PATH=path))
+            process.capture([*known[variable], asked], env=process.handed_on(PATH=path))
         except ProcessError as problem:
             why = problem.message.splitlines()[0].rstrip(":.")
             hint = f"Install a {language} compiler, or name one in {variable}."
@@ -254,12 +254,6 @@ def _tool_version(program: str, path: str) -> str:
     said = process.capture([found, "--version"], check=False).stdout if found else ""
     match = re.search(r"\d+(?:\.\d+)+", said)
     return match[0] if match else ""
-
-
-def _free_disk(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def cores() -> int:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pytorch_build.build.cache_use import CacheUse
     from pytorch_build.build.metrics import Metrics
 
-
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 

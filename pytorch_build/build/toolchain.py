@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from core.env import Interpreter
     from pytorch_build.platforms import Platform
 
-
 FILE = Path(__file__).with_name("toolchain.toml")
 LICENSE = "LICENSE"
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from core.wheel import WheelInfo, WheelMetadata, WheelName
     from pytorch_build.check.bundles import Bundle
 
-
 Severity = Literal["error", "warning", "note"]
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _SHOWN = 5

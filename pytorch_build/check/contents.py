@@ -22,7 +22,6 @@ from rocm_packaging.packages.layouts import device_target
 if TYPE_CHECKING:
     from pytorch_build.context import Context
 
-
 _BUILDS = {f"build_{name}": name for name in DISTRIBUTIONS}
 CHECK = "contents"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
@@ -77,15 +76,12 @@ def _size(view: WheelView, expectation: Expectation | None, policy: Policy) -> I
 
 def check_archive(view: WheelView, expectation: Expectation | None) -> Iterator[Finding]:
     """Compare file name, METADATA, WHEEL, extension modules, and what is expected of these."""
-    for message in _unexpected(view, expectation) if expectation else ():
-        yield view.finding("error", "expected", message)
-    for message in _metadata(view):
-        yield view.finding("error", "metadata", message)
+    unexpected = _unexpected(view, expectation) if expectation else ()
+    for subject, wrong in (("expected", unexpected), ("metadata", _metadata(view)), ("tags", _tags(view))):
+        yield from (view.finding("error", subject, message) for message in wrong)
     if view.metadata and not view.metadata.license:
         message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
         yield view.finding("warning", "metadata", message)
-    for message in _tags(view):
-        yield view.finding("error", "tags", message)
     yield from _root(view)
     yield from _extensions(view)
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from core.binaries.elf import ElfFacts
 
-
 CHECK = "elf"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 _LEGACY = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}

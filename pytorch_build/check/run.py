@@ -144,7 +144,6 @@ def examined(
 def _judge(
     view: check.WheelView, expectation: check.Expectation | None, options: CheckOptions
 ) -> Iterator[check.Finding]:
-    """Judge the facts of one wheel: every subject in turn."""
     policy = options.policy
     for binary in view.binaries:
         for message in binary.problems:

@@ -118,7 +118,11 @@ class _Resolution:
         source = self.ref.projects[project]
         if source.prebuilt:
             return prebuilt(project, source.prebuilt)
-        found = self.torch if project == "torch" and self.torch else self._find(source)
+        given = self.explicit.get(project)
+        found = self.torch if project == "torch" and self.torch else None if given else self._pinned(source)
+        if not (found or given or source.ref):
+            raise self._unpinned(source)
+        found = found or self._found(source, given or source.ref)
         setup_files = versions.SETUP_FILES if project == "triton" else ()
         setup = self.reader.texts(found.origin, found.commit, setup_files) if setup_files else {}
         return LockedProject(
@@ -129,15 +133,6 @@ class _Resolution:
             base_version=self._base_version(found),
             tagged=any(map(versions.adds_commit, setup.values())),
         )
-
-    def _find(self, source: ProjectSource) -> Found:
-        given = self.explicit.get(source.project)
-        if not given and (pinned := self._pinned(source)):
-            return pinned
-        ref = given or source.ref
-        if not ref:
-            raise self._unpinned(source)
-        return self._found(source, ref)
 
     def _where(self, path: str) -> str:
         return f"{path} {self.torch.where}" if self.torch else path

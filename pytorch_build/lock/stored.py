@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     # of a torch ref on a platform, for one of its GPU families
     LockOf = Callable[[Platform, str, str], SourceLock]
 
-
 PASSED = "SOURCE_LOCK"
 
 

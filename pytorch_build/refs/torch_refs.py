@@ -84,13 +84,8 @@ class TorchRef:
         return replace(self, components=tuple(name for name in PROJECTS if name in wanted))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Layered:
-    """Ref tables as plain data, and for each ref the file to name in an error."""
-
-    default: str
-    tables: Mapping[str, dict[str, Any]]
-    files: Mapping[str, Path]
+# ref tables as plain data, each with the file to name in an error
+_Tables = Mapping[str, tuple[dict[str, Any], Path]]
 
 
 @functools.cache
@@ -101,27 +96,28 @@ def embedded() -> RefsFile:
 
 def load_refs(*, platform: str = "linux") -> Mapping[str, TorchRef]:
     """Read the embedded refs and the user's own over them, as one platform builds them."""
-    layered = _layers()
-    return {name: _torch_ref(name, layered, platform) for name in layered.tables}
+    tables, _ = _layers()
+    return {name: _torch_ref(name, tables, platform) for name in tables}
 
 
 def default_ref() -> str:
     """Name the ref that is built where none is given."""
-    return _layers().default
+    return _layers()[1]
 
 
 def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     """Find one torch ref as one platform builds it."""
-    layered = _layers()
-    if name not in layered.tables:
+    tables, _ = _layers()
+    if name not in tables:
         raise UsageError(
-            f"Unknown torch ref {name!r}. {nearest(name, layered.tables)}",
+            f"Unknown torch ref {name!r}. {nearest(name, tables)}",
             hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config-file).",
         )
-    return _torch_ref(name, layered, platform)
+    return _torch_ref(name, tables, platform)
 
 
-def _layers() -> _Layered:
+def _layers() -> tuple[_Tables, str]:
+    """Lay the user's refs over the embedded ones; return them, and the name of the default."""
     tables = {name: _plain(table) for name, table in embedded().refs.items()}
     files = dict.fromkeys(tables, REFS_FILE)
     default = embedded().default
@@ -134,8 +130,7 @@ def _layers() -> _Layered:
         default = user.default or default
         if default not in tables:
             raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
-    extended = {name: _extended(name, tables, files[name]) for name in tables}
-    return _Layered(default=default, tables=extended, files=files)
+    return {name: (_extended(name, tables, file), file) for name, file in files.items()}, default
 
 
 def _plain(table: RefTable) -> dict[str, Any]:
@@ -176,9 +171,9 @@ def _extended(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> di
     return table
 
 
-def _torch_ref(name: str, layered: _Layered, platform: str) -> TorchRef:
-    file = layered.files[name]
-    table = validated(layered.tables[name], RefTable, where=file)
+def _torch_ref(name: str, tables: _Tables, platform: str) -> TorchRef:
+    plain, file = tables[name]
+    table = validated(plain, RefTable, where=file)
     projects = {
         project: _project_source(name, project, given, file, platform)
         for project in PROJECTS

@@ -44,7 +44,6 @@ class CheckoutOptions:
 class SourceTree:
     """A tree that is as the lock says."""
 
-    project: str
     path: Path
     commit: str
     head: str
@@ -141,7 +140,7 @@ def _unchanged(git: Repository, locked: LockedProject, options: CheckoutOptions)
     said = git.run("rev-parse", *(f"{name}^{{commit}}" for name in expected), check=False).stdout.split()
     if said != list(expected.values()) or not edits.is_clean(git, submodules=True):
         return None
-    return SourceTree(project=locked.project, path=git.path, commit=locked.commit, head=head, changed=False)
+    return SourceTree(path=git.path, commit=locked.commit, head=head, changed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +172,6 @@ class _Checkout:
         state = {"request": _request(locked, self.options), "head": head}
         files.write_json(git.path / ".git" / _STATE, state)
         return SourceTree(
-            project=locked.project,
             path=git.path,
             commit=locked.commit,
             head=head,

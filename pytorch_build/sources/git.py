@@ -155,6 +155,13 @@ class Repository:
         """Run one git command for the text it prints, without the last line's end."""
         return self.run(*arguments).stdout.rstrip("\n")
 
+    def answer(self, origin: str, *arguments: str) -> str:
+        """Run one git command that asks what errors call `origin`, and return what it prints."""
+        try:
+            return self.run(*arguments, timeout=ANSWER_SECONDS).stdout
+        except ProcessError as problem:
+            raise unreachable(origin, problem) from problem
+
     def names(self, *arguments: str) -> tuple[str, ...]:
         """Run one git command that prints names ended by NUL (``-z``)."""
         return tuple(name for name in self.run(*arguments).stdout.split("\0") if name)
@@ -194,10 +201,7 @@ def last_words(problem: ProcessError) -> str:
 def ls_remote(origin: str, names: tuple[str, ...], origins: Origins) -> Mapping[str, str]:
     """Ask an origin for refs by their full names."""
     git = Repository(path=Path.cwd(), settings=origins.settings(origin))
-    try:
-        said = git.run("ls-remote", "--", origins.address(origin), *names, timeout=ANSWER_SECONDS).stdout
-    except ProcessError as problem:
-        raise unreachable(origin, problem) from problem
+    said = git.answer(origin, "ls-remote", "--", origins.address(origin), *names)
     rows = (line.split("\t", 1) for line in said.splitlines() if "\t" in line)
     return {name: commit for commit, name in rows if name in names}
 
@@ -257,13 +261,7 @@ class Reader:
         """Read files at a commit: path -> text, of those that exist there."""
         git = self.fetched(origin, commit)
         listed = git.names("ls-tree", "-z", "--name-only", commit, "--", *paths)
-        try:
-            return {
-                path: git.run("cat-file", "blob", f"{commit}:{path}", timeout=ANSWER_SECONDS).stdout
-                for path in listed
-            }
-        except ProcessError as problem:
-            raise unreachable(origin, problem) from problem
+        return {path: git.answer(origin, "cat-file", "blob", f"{commit}:{path}") for path in listed}
 
 
 def fetch_commit(git: Repository, origin: str, commit: str) -> None:

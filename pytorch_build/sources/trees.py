@@ -143,9 +143,8 @@ def developers_tree(
     base_version = base_version_of(tree, project) or lock().project(project).base_version
     common = context.common
     own = observed(tree, place(context, project, tree))
-    suffix = versions.cpu_suffix(context.ref.local_label)
-    if context.gpu:
-        suffix = versions.version_suffix(rocm_version)
+    cpu = not context.gpu
+    suffix = versions.cpu_suffix(context.ref.local_label) if cpu else versions.version_suffix(rocm_version)
     setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
     return DevelopersTree(
         own=own,
@@ -269,11 +268,9 @@ def _opened(tree: Path) -> Repository:
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
     try:
-        commit = git.run("rev-parse", "--verify", "HEAD^{commit}").stdout
+        git.run("rev-parse", "--verify", "HEAD^{commit}")
     except ProcessError as problem:
         raise SourceError(f"{tree}: its commit cannot be read: {last_words(problem)}", hint=hint) from problem
-    if not commit:
-        raise SourceError(f"{tree} has no commit.", hint=hint)
     return git
 
 

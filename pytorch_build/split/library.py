@@ -27,7 +27,6 @@ from core.binaries.elf import Section as Row
 if TYPE_CHECKING:
     from pytorch_build.check.bundles import Data
 
-
 # struct __CudaFatBinaryWrapper of clang and HIP: magic, version, the bundle's address, and a word that the
 # runtime takes for the bundle's index where the magic says that the bundle is elsewhere.
 WRAPPER = struct.Struct("<4sIQQ")

@@ -100,9 +100,7 @@ def plan(fat_wheel: Path, scratch: Path, *, rocm_version: str = "") -> Plan:
 
 
 def _host(fat: Plan, folder: Path) -> Path:
-    def edit(member: str, content: bytes) -> bytes:
-        return host_metadata(content, fat.wheels) if member == f"{fat.folder}/METADATA" else content
-
+    edits = {f"{fat.folder}/METADATA": host_metadata(fat.metadata.raw, fat.wheels)}
     members = tuple(
         Member(name=name, source=path, executable=zips.is_executable(fat.infos[name]))
         for name, path in sorted(fat.contents.hosts.items())
@@ -110,7 +108,7 @@ def _host(fat: Plan, folder: Path) -> Path:
     dropped = frozenset(name for names in fat.files.values() for name in names)
     additions = Additions(members=members, dropped=dropped)
     return edit_wheel(
-        fat.path, folder, version=fat.wheels.version, edit=edit, additions=additions, epoch=fat.epoch
+        fat.path, folder, version=fat.wheels.version, edit=edits.get, additions=additions, epoch=fat.epoch
     ).path
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
+    from core.run import Platform
     from core.wheel.writer import WrittenFile
-
 
 _INIT = "_rocm_init.py"
 
@@ -70,7 +70,7 @@ class _Wheel:
 
     path: Path
     version: Version
-    platform: libraries.Platform
+    platform: Platform
     package: str
     infos: Mapping[str, zipfile.ZipInfo]
     dist_info: str
@@ -122,9 +122,9 @@ def make(request: Request) -> Result:
     return Result(file=edited, rocm=name, bundle=bundle)
 
 
-def platform_of(path: Path) -> libraries.Platform:
+def platform_of(path: Path) -> Platform:
     """Return what a wheel is for, by its tags."""
-    starts: dict[libraries.Platform, tuple[str, ...]] = {"windows": ("win",), "linux": ("linux", "manylinux")}
+    starts: dict[Platform, tuple[str, ...]] = {"windows": ("win",), "linux": ("linux", "manylinux")}
     for platform, start in starts.items():
         if any(tag.platform.startswith(start) for tag in parse_wheel_name(path.name).tags):
             return platform
@@ -182,7 +182,7 @@ def _device_code(wheel: _Wheel, request: Request) -> dict[Path, dict[str, str]]:
     return found
 
 
-def _machine(platform: libraries.Platform, more: Sequence[str]) -> Machine:
+def _machine(platform: Platform, more: Sequence[str]) -> Machine:
     policy = load_policy()
     if platform == "windows":
         return Machine(
@@ -233,7 +233,6 @@ def _preloads(wheel: _Wheel, follower: Follower) -> list[libraries.RocmFile]:
 
 
 def _changed(wheel: _Wheel, first: Sequence[str], new: str, licenses: Licenses) -> dict[str, bytes]:
-    """Make the new content of the files that change."""
     windows = wheel.platform == "windows"
     metadata = f"{wheel.dist_info}/METADATA"
     module, start = f"{wheel.package}/version.py", f"{wheel.package}/__init__.py"
@@ -313,6 +312,7 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
     # a field goes on in the lines that are indented
     for field in re.findall(r"^\S.*(?:\n[ \t].*)*", head, re.MULTILINE):
         name, _, value = field.partition(":")
+        plain = " ".join(value.split())
         match name.lower():
             case "version":
                 lines.append(f"Version: {version}")
@@ -322,18 +322,13 @@ def standalone_metadata(content: bytes, version: str, licenses: Licenses) -> byt
                 lines.append(f"License-Expression: {both}")
                 paths = sorted(path for names in licenses.files.values() for path in names.values())
                 lines += [f"License-File: {path}" for path in paths]
-            case "requires-dist" if _needs_rocm(value):
+            case "requires-dist" if is_rocm(needed := required_name(plain)) or device_target(needed):
                 pass
             case "provides-extra" if value.strip().startswith("device-"):
                 pass
             case _:
                 lines.append(field)
     return ("\n".join(lines) + (gap + body if gap else "\n")).encode()
-
-
-def _needs_rocm(requirement: str) -> bool:
-    name = required_name(" ".join(requirement.split()))
-    return is_rocm(name) or bool(device_target(name))
 
 
 def licenses_of(wheels: Iterable[Path]) -> Licenses:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO
 
 from core.archive import Edited, zips
 from core.binaries import elf, pe, rpath
@@ -20,8 +20,8 @@ from rocm_packaging.packages.layouts import LIBRARIES, device_package, serves
 if TYPE_CHECKING:
     import zipfile
 
+    from core.run import Platform
 
-Platform = Literal["linux", "windows"]
 # Of a tree nothing else can be needed at run time: headers, sources and documents are thousands.
 _TREE_FOLDERS = ("lib", "lib64", "bin", "share", ".kpack")
 _CORE = "rocm-sdk-core"
@@ -127,11 +127,16 @@ def with_search_path(file: RocmFile, search: Sequence[str], scratch: Path) -> Pa
 
 def unpacked(file: RocmFile, search: Sequence[str], scratch: Path) -> Path:
     """Unpack a library from its wheel into a folder, with a search path."""
-    target = scratch / file.path
+    target = copied(file, scratch / file.path)
+    rpath.rewrite(target, search)
+    return target
+
+
+def copied(file: RocmFile, target: Path) -> Path:
+    """Copy a file's bytes to another path, and return that."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with file.open() as stream, target.open("wb") as copy:
         shutil.copyfileobj(stream, copy, _CHUNK)
-    rpath.rewrite(target, search)
     return target
 
 

@@ -102,11 +102,6 @@ class Follower:
     def _key(self, name: str) -> str:
         return name if self.machine.searches else name.lower()
 
-    def find(self, name: str) -> RocmFile | None:
-        """Find a library anywhere in ROCm by its file name: nearest to the top, then by path."""
-        found = self._named.get(self._key(name), [])
-        return min(found, key=lambda one: (one.below.count("/"), one.path), default=None)
-
     def find_glob(self, glob: str) -> RocmFile | None:
         """Find a library by a path pattern, else by its file name anywhere, under its SONAME."""
         found = self._matching(glob) or self._matching(f"**/{PurePosixPath(glob).name}")
@@ -114,7 +109,8 @@ class Follower:
 
     def need(self, name: str, by: str) -> RocmFile | None:
         """Find a library that is not promised anywhere in ROCm; note what the machine has, or nothing."""
-        one = self.find(name)
+        found = self._named.get(self._key(name), [])  # the nearest to the top, then by path
+        one = min(found, key=lambda one: (one.below.count("/"), one.path), default=None)
         if one is None:
             noted = self._on_machine if matches(name, self.machine.usual) else self._missing
             noted.setdefault(name, []).append(by)

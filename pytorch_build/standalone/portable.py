@@ -10,7 +10,6 @@ Only the changed files are compressed again.
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +24,11 @@ from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from pytorch_build.check import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, listing_of, read_binary, read_members
+from pytorch_build.standalone.libraries import Binary, RocmFile, copied, listing_of, read_file, read_members
 
 if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
 
-_CHUNK = 1 << 20
 _SHOWN = 3
 
 
@@ -113,7 +111,8 @@ def repair(
         return Repaired(file=None, platform=platform)
     places = {library: path for library, path in external.items() if path is not None}
     digests = {library: files.sha256(path) for library, path in places.items()}
-    own = {library: _binary(path) for library, path in places.items()}
+    listed = {library: RocmFile(path=str(path), root="", source=path) for library, path in places.items()}
+    own = {name: read_file(one) or Binary(name=one.name, needed=()) for name, one in listed.items()}
     patches = plan(wheel.name.partition("-")[0], places, digests, found.needs, own)
     with tempfile.TemporaryDirectory(prefix="repair-wheel-") as scratch:
         members = _patched(wheel, patches, Path(scratch))
@@ -125,11 +124,6 @@ def repair(
             epoch=epoch,
         )
     return Repaired(file=edited, platform=platform, grafted=tuple(places))
-
-
-def _binary(path: Path) -> Binary:
-    with path.open("rb") as stream:
-        return read_binary(stream, str(path)) or Binary(name=path.name, needed=())
 
 
 def _require_graftable(wheel: Path, found: Portability, *, graft: bool) -> None:
@@ -185,18 +179,13 @@ def plan(
 
 
 def _patched(wheel: Path, patches: Sequence[Patch], scratch: Path) -> tuple[Member, ...]:
-    """Make the changed files."""
     members = []
     with zips.opened(wheel) as archive:
         for number, patch in enumerate(patches):
-            target, executable = scratch / f"{number}.so", True
-            if patch.source is not None:
-                shutil.copyfile(patch.source, target)
-            else:
-                info = archive.getinfo(patch.member)
-                executable = zips.is_executable(info)
-                with zips.MemberStream(wheel, info) as stream, target.open("wb") as copy:
-                    shutil.copyfileobj(stream, copy, _CHUNK)
+            info = None if patch.source else archive.getinfo(patch.member)
+            executable = info is None or zips.is_executable(info)
+            file = RocmFile(path=patch.member, root="", source=patch.source or wheel, info=info)
+            target = copied(file, scratch / f"{number}.so")
             _patch(target, patch)
             members.append(Member(name=patch.member, source=target, executable=executable))
     return tuple(members)

@@ -43,13 +43,10 @@ class TestId:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class Pattern(TestId):
     """A pattern in its parts."""
 
-    text: str
-    path: str
-    names: tuple[str, ...]
-    parameters: str | None = None
+    text: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
@@ -72,7 +69,7 @@ class Pattern:
         stem = path.rpartition("/")[2].removesuffix(".py")
         if stem in {"", "*"} and all(set(name) == {"*"} for name in names):
             raise ValueError(f"{text!r} takes every test: name a file, a class or a test.")
-        return cls(text, path, names, parameters)
+        return cls(path, names, parameters, text)
 
     @cached_property
     def regex(self) -> str:
@@ -95,11 +92,11 @@ class Pattern:
 
         Two of file, names and parameters agree, or only the class differs.
         """
-        own = Pattern(self.text, "", self.names[-1:])
+        own = Pattern("", self.names[-1:])
         if not test.names or not own.matches(f"{test.path}::{test.names[-1]}"):
             return ""
         same_path = not self.path or re.fullmatch(self.path_regex, test.path) is not None
-        same_names = Pattern(self.text, self.path and "_", self.names).matches("::".join(("_", *test.names)))
+        same_names = Pattern(self.path and "_", self.names).matches("::".join(("_", *test.names)))
         if same_path and same_names:
             return "the parameters differ: a name without [...] means the test without parameters, [*] any"
         if set(self.names[-1]) == {"*"} and not same_names:

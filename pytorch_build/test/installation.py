@@ -90,14 +90,9 @@ def tested(context: Context, target: env.Interpreter, options: SourceOptions, ro
 def installed(context: Context, target: env.Interpreter) -> Tested:
     """Return what an environment that is filled already should hold, by the run's records."""
     wheels = tuple(map(offer_of, wheels_of(context, target)))
-    return Tested(
-        parts=((origin.own_run(context.common, context.artifact_group), wheels),), prebuilt=prebuilt(context)
-    )
-
-
-def prebuilt(context: Context) -> tuple[str, ...]:
-    """Return the requirements of the ref's projects that are installed instead of built."""
-    return tuple(source.prebuilt for source in context.ref.projects.values() if source.prebuilt)
+    prebuilt = tuple(one.prebuilt for one in context.ref.projects.values() if one.prebuilt)
+    run = origin.own_run(context.common, context.artifact_group)
+    return Tested(parts=((run, wheels),), prebuilt=prebuilt)
 
 
 def wheels_of(context: Context, target: env.Interpreter) -> Sequence[records.FileRecord]:

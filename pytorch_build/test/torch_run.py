@@ -166,7 +166,6 @@ def _files(bench: Bench, request: TorchTests) -> Mapping[str, upstream_tests.Tes
 def _applied(
     bench: Bench, request: TorchTests, rules: Sequence[skip_rules.Rule]
 ) -> Sequence[tuple[plugin.PlannedRule, ...]]:
-    """Return the skip rules that apply, for each assignment."""
     tested = skip_rules.UnderTest(
         gpu_targets=bench.context.gpu_targets,
         platform=bench.context.common.outputs.platform,

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
         hipified = tree.head[:12] if tree.head != tree.commit else "-"
         state = "checked out" if tree.changed else "unchanged"
         state += ", edits kept in git stash" if tree.stashed else ""
-        rows.append((tree.project, tree.commit[:12], hipified, str(tree.path), state))
+        rows.append((name, tree.commit[:12], hipified, str(tree.path), state))
     console.table(("project", "commit", "hipified", "folder", ""), rows)
 
 

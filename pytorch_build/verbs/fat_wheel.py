@@ -90,8 +90,7 @@ def _given(paths: Sequence[Path]) -> Sequence[Path]:
 
 def _run_wheels(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Path]]:
     """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen."""
-    group = common.artifact_group
-    store = common.open_for_reading()
+    group, store = common.artifact_group, common.open_for_reading()
     found = [
         [one for one in record.files if serves(one.distribution, (), targets)]
         for record in records.read_all(store, common.outputs, group)

@@ -24,7 +24,7 @@ from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.lock.source_lock import Kind, SourceLock
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -115,28 +115,21 @@ def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
 
 def rows(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
     """Return a row a project: name, short commit, the version to come, where it comes from."""
+    kind: Kind = "rocm" if gpu else "cpu"
     return [
         (name, "prebuilt", locked.prebuilt, "")
         if locked.prebuilt
-        else (
-            name,
-            locked.commit[:12],
-            locked.versions["rocm" if gpu else "cpu"],
-            f"{locked.origin} {locked.ref}",
-        )
+        else (name, locked.commit[:12], locked.versions[kind], f"{locked.origin} {locked.ref}")
         for name, locked in lock.projects.items()
     ]
 
 
 def explicit_refs(given: Sequence[str]) -> dict[str, str]:
     """Read ``PROJECT=REF`` pairs."""
-    pairs = {}
-    for pair in given:
-        project, equals, ref = pair.partition("=")
-        if not equals or not ref or project not in PROJECTS:
-            raise UsageError(f"--at {pair!r} is not PROJECT=REF.", hint=f"Projects: {', '.join(PROJECTS)}.")
-        pairs[project] = ref
-    return pairs
+    pairs = [pair.partition("=") for pair in given]
+    if wrong := ["".join(one) for one in pairs if not all(one) or one[0] not in PROJECTS]:
+        raise UsageError(f"--at {wrong[0]!r} is not PROJECT=REF.", hint=f"Projects: {', '.join(PROJECTS)}.")
+    return {project: ref for project, _, ref in pairs}
 
 
 def any_context(common: Common) -> Context:

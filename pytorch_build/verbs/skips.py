@@ -275,34 +275,30 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
 
 def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[plugin.Session]:
     """Collect files, or run the tests in them that rules hide: a process per file."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for number, file in enumerate(named):
-            journal = folder / f"{number}.jsonl"
-            facts = {"root": str(trial.tree), "journal": str(journal), "rules": trial.rules}
-            plan = plugin.Plan(**facts, mode="apply" if mode == "collect" else "try")
-            own = plugin.arguments(journal.with_suffix(".json"), plan)
-            argv: list[str | Path] = [trial.python, "-m", "pytest", *own]
-            argv += ["-p", "no:cacheprovider", "-q", "--rootdir", trial.tree]
-            argv += ["--collect-only"] if mode == "collect" else []
-            console.say(f"{mode}: {file}")
-            for session in _session(trial, [*argv, Path(file).relative_to(TESTS)], file, journal):
-                for one in session.uncollected:
-                    console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
-                yield session
-
-
-def _session(trial: Trial, argv: Sequence[str | Path], file: str, journal: Path) -> Sequence[plugin.Session]:
-    log = journal.with_suffix(".log")
     env = process.handed_on(
         PYTHONPATH=str(plugin.TARGET),
         PYTHONDONTWRITEBYTECODE="1",
         PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
     )
-    ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, seconds=SECONDS)
-    if ended.stopped:
-        console.warn(f"{file} {ended.stopped}.")
-    if not journal.is_file():
-        tail = process.tail(log, lines=15)
-        raise CheckError(f"pytest wrote nothing about {file}:\n{tail}", hint="Run pytest on it by hand.")
-    return plugin.read_journal(journal)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, file in enumerate(named):
+            journal, log = Path(folder, f"{number}.jsonl"), Path(folder, f"{number}.log")
+            facts = {"root": str(trial.tree), "journal": str(journal), "rules": trial.rules}
+            plan = plugin.Plan(**facts, mode="apply" if mode == "collect" else "try")
+            own = plugin.arguments(journal.with_suffix(".json"), plan)
+            argv: list[str | Path] = [trial.python, "-m", "pytest", *own]
+            argv += ["-p", "no:cacheprovider", "-q", "--rootdir", trial.tree]
+            argv += [*(["--collect-only"] if mode == "collect" else []), Path(file).relative_to(TESTS)]
+            console.say(f"{mode}: {file}")
+            ended = process.supervise(argv, cwd=trial.tree / TESTS, env=env, log=log, seconds=SECONDS)
+            if ended.stopped:
+                console.warn(f"{file} {ended.stopped}.")
+            if not journal.is_file():
+                tail = process.tail(log, lines=15)
+                raise CheckError(
+                    f"pytest wrote nothing about {file}:\n{tail}", hint="Run pytest on it by hand."
+                )
+            for session in plugin.read_journal(journal):
+                for one in session.uncollected:
+                    console.warn(f"{one.file} was not collected ({one.outcome}): {one.message}")
+                yield session

@@ -89,45 +89,30 @@ def _env(build: Build, site: Site, **own: str) -> dict[str, str]:
     return common.common_env(build, site) | common.sysdeps_env(build, site) | versions | own
 
 
-def _audio(build: Build, site: Site) -> common.BuildPlan:
-    env = common.windows_env(build) | _env(
-        build,
-        site,
-        PYTORCH_VERSION=common.needed_torch(build, site),
-        USE_ROCM="1" if site.rocm else "0",
-        USE_CUDA="0",
-        USE_FFMPEG="1",
-        USE_OPENMP="1",
-        BUILD_SOX="0",
-    )
-    if site.max_jobs is not None:
-        # Its CMake build knows nothing of MAX_JOBS.
-        env["CMAKE_BUILD_PARALLEL_LEVEL"] = str(site.max_jobs)
+def _extension(build: Build, site: Site, distribution: str, *tools: str, **own: str) -> common.BuildPlan:
+    """Plan a wheel of extensions of torch, which its setup.py builds with variables of its own."""
+    version = common.needed_torch(build, site)
     return common.BuildPlan(
-        distribution="torchaudio",
-        env=env,
+        distribution=distribution,
+        env=common.windows_env(build) | _env(build, site, PYTORCH_VERSION=version, **own),
         commands=(common.setup_command(build, site),),
-        requirements=("setuptools", "wheel", "cmake", "ninja", *common.build_requires(site)),
+        requirements=("setuptools", "wheel", *tools, *common.build_requires(site)),
     )
+
+
+def _audio(build: Build, site: Site) -> common.BuildPlan:
+    own = {"USE_ROCM": "1" if site.rocm else "0", "USE_CUDA": "0"}
+    own |= {"USE_FFMPEG": "1", "USE_OPENMP": "1", "BUILD_SOX": "0"}
+    # Its CMake build knows nothing of MAX_JOBS.
+    own |= {} if site.max_jobs is None else {"CMAKE_BUILD_PARALLEL_LEVEL": str(site.max_jobs)}
+    return _extension(build, site, "torchaudio", "cmake", "ninja", **own)
 
 
 def _vision(build: Build, site: Site) -> common.BuildPlan:
-    env = common.windows_env(build) | _env(
-        build,
-        site,
-        VERSION_NAME=build.tree.version,
-        PYTORCH_VERSION=common.needed_torch(build, site),
-        # Means GPU sources: without it they are left out on a machine without a GPU.
-        FORCE_CUDA="1" if site.rocm else "0",
-        TORCHVISION_USE_NVJPEG="0",
-        TORCHVISION_USE_VIDEO_CODEC="0",
-    )
-    return common.BuildPlan(
-        distribution="torchvision",
-        env=env,
-        commands=(common.setup_command(build, site),),
-        requirements=("setuptools", "wheel", "ninja", *common.build_requires(site)),
-    )
+    # FORCE_CUDA means GPU sources: without it they are left out on a machine without a GPU.
+    own = {"VERSION_NAME": build.tree.version, "FORCE_CUDA": "1" if site.rocm else "0"}
+    own |= {"TORCHVISION_USE_NVJPEG": "0", "TORCHVISION_USE_VIDEO_CODEC": "0"}
+    return _extension(build, site, "torchvision", "ninja", **own)
 
 
 def _apex(build: Build, site: Site) -> common.BuildPlan:

@@ -44,10 +44,13 @@ def plan(build: Build, site: Site) -> common.BuildPlan:
         included = [one.path for one in overlays if one.path.startswith("torch/")]
         included += ["torch/lib/aotriton_v2.dll", "torch/lib/liblzma.dll"] if windows and flash else []
         arguments += [f"-Cwheel.force-include.{path}={path}" for path in included]
+    # configured alone first, where the tree can: it is verified before hours of compiling
+    argv = (str(site.python), "setup.py", "build", "--cmake-only")
+    alone = [common.Command(argv=argv, cwd=site.tree)] if site.facts.configures_alone else []
     return common.BuildPlan(
         distribution="torch",
         env=_env(build, site, triton_version, attention="ON" if flash else "OFF"),
-        commands=(*_configure(site), common.build_command(build, site, *arguments)),
+        commands=(*alone, common.build_command(build, site, *arguments)),
         cmake_cache="build/CMakeCache.txt",
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
@@ -59,12 +62,6 @@ def plan(build: Build, site: Site) -> common.BuildPlan:
         overlays=overlays,
         notes=tuple(_notes(build, site)),
     )
-
-
-def _configure(site: Site) -> tuple[common.Command, ...]:
-    """Configure alone first, where the tree can: it is verified before hours of compiling."""
-    argv = (str(site.python), "setup.py", "build", "--cmake-only")
-    return (common.Command(argv=argv, cwd=site.tree),) if site.facts.configures_alone else ()
 
 
 def flash_attention(

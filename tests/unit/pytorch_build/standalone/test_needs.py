@@ -39,7 +39,7 @@ def follower(
 
 
 def follow(made: needs.Follower, *names: str) -> tuple[list[str], list[str], Mapping[str, tuple[str, ...]]]:
-    roots = [made.find(name) for name in names]
+    roots = [made.need(name, "torch") for name in names]
     bundle = made.follow([one for one in roots if one is not None])
     return list(bundle.libraries), list(bundle.data), bundle.search
 

@@ -61,7 +61,7 @@ def test_the_locks_commit_is_checked_out_bare_and_apart(run: Any, monkeypatch: p
         asked.append((locked.commit, path, options))
         path.mkdir(parents=True)
         (path / "version.txt").write_text("2.10.0a0\n")
-        return SourceTree(project="torch", path=path, commit=locked.commit, head=locked.commit, changed=True)
+        return SourceTree(path=path, commit=locked.commit, head=locked.commit, changed=True)
 
     monkeypatch.setattr(sources, "checkout", checkout)
     monkeypatch.setattr(upstream_tests, "checkout_options", lambda *_: sources.CheckoutOptions(hipify=True))

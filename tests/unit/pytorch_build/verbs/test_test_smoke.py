@@ -445,8 +445,8 @@ def test_the_tests_are_told_which_gpu_torch_must_see(
     run: Any, monkeypatch: pytest.MonkeyPatch, here: gpus.Machine, family: str, told: Any, *, other: bool
 ) -> None:
     chosen = run.context(family, ref="nightly")
+    chosen = replace(chosen, ref=replace(chosen.ref, projects={}))  # of which none is prebuilt
     monkeypatch.setattr(gpus, "this_machine", lambda: here)
-    monkeypatch.setattr(installation, "prebuilt", lambda _: ())
     monkeypatch.setattr(installation, "wheels_of", lambda *_: [run.built("torch", gpu_family=family)])
     seen: dict[str, str] = {}
     begun = Line(kind="session")
