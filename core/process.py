@@ -156,7 +156,6 @@ def capture(
     stdin: str | None = None,
     check: bool = True,
     timeout: float | None = None,
-    hint: str = "",
 ) -> Completed:
     """Run a process for its output, silently unless it fails or takes more than `timeout` seconds."""
     words = [str(word) for word in argv]
@@ -166,12 +165,11 @@ def capture(
         with _attended(process):
             out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
-        raise ProcessError(f"{_name(words)} did not end within {timeout:.0f} s.", hint=hint) from None
+        raise ProcessError(f"{_name(words)} did not end within {timeout:.0f} s.") from None
     if check and process.returncode != 0:
         last = "\n".join((err or out).strip().splitlines()[-_TAIL_LINES:])
         raise ProcessError(
             f"{shlex.join(words)} ended with {status(process.returncode)}" + (f":\n{last}" if last else "."),
-            hint=hint,
             returncode=process.returncode,
             output=last,
         )

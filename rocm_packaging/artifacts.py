@@ -160,7 +160,12 @@ def laid(found: Iterable[Entry], *, folded: bool = False) -> dict[str, Entry]:
     """Lay entries over each other, as `merged`."""
     tree: dict[str, Entry] = {}
     for entry in found:
-        _require_same(tree.setdefault(entry.path, entry), entry)
+        one = tree.setdefault(entry.path, entry)
+        same = one is entry or (
+            one.link == entry.link and (one.link or filecmp.cmp(one.source, entry.source, shallow=False))
+        )
+        if not same:
+            raise _clash(f"{one.source} and {entry.source} are different files for {one.path}.")
     require_places(tree, folded=folded)
     return dict(sorted(tree.items()))
 
@@ -193,15 +198,6 @@ def _clash(message: str) -> ArtifactError:
         hint="Fetch both artifacts again, of one run; if they still differ, two projects of that ROCm "
         "install one path: leave the artifact out that does not need it.",
     )
-
-
-def _require_same(one: Entry, other: Entry) -> None:
-    """Require that two entries of one path do not contradict each other."""
-    if one is other:
-        return
-    same = one.link == other.link and (one.link or filecmp.cmp(one.source, other.source, shallow=False))
-    if not same:
-        raise _clash(f"{one.source} and {other.source} are different files for {one.path}.")
 
 
 def _walk(folder: str, prefix: str) -> Iterator[Entry]:

@@ -126,13 +126,7 @@ def resolved(data: Mirror, wanted: Sequence[Need]) -> Sequence[Source]:
     for need, answer in zip(wanted, each(lambda one: _query(data, one), wanted, jobs=_JOBS), strict=True):
         for one in answer:
             for file in one.files:
-                source = Source(
-                    name=file.filename,
-                    distribution=one.name,
-                    version=one.version,
-                    sha256=file.sha256,
-                    cell=need.cell,
-                )
+                source = Source(**vars(file), cell=need.cell)
                 if sources.setdefault(source.name, source).sha256 != source.sha256:
                     raise StoreError(f"The configured indexes have two files {source.name}.")
     return [sources[name] for name in sorted(sources)]

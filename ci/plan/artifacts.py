@@ -19,7 +19,7 @@ from core.cli.options import DEFAULT_STORE, Common
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
 from core.parallel import Transfer, transfer
 from core.run import LOCAL_RUN, this_platform
-from core.run.locations import location
+from core.run.locations import Origin, location
 from core.stores import Store
 from core.stores.location import open_store
 from rocm_packaging import archives
@@ -107,7 +107,7 @@ def _stores(common: Common, source: str, repository: str, *, fork: bool) -> Iter
     if common.run_id == LOCAL_RUN:
         yield source or common.store, ""
         return
-    place = location(buckets(), repository, fork=fork, release_type=common.release_type)
+    place = location(buckets(), Origin(repository=repository, fork=fork), common.release_type)
     yield source or common.store, place.external_repo
     if not source and common.store == DEFAULT_STORE:
         yield place.store, place.external_repo

@@ -148,13 +148,13 @@ class Renamed:
 
 def final_of(candidate: str, targets: Iterable[str] = ()) -> RocmChange:
     """Return what a ROCm release candidate becomes: ``7.10.0rc2`` -> ``7.10.0``."""
-    parsed = versions.parse(candidate)
-    if parsed.kind != "prerelease":
+    kind, base = versions.parse(candidate)
+    if kind != "prerelease":
         raise UsageError(
             f"ROCm {candidate} is not a release candidate, so it cannot become a release.",
             hint="Give a version such as 7.10.0rc2.",
         )
-    return RocmChange(old=candidate, new=parsed.base, targets=tuple(dict.fromkeys(targets)))
+    return RocmChange(old=candidate, new=base, targets=tuple(dict.fromkeys(targets)))
 
 
 def new_version(distribution: str, version: str | Version, change: RocmChange) -> str | None:

@@ -60,7 +60,7 @@ buckets = data_file(BUCKETS_FILE, Buckets)
 
 def access(data: Buckets, origin: Origin, release_type: str) -> Upload:
     """Return where a run of a repository writes, and as which role."""
-    place = location(data, origin.repository, fork=origin.fork, release_type=release_type)
+    place = location(data, origin, release_type)
     chosen = data.release_types[release_type]
     role = chosen.role if is_own(data, origin) or not chosen.external_bucket else chosen.external_role
     # GitHub gives a pull request from a fork no identity that a role could be assumed with

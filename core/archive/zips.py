@@ -271,15 +271,6 @@ EARLIEST = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp())
 _LATEST = int(datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC).timestamp())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """What was written of one member."""
-
-    name: str
-    sha256: bytes
-    size: int
-
-
 class HashingStream:
     """A binary stream that knows how many bytes went through it, and their SHA-256."""
 
@@ -318,8 +309,8 @@ class ZipWriter:
         self._packing = packing or Packing()
         self._directory: list[bytes] = []
 
-    def add(self, members: Sequence[Member]) -> list[Written]:
-        """Compress and write members; the archive lists them in the order given.
+    def add(self, members: Sequence[Member]) -> list[tuple[str, bytes, int]]:
+        """Compress and write members, listed in the order given; return name, SHA-256 and size of each.
 
         Their bytes come in another order: what takes longest to compress begins first, so that no core
         waits for it in the end. Readers find members by the offsets in the listing.
@@ -336,7 +327,7 @@ class ZipWriter:
 
     def copy(
         self, source: Path, stream: BinaryIO, info: zipfile.ZipInfo, span: Span, *, name: str, sha256: bytes
-    ) -> Written:
+    ) -> None:
         """Take a member of another archive, opened as `stream`, over as it is compressed there.
 
         Nothing is inflated, so the other archive's own facts are trusted: verify it by
@@ -350,7 +341,7 @@ class ZipWriter:
             except MemberError:
                 raise WheelError(f"{source.name} is cut off within {info.filename}.") from None
 
-        return self._put(
+        self._put(
             Packed(
                 member=Member(name=name, source=source, executable=is_executable(info)),
                 kept=Kept(
@@ -379,12 +370,12 @@ class ZipWriter:
         count16 = min(count, _U16)
         self._stream.write(_END.pack(b"PK\5\6", 0, 0, count16, count16, min(size, _U32), min(start, _U32), 0))
 
-    def _put(self, packed: Packed) -> Written:
+    def _put(self, packed: Packed) -> tuple[str, bytes, int]:
         try:
             self._write_member(packed)
         finally:
             packed.release()
-        return Written(name=packed.member.name, sha256=packed.sha256, size=packed.size)
+        return packed.member.name, packed.sha256, packed.size
 
     def _write_member(self, packed: Packed) -> None:
         name = packed.member.name.encode()

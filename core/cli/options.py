@@ -236,7 +236,7 @@ def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
     origin = origin_from(env, data)
     if not auto and common.release_type not in data.release_types:
         return common
-    place = location(data, origin.repository, fork=origin.fork, release_type=common.release_type)
+    place = location(data, origin, common.release_type)
     if auto or common.store == place.store:
         return replace(common, store=place.store, external_repo=place.external_repo)
     if not here:

@@ -202,8 +202,7 @@ def resolve_others(
     """
     if not requirements:
         return ()
-    facts: Any = {"requirements": tuple(requirements), "excludes": tuple(ours), "allowed": allowed}
-    return resolve(replace(question, **facts))
+    return resolve(replace(question, requirements=tuple(requirements), excludes=tuple(ours), allowed=allowed))
 
 
 def others_question(python: Path, sources: Sources | None, **more: Any) -> Question:  # noqa: ANN401 - Question's
@@ -260,21 +259,12 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolvedFile:
-    """A file of a resolved distribution."""
-
-    filename: str
-    url: str
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Resolved:
     """A resolved distribution by its normalised name, and its files; wheels before an sdist."""
 
     name: str
     version: str
-    files: tuple[ResolvedFile, ...]
+    files: tuple[Offer, ...]
 
     @property
     def pinned(self) -> str:
@@ -343,18 +333,21 @@ def parse_pylock(text: str) -> tuple[Resolved, ...]:
 def _resolved(package: Mapping[str, Any]) -> Resolved:
     listed: Sequence[Mapping[str, Any]] = [*package.get("wheels", ()), *filter(None, [package.get("sdist")])]
     places = ((str(one.get("url") or one.get("path", "")), one) for one in listed)
+    name, version = canonicalize_name(package["name"]), package.get("version", "")
     found = tuple(
-        ResolvedFile(
-            filename=one.get("name") or PurePosixPath(unquote(urlsplit(place).path)).name,
-            url=place,
+        Offer(
+            name=one.get("name") or PurePosixPath(unquote(urlsplit(place).path)).name,
+            distribution=name,
+            version=version,
             sha256=one["hashes"]["sha256"],
+            url=place,
         )
         for place, one in places
         if "sha256" in one.get("hashes", {})
     )
-    if not found or "version" not in package:
+    if not found or not version:
         raise EnvironmentSetupError(
             f"{package['name']} was resolved to no file whose digest is known.",
             hint="Name a version that an index has, instead of an address or a folder.",
         )
-    return Resolved(name=canonicalize_name(package["name"]), version=package["version"], files=found)
+    return Resolved(name=name, version=version, files=found)

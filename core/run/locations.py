@@ -53,15 +53,10 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A run's S3 bucket, and ``{owner}-{repo}/`` in one that several repositories share, else ""."""
+    """A run's bucket as ``--store`` names it, and ``{owner}-{repo}/`` in one that several share, else ""."""
 
-    bucket: str
+    store: str
     external_repo: str
-
-    @property
-    def store(self) -> str:
-        """The bucket as ``--store`` names it."""
-        return f"s3://{self.bucket}"
 
 
 run_buckets = data_file(BUCKETS_FILE, RunBuckets)
@@ -72,10 +67,10 @@ def is_own(data: RunBuckets, origin: Origin) -> bool:
     return origin.repository.casefold() == data.repository.casefold() and not origin.fork
 
 
-def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str) -> Location:
+def location(data: RunBuckets, origin: Origin, release_type: str) -> Location:
     """Return where the outputs of a repository's run lie."""
-    if not REPOSITORY.fullmatch(repository):
-        raise UsageError(f"{repository!r} is not a repository.", hint="Write it as owner/name.")
+    if not REPOSITORY.fullmatch(origin.repository):
+        raise UsageError(f"{origin.repository!r} is not a repository.", hint="Write it as owner/name.")
     chosen = data.release_types.get(release_type)
     if chosen is None:
         raise UsageError(
@@ -83,9 +78,10 @@ def location(data: RunBuckets, repository: str, *, fork: bool, release_type: str
             f"{nearest(release_type, data.release_types)}",
             hint="Releases are promoted from a prerelease's outputs; name its release type.",
         )
-    if is_own(data, Origin(repository=repository, fork=fork)) or not chosen.external_bucket:
-        return Location(bucket=chosen.bucket, external_repo="")
-    return Location(bucket=chosen.external_bucket, external_repo=f"{repository.replace('/', '-')}/")
+    if is_own(data, origin) or not chosen.external_bucket:
+        return Location(store=f"s3://{chosen.bucket}", external_repo="")
+    folder = f"{origin.repository.replace('/', '-')}/"
+    return Location(store=f"s3://{chosen.external_bucket}", external_repo=folder)
 
 
 def origin_from(env: Mapping[str, str], data: RunBuckets) -> Origin:

@@ -252,7 +252,7 @@ def _write(
         streams: dict[Path, BinaryIO] = {}
 
         def add(members: Sequence[Member]) -> None:
-            rows.extend(record_row(one.name, one.sha256, one.size) for one in archive.add(members))
+            rows.extend(record_row(*one) for one in archive.add(members))
 
         def take(step: _Step) -> None:
             """Write a member, copied or edited."""

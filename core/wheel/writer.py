@@ -116,7 +116,7 @@ def write_wheel(
     with atomic(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(stream, epoch=epoch, packing=replace(packing or Packing(), scratch=folder))
-        rows = [record_row(one.name, one.sha256, one.size) for one in archive.add(content)]
+        rows = [record_row(*one) for one in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()
     return WrittenFile(path=target, sha256=stream.sha256, size=stream.size)

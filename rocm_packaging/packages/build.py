@@ -40,7 +40,7 @@ _WHEELS_AT_ONCE = 4
 _STUB_MARK = b"@@STUB-TARGET@@"
 _STUB_ROOM = 1024
 _C_COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
-_NOTE = ".packed.json"
+_NOTE = ".packed.json"  # which files a build has left: their SHA-256 by name
 _PACKERS = ("deflate", "zlib-ng")
 
 
@@ -92,13 +92,8 @@ def build(request: BuildRequest) -> BuiltPackages:
             for job in started:
                 job.cancel()
     built = BuiltPackages(plan=planned, files=written)
-    _remember(request.output_dir, level, built.digests)
+    write_json(request.output_dir / _NOTE, {"rules": _rules(level), "digests": built.digests})
     return built
-
-
-def _remember(folder: Path, level: int, digests: Mapping[str, str]) -> None:
-    """Note which files a build has left: their SHA-256 by name."""
-    write_json(folder / _NOTE, {"rules": _rules(level), "digests": digests})
 
 
 def _kept_members(folder: Path, level: int) -> Mapping[bytes, Kept]:

@@ -118,7 +118,8 @@ def make_plan(request: BuildRequest) -> Plan:
         raise UsageError(
             f"Invalid platform tag {request.platform_tag!r} of a wheel.", hint="A valid one is linux_x86_64."
         )
-    version = versions.parse(request.version or planner.info.version).text
+    version = request.version or planner.info.version
+    versions.parse(version)
     core = planner.runtime("core", packages().core)
     profiler = [planner.runtime("profiler", packages().profiler)] if request.platform == "linux" else []
     targets, libraries, trees = planner.split(core) if planner.info.split else planner.unsplit(core)

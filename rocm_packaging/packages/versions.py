@@ -12,7 +12,6 @@ all others         ``10.1.0.dev0+<git commit>``, ``10.1.0.dev0``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
@@ -28,27 +27,12 @@ _FORMS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("prerelease", re.compile(_BASE + r"rc(?:0|[1-9][0-9]*)")),
     ("nightly", re.compile(_BASE + r"a(?P<date>[0-9]{8})")),
     ("nightly-bkc", re.compile(_BASE + r"a(?P<date>[0-9]{8})\+bkc\.(?P<bkc>[0-9]{8})")),
-    ("dev", re.compile(_BASE + r"\.dev0(?:\+(?P<local>[0-9a-z]+(?:\.[0-9a-z]+)*))?")),
+    ("dev", re.compile(_BASE + r"\.dev0(?:\+[0-9a-z]+(?:\.[0-9a-z]+)*)?")),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmVersion:
-    """A ROCm version."""
-
-    text: str
-    base: str
-    kind: Kind
-    local: str = ""
-
-    @property
-    def is_sample(self) -> bool:
-        """Whether this is the miniature ROCm, which is never published."""
-        return self.local == "sample"
-
-
-def parse(text: str) -> RocmVersion:
-    """Read a ROCm version, of one of the forms above."""
+def parse(text: str) -> tuple[Kind, str]:
+    """Read a ROCm version, of one of the forms above; return its kind, and the release that it leads to."""
     for kind, form in _FORMS:
         if match := form.fullmatch(text):
             groups = match.groupdict()
@@ -58,7 +42,7 @@ def parse(text: str) -> RocmVersion:
                 except ValueError:
                     message = f"Invalid ROCm version {text!r}: {digits} is not a date."
                     raise UsageError(message, hint="Dates are YYYYMMDD.") from None
-            return RocmVersion(text=text, base=groups["base"], kind=kind, local=groups.get("local") or "")
+            return kind, groups["base"]
     raise UsageError(
         f"Invalid ROCm version {text!r}.",
         hint="Forms: 10.1.0, 10.1.0rc2, 10.1.0a20260822, 10.1.0a20260811+bkc.20260814, "
@@ -100,7 +84,8 @@ def compute(
             )
         case _:
             raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, RELEASE_TYPES)}")
-    return parse(text).text
+    parse(text)
+    return text
 
 
 def of_artifacts(
@@ -111,4 +96,5 @@ def of_artifacts(
         raise UsageError("The artifacts name no ROCm version.", hint="Set it with --version V.")
     if _FORMS[0][1].fullmatch(named):
         return compute(named, release_type, commit=commit, day=day, candidate=candidate)
-    return parse(named).text
+    parse(named)
+    return named

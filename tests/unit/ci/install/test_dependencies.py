@@ -12,8 +12,8 @@ from core import files, process
 from core.data import load_toml
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, StoreError, WheelError
-from core.packages import RunGroup, offered
-from core.packages.resolution import Resolved, ResolvedFile, others_of
+from core.packages import Offer, RunGroup, offered
+from core.packages.resolution import Resolved, others_of
 from core.run import RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
@@ -53,7 +53,8 @@ def test_a_runs_wheels_are_asked_for_their_own_python_and_platform(
 
 
 def one_file(name: str, sha256: str, version: str = "1") -> Resolved:
-    file = ResolvedFile(filename=f"{name}-{version}-py3-none-any.whl", url="x", sha256=sha256)
+    own = f"{name}-{version}-py3-none-any.whl"
+    file = Offer(name=own, distribution=name, version=version, sha256=sha256)
     return Resolved(name=name, version=version, files=(file,))
 
 

@@ -16,7 +16,7 @@ from core.env.installer import Sources
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError
 from core.http import served_store
 from core.packages import Offer, RunGroup, resolution
-from core.packages.resolution import Resolved, ResolvedFile
+from core.packages.resolution import Resolved
 from core.packages.sources import PackageSource
 from core.run import RunOutputs
 from core.run.records import FileRecord
@@ -27,7 +27,8 @@ from tests.unit.target_samples import target_in
 A, B = "a" * 64, "b" * 64
 TORCH = Offer(name="torch-2-py3-none-any.whl", distribution="torch", version="2", sha256=A)
 ROCM = Offer(name="rocm-7.tar.gz", distribution="rocm", version="7", sha256=B)
-NUMPY = Resolved(name="numpy", version="2", files=(ResolvedFile(filename="n", url="https://x/n", sha256=B),))
+WHEEL = Offer(name="n", distribution="numpy", version="2", url="https://x/n", sha256=B)
+NUMPY = Resolved(name="numpy", version="2", files=(WHEEL,))
 OURS, THEIRS = Sources(find_links=("http://run/",), no_index=True), Sources(index_url="https://deps/")
 
 

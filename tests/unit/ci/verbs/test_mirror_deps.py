@@ -10,7 +10,8 @@ from ci.install.dependencies import Mirror, Source
 from ci.verbs import mirror_deps
 from core import files
 from core.errors import StoreError
-from core.packages.resolution import Resolved, ResolvedFile
+from core.packages import Offer
+from core.packages.resolution import Resolved
 from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
 from tests.conftest import MakeWheel
@@ -28,14 +29,12 @@ def index_fixture(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.Mon
     }
 
     def resolve(question: Any) -> Sequence[Resolved]:
-        return [
-            Resolved(
-                name=name,
-                version="1",
-                files=(ResolvedFile(filename=paths[name].name, url="x", sha256=files.sha256(paths[name])),),
-            )
-            for name in question.requirements
-        ]
+        offers = (
+            Offer(name=path.name, distribution=name, version="1", sha256=files.sha256(path))
+            for name, path in paths.items()
+            if name in question.requirements
+        )
+        return [Resolved(name=one.distribution, version="1", files=(one,)) for one in offers]
 
     def download(_data: Mirror, batch: Sequence[Source], folder: Path) -> None:
         for one in batch:

@@ -178,13 +178,13 @@ def test_what_takes_longest_is_packed_first_and_listed_in_its_place(monkeypatch:
     written = writer.add(members)
     later = writer.add([Member(name="f", source=b"6")])
     writer.finish()
-    assert [one.name for one in [*written, *later]] == ["a", "b", "c", "d", "e", "f"]
+    assert [name for name, _, _ in [*written, *later]] == ["a", "b", "c", "d", "e", "f"]
     archive = zipfile.ZipFile(raw)
     assert archive.testzip() is None
     assert archive.namelist() == ["a", "b", "c", "d", "e", "f"]
     places = sorted(archive.infolist(), key=lambda info: info.header_offset)
     assert [info.filename for info in places] == ["d", "b", "e", "a", "c", "f"]
-    assert [one.size for one in written] == list(contents.values())
+    assert [size for _, _, size in written] == list(contents.values())
 
 
 def test_small_members_are_packed_together_and_fail_together() -> None:

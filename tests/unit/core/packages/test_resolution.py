@@ -10,7 +10,7 @@ from core.env import installer
 from core.env.installer import Sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.http import answering
-from core.packages import resolution, sources
+from core.packages import Offer, resolution, sources
 from tests.conftest import MakeWheel
 from tests.folders import Quiet
 from tests.unit.target_samples import target_in
@@ -114,7 +114,7 @@ def resolved(name: str) -> resolution.Resolved:
     return resolution.Resolved(
         name=name,
         version="1",
-        files=(resolution.ResolvedFile(filename=name, url="https://x/y", sha256="a" * 64),),
+        files=(Offer(name=name, distribution=name, version="1", url="https://x/y", sha256="a" * 64),),
     )
 
 
@@ -166,13 +166,15 @@ def test_a_lock_is_read_with_names_as_they_are_compared_and_addresses_unquoted()
     rocm, torch = resolution.parse_pylock(LOCK)
     assert torch.name == "torch"
     assert torch.files == (
-        resolution.ResolvedFile(
-            filename="torch-2.10.0+rocm7.1-py3-none-any.whl",
+        Offer(
+            name="torch-2.10.0+rocm7.1-py3-none-any.whl",
+            distribution="torch",
+            version="2.10.0+rocm7.1",
             url="http://one/torch-2.10.0%2Brocm7.1-py3-none-any.whl",
             sha256=A,
         ),
     )
-    assert rocm.files[0].filename == "rocm-7.1.tar.gz"
+    assert rocm.files[0].name == "rocm-7.1.tar.gz"
     assert rocm.pinned == f"rocm==7.1 --hash=sha256:{B}"
     both = resolution.Resolved(name="x", version="1", files=(*torch.files, *rocm.files))
     assert both.pinned == f"x==1 --hash=sha256:{A} --hash=sha256:{B}"

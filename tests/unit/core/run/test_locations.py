@@ -26,20 +26,19 @@ OWN = "ROCm/TheRock"
 def test_the_bucket_follows_repository_fork_and_release_type(
     repository: str, *, fork: bool, release_type: str, expected: tuple[str, str]
 ) -> None:
-    found = location(run_buckets(), repository, fork=fork, release_type=release_type)
-    assert (found.bucket, found.external_repo) == expected
-    assert found.store == f"s3://{expected[0]}"
+    found = location(run_buckets(), Origin(repository=repository, fork=fork), release_type)
+    assert (found.store, found.external_repo) == (f"s3://{expected[0]}", expected[1])
 
 
 def test_no_bucket_holds_releases() -> None:
     with pytest.raises(UsageError, match=r"release type 'release'.*'prerelease'"):
-        location(run_buckets(), OWN, fork=False, release_type="release")
+        location(run_buckets(), Origin(repository=OWN, fork=False), "release")
 
 
 @pytest.mark.parametrize("repository", ["TheRock", "a/b/c", "../x", "a/", "", "a b/c"])
 def test_other_words_are_no_repository(repository: str) -> None:
     with pytest.raises(UsageError, match="is not a repository"):
-        location(run_buckets(), repository, fork=False, release_type="ci")
+        location(run_buckets(), Origin(repository=repository, fork=False), "ci")
 
 
 def pull(**head: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from core import process
 from core.env import installer
 from core.errors import CheckError, EnvironmentSetupError, MissingInputError, RocmError
-from core.packages import resolution
-from core.packages.resolution import Resolved, ResolvedFile
+from core.packages import Offer, resolution
+from core.packages.resolution import Resolved
 from core.packages.sources import SourceOptions
 from core.run import records
 from pytorch_build.context import context
@@ -27,9 +27,8 @@ from tests.unit.pytorch_build.conftest import ROCM
 FAMILY = "gfx94X-dcgpu"
 PASSES = "def test_one():\n    assert True\n"
 FAILS = "def test_two():\n    assert False\n"
-NUMPY = Resolved(
-    name="numpy", version="2", files=(ResolvedFile(filename="n", url="https://own/n", sha256="b" * 64),)
-)
+WHEEL = Offer(name="n", distribution="numpy", version="2", url="https://own/n", sha256="b" * 64)
+NUMPY = Resolved(name="numpy", version="2", files=(WHEEL,))
 SKIPS = "import pytest\ndef test_three():\n    pytest.skip('torch sees no GPU in this machine')\n"
 
 
