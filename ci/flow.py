@@ -79,9 +79,7 @@ class Changed:
         return f"{LOCAL_RUN}-{name}-{files.digest_of(paths)[:8]}"
 
 
-def run_trees(
-    common: Common, changed: Changed, *, python: str = "", other: str = "", root: Path = ROOT
-) -> None:
+def run_trees(common: Common, changed: Changed, *, python: str = "", other: str = "") -> None:
     """Take changed trees to tested wheels, in a run of their own that borrows what it lacks."""
     require_pythons([python])
     if other or not changed.trees:
@@ -114,7 +112,7 @@ def run_trees(
     words = jobs.posargs_of(replace(named, dry_run=False))
     lent, policy = changed.trees, changed.policy
     made = jobs.ref_jobs(chosen, words, python, trees=lent, missing=missing, rocm=rocm or (), policy=policy)
-    run_jobs(made, look=common, dry_run=common.dry_run, root=root)
+    run_jobs(made, look=common, dry_run=common.dry_run, root=common.root)
 
 
 def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Sequence[str]:
@@ -331,12 +329,11 @@ def _left_out(job: jobs.Job, outcomes: Mapping[str, Outcome], *, keep_going: boo
 
 
 def _outcome(name: str, future: Future[None], seconds: float) -> Outcome:
-    problem = future.exception()
-    if problem is None:
-        return Outcome(name=name, result="ok", seconds=seconds)
-    if not isinstance(problem, FatalError):
-        raise problem
-    return Outcome(name=name, result="failed", why=problem.message, seconds=seconds)
+    try:
+        future.result()
+    except FatalError as problem:
+        return Outcome(name=name, result="failed", why=problem.message, seconds=seconds)
+    return Outcome(name=name, result="ok", seconds=seconds)
 
 
 def runner(root: Path, *, together: bool) -> Callable[[jobs.Job], None]:
@@ -371,19 +368,13 @@ def runner(root: Path, *, together: bool) -> Callable[[jobs.Job], None]:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
                 if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):
                     failed.append(job.name)
-                    raise ProcessError(_why(call, note), returncode=1)
+                    why = "A session failed before its stage began. What nox said stands above.\n"
+                    why += f"again: nox {shlex.join(call.words)}"
+                    if note.is_file():  # in the words of the stage
+                        why = note.read_text(encoding="utf-8")
+                    raise ProcessError(why, returncode=1)
 
     return work
-
-
-def _why(call: jobs.Call, note: Path) -> str:
-    """Return why a call failed: in the words of its stage, or where it was none, in a sentence."""
-    if note.is_file():
-        return note.read_text(encoding="utf-8")
-    return (
-        "A session failed before its stage began. What nox said stands above.\n"
-        f"again: nox {shlex.join(call.words)}"
-    )
 
 
 def command(call: jobs.Call) -> list[str]:

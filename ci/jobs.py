@@ -12,21 +12,17 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from core.cli.options import DEFAULT_STORE
+from core.cli.options import DEFAULT_STORE, Common
 from core.errors import UsageError
-from core.run import PLAIN, this_platform
-from core.run.plan import FETCH, promotions
+from core.run import PLAIN, Platform, this_platform
+from core.run.plan import FETCH, Cell, Plan, promotions
 from pytorch_build.refs.torch_refs import OWN_TREES, PROJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from core.cli.options import Common
-    from core.run import Platform
-    from core.run.plan import Cell, Plan
     from pytorch_build.context import Context
-
 
 BUILDS = {name: f"build_{name}" for name in PROJECTS}
 JOBS = {
@@ -44,7 +40,6 @@ JOBS = {
 SESSIONS = tuple(session for sessions in JOBS.values() for session in sessions)
 # one for each Python, torch ref and GPU family, which `MATRIX` makes cells of
 MATRIX_SESSIONS = (*BUILDS.values(), *JOBS["test_pytorch"], *JOBS["test_torch"])
-
 
 TEST_REPORT = "test_report"
 PLAN_FILE = ".cache/plan.json"

@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ci.promote import documents
+from ci.publish.index import is_page
 from ci.publish.index.pages import SIDECAR
 from core.errors import DataError, WheelError
 from core.http import links
@@ -29,13 +30,12 @@ STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says
 _NEVER = (RELEASE_INDEX, "python-deps/")
 _RUN = re.compile(rf"(?P<id>{RUN_ID.pattern})-(?P<platform>linux|windows)")
-_PAGE = re.compile(r"(?:^|/)(?:index\.html|simple/.*)$")
 _HERE, _ELSEWHERE = "store.invalid", "other.invalid"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Objects that go together or not at all."""
+    """Objects that go together or not at all; `why`: what was decided about them."""
 
     name: str
     series: str
@@ -45,16 +45,12 @@ class Unit:
     folder: str = ""
     project: str = ""
     version: Version | None = None
+    why: str = ""
 
     @property
     def size(self) -> int:
         """Bytes of all its objects."""
         return sum(one.size for one in self.objects)
-
-
-def is_page(key: str) -> bool:
-    """Return whether a key is a page of an index or of a run's folder, or what an index notes beside them."""
-    return _PAGE.search(key) is not None
 
 
 def units(objects: Sequence[Stored]) -> Sequence[Unit]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic import Field, model_validator
 
 from ci import cleanup
-from ci.cleanup import Unit, is_page, listed
+from ci.cleanup import Unit, listed
 from ci.promote import documents
 from ci.promote.promotion import unfinished
-from ci.publish.index.pages import FILES as DISTRIBUTIONS
-from ci.publish.index.pages import SIDECAR
+from ci.publish.index import is_page
+from ci.publish.index.pages import FILES, SIDECAR
 from core import parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
@@ -31,8 +31,6 @@ from core.stores import Store, Stored
 if TYPE_CHECKING:
     from datetime import datetime
 
-RETENTION_FILE = Path(__file__).parent.parent / "retention.toml"
-_BUCKET_SCHEME = "s3://"
 _DAY = 86_400
 _ALL = 100
 _PATIENCE, _PAUSE = 120.0, 2.0
@@ -70,7 +68,7 @@ class Retention(Model):
         return self.policies[name]
 
 
-retention = data_file(RETENTION_FILE, Retention)
+retention = data_file(Path(__file__).parents[1] / "retention.toml", Retention)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,24 +86,16 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What happens to a unit."""
-
-    unit: Unit
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What goes, and what stays."""
 
-    goes: tuple[Decision, ...]
-    stays: tuple[Decision, ...]
+    goes: tuple[Unit, ...]
+    stays: tuple[Unit, ...]
 
     @property
     def size(self) -> int:
         """Bytes that go."""
-        return sum(one.unit.size for one in self.goes)
+        return sum(one.size for one in self.goes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +134,13 @@ def plan_of(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
             f"{ahead[0].name} was written after {rules.now:%Y-%m-%d %H:%M} UTC: the clock is wrong.",
             hint="Set the clock (or --today) right; nothing was deleted.",
         )
-    goes: list[Decision] = []
-    stays: list[Decision] = []
+    goes: list[Unit] = []
+    stays: list[Unit] = []
     seen: Counter[str] = Counter()
     for unit in found:
         why = _kept_because(unit, seen[unit.series], rules, held)
         gone = f"{rules.age(unit)} days old, kept for {rules.policy.days}"
-        (stays if why else goes).append(Decision(unit=unit, why=why or gone))
+        (stays if why else goes).append(replace(unit, why=why or gone))
         seen[unit.series] += 1
     return Plan(goes=tuple(goes), stays=tuple(stays))
 
@@ -182,7 +172,7 @@ def require_modest(plan: Plan, *, percent: int) -> None:
 
 
 def _listed(store: Store, objects: Sequence[Stored], rules: Rules) -> frozenset[str]:
-    bucket = store.url.removeprefix(_BUCKET_SCHEME) if store.url.startswith(_BUCKET_SCHEME) else ""
+    bucket = store.url.removeprefix("s3://") if store.url.startswith("s3://") else ""
     others = [
         _of_pages(other, other.list(documents.RELEASE), documents.RELEASE, bucket=bucket, own=False)
         for other in rules.distribution_stores
@@ -220,12 +210,12 @@ def _staged_runs(bucket: Store, url: str) -> frozenset[str]:
 
 
 def _required(store: Store, decided: Plan, followed: Plan) -> frozenset[str]:
-    folders = {one.unit.folder for one in decided.goes if one.unit.folder}
-    known = {one.unit.name for one in followed.stays}
-    staying = [one.unit for one in decided.stays if one.unit.folder in folders and one.unit.name not in known]
+    folders = {one.folder for one in decided.goes if one.folder}
+    known = {one.name for one in followed.stays}
+    staying = [one for one in decided.stays if one.folder in folders and one.name not in known]
     keys = [one.key for unit in staying for one in unit.objects if one.key.endswith(SIDECAR)]
     metadata = dict(zip(keys, parallel.each(store.read, keys), strict=True))
-    return cleanup.required(staying, [one.unit for one in decided.goes], metadata)
+    return cleanup.required(staying, decided.goes, metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,9 +241,9 @@ def _rewrite(store: Store, folder: str, going: frozenset[str]) -> None:
 
 def carry_out(store: Store, plan: Plan) -> int:
     """Delete what goes."""
-    sizes = {one.key: one.size for decision in plan.goes for one in decision.unit.objects}
+    sizes = {one.key: one.size for unit in plan.goes for one in unit.objects}
     keys, folders = list(sizes), defaultdict[str, frozenset[str]](frozenset)
-    for unit in (one.unit for one in plan.goes if one.unit.folder):
+    for unit in (one for one in plan.goes if one.folder):
         folders[unit.folder] |= {one.key for one in unit.objects}
     _require_unused(store, keys)
     with parallel.transfer(f"deletion in {store.url}", size=plan.size) as shown:
@@ -269,8 +259,8 @@ def carry_out(store: Store, plan: Plan) -> int:
         parallel.each(delete, [key for key in keys if key.endswith(SIDECAR)])
         for folder, going in folders.items():
             _await_unlisted(store, folder, going)
-        parallel.each(delete, [key for key in keys if key.endswith(DISTRIBUTIONS)])
-        others = (SIDECAR, *DISTRIBUTIONS)
+        parallel.each(delete, [key for key in keys if key.endswith(FILES)])
+        others = (SIDECAR, *FILES)
         parallel.each(delete, [key for key in keys if not (is_page(key) or key.endswith(others))])
     return len(keys)
 

@@ -14,8 +14,8 @@ from ci.drift.tree import Facts, Python, Subject, Tree, Values, parted, strings
 from ci.plan.data import load
 from core.cli.options import ROOT
 from core.data import read_text, read_toml
-from core.run import Platform
 from core.run.locations import CompilerCaches, run_buckets
+from core.run.plan import PLATFORMS
 from pytorch_build.build.container import load_container
 from pytorch_build.build.toolchain import FILE as TOOLCHAIN_FILE
 from pytorch_build.platforms import LINUX, WINDOWS
@@ -36,7 +36,6 @@ _LOCK = "requirements/target-windows-3.12.txt"
 _CONTAINER = f"pytorch_build/build/container.toml, {_SETUP}"
 _IMAGE = r"ghcr\.io/rocm/(therock_build_manylinux_x86_64|no_rocm_image_ubuntu24_04)@(sha256:[0-9a-f]{64})"
 _SHARED = r"inputs\.release_type == '([\w-]+)' && 'therock-pytorch-sccache-(\w+)'"
-_PLATFORMS: tuple[Platform, ...] = ("linux", "windows")
 
 
 def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
@@ -47,7 +46,7 @@ def _matrix(checkout: Tree) -> tuple[Facts, Facts]:
     unsupported = python.constant("UNSUPPORTED_AMDGPU_FAMILIES")  # an empty set is written {} there
     both: dict[str, tuple[Values, Values]] = {"untested": (_untested(python), "")}
     data = load().matrix
-    for platform in _PLATFORMS:
+    for platform in PLATFORMS:
         refs = load_refs(platform=platform)
         rows = [row for row in data.release.exclude if row.platform == platform and not row.pythons]
         excluded = [f"{ref}: {one}" for row in rows for ref in row.torch_refs for one in row.gpu_families]

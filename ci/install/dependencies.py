@@ -26,6 +26,7 @@ from core.parallel import each
 from core.run.records import FileRecord
 from core.stores import Store
 from core.wheel.distributions import SIDECAR, describe
+from pytorch_build.lock.versions import python_tag
 
 MIRROR_FILE = Path(__file__).parents[1] / "mirror.toml"
 _JOBS = 4  # uv waits for the network, and resolves on one core
@@ -73,11 +74,6 @@ class Cell:
     python: str
     platform: str
 
-    @property
-    def tag(self) -> str:
-        """The Python's ABI tag."""
-        return "cp" + self.python.replace(".", "")
-
     def __str__(self) -> str:
         return f"Python {self.python} on {self.platform}"
 
@@ -112,7 +108,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup], offers: Sequence[Sequence[Of
         stated = [*lists, ("all of mirror.toml", every)]
         for group, offered in zip(groups, offers, strict=True):
             if group.outputs.platform == platform:
-                fitting = (one for one in offered if fits(one, cell.tag))
+                fitting = (one for one in offered if fits(one, python_tag(python)))
                 stated += [(one.name, required_by(group.store, one)) for one in fitting]
         for of, lines in stated:
             if kept := others_of(lines, where=of):
@@ -161,13 +157,13 @@ def batches(sources: Sequence[Source]) -> Sequence[Sequence[Source]]:
 
 def download(data: Mirror, batch: Sequence[Source], folder: Path) -> None:
     """Let pip fetch files of one cell, each by its digest."""
-    cell = batch[0].cell
-    lock = folder / f"{cell.tag}-{cell.platform}.txt"
+    cell, tag = batch[0].cell, python_tag(batch[0].cell.python)
+    lock = folder / f"{tag}-{cell.platform}.txt"
     lines = [f"{one.distribution}=={one.version} --hash=sha256:{one.sha256}\n" for one in batch]
     files.write_text(lock, "".join(lines))
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
     argv += ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
-    argv += ["--python-version", cell.python, "--implementation", "cp", "--abi", cell.tag, "--abi", "abi3"]
+    argv += ["--python-version", cell.python, "--implementation", "cp", "--abi", tag, "--abi", "abi3"]
     for platform in data.platforms[cell.platform].pip:
         argv += ["--platform", platform]
     # no variable of the environment names a source

@@ -15,13 +15,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field
 
 from ci.publish.index import Indexed, Records, write_index
 from core import parallel
-from core.data import Model, parse_json
+from core.data import AnyModel, Model, parse_json
 from core.errors import StoreError
 from core.run import Platform, key_name
 from core.run.records import FileRecord
@@ -44,6 +44,11 @@ class Cell:
     family: str
     platform: str
     python: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The family and platform."""
+        return self.family, self.platform
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.family, self.platform, self.python) if part)
@@ -176,9 +181,6 @@ class ReleaseRecord(Model):
     files: tuple[PromotedFile, ...]
 
 
-AnyDocument = TypeVar("AnyDocument", bound=Model)
-
-
 def folder(area: str, family: str) -> str:
     """Return the key prefix of a family's wheels, in `STAGING` or `RELEASE`."""
     return f"{area}/{family}"
@@ -199,9 +201,9 @@ def serialized(document: Model) -> bytes:
     return (document.model_dump_json(indent=2) + "\n").encode()
 
 
-def read(store: Store, key: str, model: type[AnyDocument]) -> AnyDocument:
+def read(store: Store, key: str, model: type[AnyModel]) -> AnyModel:
     """Read a document of the store."""
-    return _parsed(store, key, store.read(key), model)
+    return parse_json(store.read(key).decode(), model, where=f"{store.url}/{key}")
 
 
 def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tuple[StagingRecord, Document]]:
@@ -211,13 +213,10 @@ def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tupl
 
     def recorded(key: str) -> tuple[StagingRecord, Document]:
         content = store.read(key)
-        return _parsed(store, key, content, StagingRecord), document(key, content)
+        record = parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}")
+        return record, document(key, content)
 
     return parallel.each(recorded, keys)
-
-
-def _parsed(store: Store, key: str, content: bytes, model: type[AnyDocument]) -> AnyDocument:
-    return parse_json(content.decode(), model, where=f"{store.url}/{key}")
 
 
 def document(key: str, content: bytes) -> Document:

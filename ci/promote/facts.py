@@ -231,14 +231,10 @@ def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> 
     """Return the cells that a lock's promise is for: none may lack a Python that another has."""
     if request.cells:
         of_refs = [cell for ref, cell in request.cells if ref in member.torch_refs]
-        return [cell for cell in of_refs if _place(cell) == _place(member.cell())]
+        return [cell for cell in of_refs if cell.place == member.cell().place]
     alike = [one for one in members if one.record.platform == member.record.platform]
     pythons = request.pythons or {file.python for one in alike for file in one.files if file.python}
     return [member.cell(python) for python in sorted(pythons)]
-
-
-def _place(cell: documents.Cell) -> tuple[str, str]:
-    return cell.family, cell.platform
 
 
 def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
@@ -250,12 +246,12 @@ def _released(bucket: Store, family: str) -> frozenset[tuple[str, str]]:
 
 def _troubles(members: Sequence[_Member], request: SetRequest) -> Iterator[tuple[documents.Cell, str]]:
     """Find what was requested and does not exist at all, or whose run cannot be read any more."""
-    there = {_place(one.cell()) for one in members}
+    there = {one.cell().place for one in members}
     families, platforms = ({place[part] for place in there} for part in (0, 1))
     refs = {ref for one in members for ref in one.torch_refs}
     absent = [
         *((family, "") for family in request.families if family not in families),
-        *(_place(cell) for ref, cell in request.cells if ref in refs and _place(cell) not in there),
+        *(cell.place for ref, cell in request.cells if ref in refs and cell.place not in there),
         *(("", platform) for platform in request.platforms if platform not in platforms),
     ]
     for family, platform in dict.fromkeys(absent):

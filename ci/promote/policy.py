@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,7 +39,6 @@ _ENVIRONMENTS = {
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
     "windows": {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"},
 }
-GATES_FILE = Path(__file__).with_name("gates.toml")
 
 
 def _one_of(name: str, known: Collection[str]) -> str:
@@ -100,7 +98,7 @@ class Gates(Model):
         return tuple(dict.fromkeys((*gate.pytorch, *more)))
 
 
-gates = data_file(GATES_FILE, Gates)
+gates = data_file(Path(__file__).with_name("gates.toml"), Gates)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +164,7 @@ def _incomplete(facts: Facts) -> Iterator[Reason]:
         staged = {
             (wheel.file.distribution, wheel.file.version)
             for wheel in facts.wheels
-            if (wheel.cell.family, wheel.cell.platform) == (cell.family, cell.platform)
-            and wheel.file.python in {"", cell.python}
+            if wheel.cell.place == cell.place and wheel.file.python in {"", cell.python}
         }
         for distribution, version in sorted(promised.items()):
             if (distribution, version) not in staged:
@@ -188,7 +185,7 @@ def _unsatisfied(facts: Facts) -> Iterator[Reason]:
                 yield _reason(wheel, f"requires {text}, which the index would not have")
 
 
-def _satisfied(text: str, platform: str, there: AbstractSet[tuple[str, str]], ours: AbstractSet[str]) -> bool:
+def _satisfied(text: str, platform: str, there: set[tuple[str, str]], ours: set[str]) -> bool:
     """Return whether a requirement is met, is a third party's, or is for another platform."""
     try:
         needed = Requirement(text)
@@ -263,7 +260,7 @@ def _failed_where_run(wheel: Wheel, facts: Facts, rules: Rules) -> Iterator[str]
 
 def _concerns(test: Test, wheel: Wheel) -> bool:
     """Return whether a test is about this wheel's part of the set; one that names no file is about all."""
-    if (test.cell.family, test.cell.platform) != (wheel.cell.family, wheel.cell.platform):
+    if test.cell.place != wheel.cell.place:
         return False
     of_ref = wheel.file.torch_ref == test.torch_ref and wheel.file.python in {"", test.cell.python}
     if not (wheel.is_rocm or of_ref):
@@ -289,8 +286,7 @@ def _beside_tested(test: Test, wheel: Wheel) -> bool:
 
 def _other_bytes(test: Test, wheel: Wheel, facts: Facts) -> Sequence[str]:
     """List what a test ran on in other bytes than are there: the wheel, or others of the set."""
-    place = (wheel.cell.family, wheel.cell.platform)
-    beside = (one for one in facts.wheels if (one.cell.family, one.cell.platform) == place)
+    beside = (one for one in facts.wheels if one.cell.place == wheel.cell.place)
     return sorted(one.file.name for one in beside if test.files.get(one.file.name, one.found) != one.found)
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     # puts a file into the release bucket, or with a suffix its sidecar
     Origin = Callable[[Store, PromotedFile, str], Outcome]
 
-_IDENTITY_DIGITS = 16
-
 
 def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
     """Return what becomes of staged files that are released as they are: the same names and bytes."""
@@ -46,7 +44,7 @@ def promoted_files(facts: Facts) -> tuple[PromotedFile, ...]:
 def identity_of(promoted: Sequence[PromotedFile]) -> str:
     """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
     pairs = sorted((one.key, one.staged_sha256) for one in promoted)
-    return files.digest_of(pairs)[:_IDENTITY_DIGITS]
+    return files.digest_of(pairs)[:16]
 
 
 def staged_in(store: Store) -> Origin:

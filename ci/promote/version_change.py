@@ -31,7 +31,6 @@ from rocm_packaging.packages.layouts import covers, device_host, device_target
 if TYPE_CHECKING:
     from ci.promote.facts import Facts
 
-RULES_FILE = Path(__file__).with_name("rewriting.toml")
 Kind = Literal["rocm", "pytorch", "constant"]
 _EXTRA = re.compile(r"""extra *== *["']device-(gfx[0-9a-z_-]+)["']""")
 
@@ -75,7 +74,7 @@ class Rules(Model):
         return any(_any(distribution, one.distributions) for one in of_member)
 
 
-rules = data_file(RULES_FILE, Rules)
+rules = data_file(Path(__file__).with_name("rewriting.toml"), Rules)
 
 
 def _any(name: str, globs: Iterable[str]) -> bool:

@@ -21,16 +21,8 @@ from ci.promote.runs import Recorded, python_of, recorded
 from ci.provenance.facts import SOURCE, Descriptor, inputs_of, statement_path
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.report.text import spelt
-from core import data, files, parallel
-from core.errors import (
-    DataError,
-    FatalError,
-    InterruptedStageError,
-    MissingInputError,
-    ProvenanceError,
-    ServiceError,
-    UsageError,
-)
+from core import data, errors, files, parallel
+from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, UsageError
 from core.http import open_url, reachable
 from core.run import is_record
 from core.stores import Store
@@ -292,7 +284,7 @@ def _absent(run: RunPlace, file: FileRecord, found: Sequence[Record]) -> FatalEr
     failed = next((one for one in found if one.status == "failed" and _would_make(one, file)), None)
     if failed is None:
         return MissingInputError(f"No record of {run.url} names {file.name}.", hint=_NAME_THE_RUN)
-    interrupted = failed.exit_code == InterruptedStageError.exit_code
+    interrupted = failed.exit_code == errors.InterruptedStageError.exit_code
     how = "was interrupted" if interrupted else f"failed ({failed.error.splitlines()[0]})"
     return MissingInputError(
         f"No record of {run.url} names {file.name}: {failed.stage}, begun {failed.started}, {how}.",

@@ -25,7 +25,6 @@ from core.stores import Store
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
 
-NAMES_FILE = Path(__file__).with_name("provenance.toml")
 PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"
 BUILD_ROCM, FETCH_ARTIFACTS = "build_rocm", "fetch_artifacts"
 SOURCE, ROCM_SOURCE = "source", "rocm"
@@ -40,7 +39,7 @@ class Names(data.Model):
     sources: Mapping[Literal["rocm"], str]
 
 
-names = data.data_file(NAMES_FILE, Names)
+names = data.data_file(Path(__file__).with_name("provenance.toml"), Names)
 
 
 def statement_path(group: str, filename: str) -> str:

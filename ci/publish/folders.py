@@ -19,7 +19,6 @@ from core.parallel import each
 
 # a file written in the very moment it was hashed may be written again without looking changed
 _SETTLED = 2_000_000_000
-_LEVEL = 6
 # what programs write while they work, and leave when they are killed
 _TEMPORARY_ENDS = ("~", ".part", ".tmp", ".temp", ".lock", ".swp")
 _TEMPORARY_NAMES = frozenset({"__pycache__", "tmp", "temp"})
@@ -91,7 +90,7 @@ def pack(path: Path, target: Path) -> tuple[int, str]:
     with path.open("rb") as source, target.open("wb") as stream:
         sink = HashingStream(stream)
         whole = cast("BinaryIO", sink)
-        with gzip.GzipFile(filename="", fileobj=whole, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
+        with gzip.GzipFile(filename="", fileobj=whole, mode="wb", compresslevel=6, mtime=0) as packed:
             shutil.copyfileobj(source, packed, files.CHUNK)
     return sink.size, sink.sha256
 

@@ -23,8 +23,6 @@ from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from core.cli.options import Common
     from core.packages import Offer
     from core.run.records import FileRecord
@@ -52,7 +50,7 @@ def put(
     store: Store,
     items: Sequence[Item],
     listed: Mapping[str, Stored],
-    known: Mapping[str, AbstractSet[str]],
+    known: Mapping[str, frozenset[str]],
     *,
     title: str,
 ) -> Sent:

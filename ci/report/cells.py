@@ -50,7 +50,6 @@ _TICKS = 6
 # what the marks of an axis are apart
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _STEPS = [(count, name) for name in _UNITS for count in (1, 2, 5, 10, 20, 30)]
-_SHOWN_TESTS = 5
 _ROUNDED = 0.002
 
 
@@ -211,7 +210,7 @@ def problems_of(facts: RunFacts, tests: RunTests) -> list[Problem]:
 
 def _tested(run: StageTests, failures: Sequence[CaseLine]) -> Problem:
     """Say of tests which failed, the first one with the command that runs it again."""
-    said = [f"{one.test}: {one.line}" for one in failures[:_SHOWN_TESTS]] or [*run.problems, "It failed."]
+    said = [f"{one.test}: {one.line}" for one in failures[:5]] or [*run.problems, "It failed."]
     again = failures[0].command if failures else ""
     return Problem(where=run.place, what=said[0], around=tuple(said if said[1:] else ()), again=again)
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ci.report.compare import History
     from ci.report.model import Change, Page, TimeLine
 
-
 MOST = 20
 _DAY = 24  # hours
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
@@ -23,7 +22,6 @@ _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
     "\ud800-\udfff]"
 )
-
 
 CHANGES = {"lost": "with fewer tests", "gained": "with more tests"}
 CHANGES |= {"failing": "tests fail newly", "passing": "tests fail no more"}

@@ -327,10 +327,9 @@ class _Runs(_Place):
         name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], records.Record) or self._read(keys[1], records.Record)
-        made = (
-            [one for project in lock.projects.values() for one in project.versions.values()] if lock else []
-        )
-        names = {*made, *([lock.digest(), lock.rocm_version] if lock else ())}
+        names = {lock.digest(), lock.rocm_version} if lock else set()
+        for project in lock.projects.values() if lock else ():
+            names |= {*project.versions.values()}
         if record:
             names |= {one.version for one in record.files}
             when, failed = record.started, record.error.partition("\n")[0] or "failed"

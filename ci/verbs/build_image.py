@@ -21,10 +21,7 @@ from core.env.engines import ENGINES, Build, Engine
 from core.errors import ProcessError, UsageError, nearest
 from core.families import gpu_targets
 from core.http import has_secret
-from core.run import group_name
-from core.run.job_files import job_files
-from core.run.job_files import table as markdown_table
-from core.run.job_files import text as markdown
+from core.run import group_name, job_files
 from rocm_packaging.origin import release_index_url
 
 BASE = "BASE_IMAGE"
@@ -220,8 +217,8 @@ def _show(engine: Engine, build: Build) -> None:
     if build.archive is not None:
         rows.append((str(build.archive), console.size(build.archive.stat().st_size)))
     console.table(("image", ""), rows)
-    job_files(environment()).set_output("image", (build.pushed or build.names)[0])
-    values = [(markdown(name), markdown(value)) for name, value in build.arguments.items()]
-    table = markdown_table(("build argument", "value"), values)
-    console.summary(f"### Image {markdown(build.names[0])}\n\n{table}")
+    job_files.job_files(environment()).set_output("image", (build.pushed or build.names)[0])
+    values = [(job_files.text(name), job_files.text(value)) for name, value in build.arguments.items()]
+    table = job_files.table(("build argument", "value"), values)
+    console.summary(f"### Image {job_files.text(build.names[0])}\n\n{table}")
     console.done(f"build_image: {build.names[0]} by {engine}")

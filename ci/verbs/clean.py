@@ -44,13 +44,12 @@ class Found:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add = parser.add_argument
     what = "these alone (default: all but runs, which have to be named)"
-    parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS[:-1], help=what)
-    what = "what has not changed for so many days"
-    parser.add_argument("--older-than", type=int, default=0, metavar="DAYS", help=what)
-    what = "a run that stays; repeatable"
-    parser.add_argument("--keep-run", action="append", default=[], metavar="ID", help=what)
-    parser.add_argument("--yes", action="store_true", help="free it")
+    add("--what", nargs="+", choices=KINDS, default=KINDS[:-1], help=what)
+    add("--older-than", type=int, default=0, metavar="DAYS", help="what has not changed for so many days")
+    add("--keep-run", action="append", default=[], metavar="ID", help="a run that stays; repeatable")
+    add("--yes", action="store_true", help="free it")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -9,16 +9,17 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.plan import data, events, inputs, outputs
 from ci.plan.decisions import DISPATCHES, Question
-from ci.plan.events import Changes
+from ci.plan.events import Changes, Event
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
-from core.cli.options import common_from, environment
+from core.cli.options import Common, common_from, environment
 from core.data import json_object, read_text
 from core.errors import UsageError
 from core.run import LOCAL_RUN
@@ -30,35 +31,29 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from ci.plan.events import Event
-    from core.cli.options import Common
-
 INPUTS = "CI_INPUTS"
 FORK = "somebody/a-fork"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    group = parser.add_argument_group("an event to plan for (default: the one that CI runs for)")
-    group.add_argument("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
-    group.add_argument("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
-    for option, metavar, about in (
-        ("--label", "LABEL", "a label of the pull request; repeatable"),
-        ("--changed", "PATH", "a file that has changed, or @FILE with one a line; repeatable"),
-        ("--input", "NAME=VALUE", "an input of a dispatch; repeatable"),
-    ):
-        group.add_argument(option, action="append", default=[], metavar=metavar, help=about)
-    group.add_argument("--base", default="", metavar="REF", help="the commit that changes are counted from")
-    what = "pushed or merged into (default: main)"
-    group.add_argument("--branch", default="main", metavar="BRANCH", help=what)
-    group.add_argument("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
-    group.add_argument("--fork", action="store_true", help="a pull request from a fork")
-    group = parser.add_argument_group("the plan")
+    title = "an event to plan for (default: the one that CI runs for)"
+    add = parser.add_argument_group(title).add_argument
+    add("--event", default="", metavar="NAME", help=f"one of: {', '.join(events.EVENTS)}")
+    add("--payload", type=Path, metavar="FILE", help="the event's JSON, as GitHub sends it")
+    many = partial(add, action="append", default=[])
+    many("--label", metavar="LABEL", help="a label of the pull request; repeatable")
+    many("--changed", metavar="PATH", help="a file that has changed, or @FILE with one a line; repeatable")
+    many("--input", metavar="NAME=VALUE", help="an input of a dispatch; repeatable")
+    add("--base", default="", metavar="REF", help="the commit that changes are counted from")
+    add("--branch", default="main", metavar="BRANCH", help="pushed or merged into (default: main)")
+    add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
+    add("--fork", action="store_true", help="a pull request from a fork")
+    add = parser.add_argument_group("the plan").add_argument
     what = "print the data in force, or what begins with KEY, and where it is from; of an event, why each job"
-    group.add_argument("--explain", nargs="?", const="", metavar="KEY", help=what)
-    group.add_argument("--json", action="store_true", help="print the plan as JSON")
-    what = "write the plan, for MATRIX=FILE and resolve"
-    group.add_argument("--output", type=Path, metavar="FILE", help=what)
+    add("--explain", nargs="?", const="", metavar="KEY", help=what)
+    add("--json", action="store_true", help="print the plan as JSON")
+    add("--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE and resolve")
 
 
 def run(arguments: argparse.Namespace) -> None:

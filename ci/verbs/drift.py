@@ -16,8 +16,7 @@ from ci.drift.tree import Facts, Subject, Tree, tree
 from core import console
 from core.data import Model, load_toml, use_own
 from core.errors import CheckError, DataError
-from core.run.job_files import table as markdown_table
-from core.run.job_files import text as markdown
+from core.run import job_files
 
 ACCEPTED = Path(__file__).parents[1] / "drift.toml"
 SUBJECTS = (*packages.SUBJECTS, *pytorch.SUBJECTS)
@@ -72,12 +71,11 @@ def _among(values: Iterable[str], patterns: Sequence[str]) -> bool:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
+    add = parser.add_argument
     what = "a checkout of ROCm/TheRock: its work tree, or a git directory"
-    parser.add_argument("--therock", type=Path, required=True, metavar="DIR", help=what)
-    what = "what to read of a git directory (default: HEAD)"
-    parser.add_argument("--commit", default="", metavar="REV", help=what)
-    what = "print differences as JSON, also those with a reason"
-    parser.add_argument("--json", action="store_true", help=what)
+    add("--therock", type=Path, required=True, metavar="DIR", help=what)
+    add("--commit", default="", metavar="REV", help="what to read of a git directory (default: HEAD)")
+    add("--json", action="store_true", help="print differences as JSON, also those with a reason")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -97,8 +95,8 @@ def run(arguments: argparse.Namespace) -> None:
     ]
     if new:
         problems.insert(0, f"{len(new)} differences from TheRock have no reason")
-        rows = [tuple(map(markdown, one.row)) for one in new]
-        console.summary(f"### Differs from TheRock\n\n{markdown_table(_COLUMNS, rows)}")
+        rows = [tuple(map(job_files.text, one.row)) for one in new]
+        console.summary(f"### Differs from TheRock\n\n{job_files.table(_COLUMNS, rows)}")
     if problems:
         raise CheckError(
             f"{'; '.join(problems)}.",

@@ -18,8 +18,6 @@ from core.run import LOCAL_RUN, PLAIN, group_name, stage
 from core.run.records import Cell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ci.github import Run
 
 
@@ -41,12 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--commit", default="", metavar="SHA", help="the newest run that built this commit")
     which.add_argument("--latest", action="store_true", help="the newest run of a branch")
-    parser.add_argument(
-        "--require-successful",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="only runs that succeeded count for --commit and --latest (default: yes)",
-    )
+    what = "only runs that succeeded count for --commit and --latest (default: yes)"
+    either = argparse.BooleanOptionalAction
+    parser.add_argument("--require-successful", action=either, default=True, help=what)
     add_group(parser)
     add_platform(parser)
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="artifacts fetched at once")
@@ -101,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
         show(described, folder)
 
 
-def show(described: Sequence[dict[str, Any]], folder: Path) -> None:
+def show(described: list[dict[str, Any]], folder: Path) -> None:
     """Print what was fetched, and where it lies."""
     rows = [
         (name, console.size(size), f"{seconds:.1f}" if fresh else "kept", sha256[:12])

@@ -9,7 +9,6 @@ import argparse
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import get_args
 
 from ci.report import facts, page_of, text
 from ci.report.compare import History, Run, history_of
@@ -19,7 +18,7 @@ from ci.verbs.report import page_key
 from core import console, files
 from core.cli.options import RELEASE_TYPES, Common, add_platform, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
-from core.run import Platform
+from core.run.plan import PLATFORMS
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     kind = arguments.release_type
     named = kind or environment().get("RELEASE_TYPE") or RELEASE_TYPES[0]
     common = common_from(argparse.Namespace(**{**vars(arguments), "release_type": named}))
-    platforms = (common.platform,) if arguments.platform else get_args(Platform)
+    platforms = (common.platform,) if arguments.platform else PLATFORMS
     every = [_made(replace(common, platform=one), kind, arguments) for one in platforms]
     made = [one for one in every if one.runs]
     if not made:

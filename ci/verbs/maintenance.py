@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ci.plan import data
-from ci.publish.buckets import buckets
+from ci.publish.buckets import Buckets, buckets
 from core import console
 from core.cli.options import common_from, environment
 from core.data import compact
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ci.plan.data import OwnStore
-    from ci.publish.buckets import Buckets
 
     Rows = Sequence[Mapping[str, str]]
 

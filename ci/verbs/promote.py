@@ -235,12 +235,11 @@ def _require(facts: Facts, verdict: Verdict) -> None:
     for cell, reasons in by_cell(verdict.reasons).items():
         lines.append(f"  {str(cell) or 'the set'}:")
         lines += [f"    {one.message}" for one in reasons]
-    count = len(verdict.reasons)
     hint = "Correct it, stage again where wheels changed, test, and promote again."
     if all(one.overridable for one in verdict.reasons):
         hint = "Test again, or override the tests: --override-by NAME --override-reason TEXT."
     raise CheckError(
-        f"{facts.set_name} is not promoted, for {count} reason{'s' if count > 1 else ''}:\n"
+        f"{facts.set_name} is not promoted, for {console.counted(len(verdict.reasons), 'reason')}:\n"
         + "\n".join(lines),
         hint=hint,
     )

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ci.cleanup.plan import Decision, Rules, carry_out, planned, require_modest, retention
+from ci.cleanup.plan import Rules, carry_out, planned, require_modest, retention
 from ci.publish.buckets import Buckets, buckets, distribution_store
 from core import console
 from core.cli.options import add_store_names, common_from
@@ -21,21 +21,15 @@ from core.stores.location import open_store
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_store_names(parser)
-    parser.add_argument("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
+    add = parser.add_argument
+    add("--yes", action="store_true", help="delete what the plan says (see --dry-run)")
     what = "policy of ci/retention.toml (default: the release type)"
-    parser.add_argument("--policy", default="", metavar="NAME", help=what)
-    what = "the largest part of what is there that may go"
-    parser.add_argument("--at-most", type=int, metavar="PERCENT", help=what)
-    parser.add_argument(
-        "--distribution-store",
-        action="append",
-        default=[],
-        metavar="STORE",
-        help="where releases come to from here: what they and their staging need stays"
-        " (default: of a bucket of the data, that of its release type; repeatable)",
-    )
-    what = "plan as on this day, with --dry-run (YYYY-MM-DD)"
-    parser.add_argument("--today", type=_day, metavar="DATE", help=what)
+    add("--policy", default="", metavar="NAME", help=what)
+    add("--at-most", type=int, metavar="PERCENT", help="the largest part of what is there that may go")
+    what = "where releases come to from here: what they and their staging need stays"
+    what += " (default: of a bucket of the data, that of its release type; repeatable)"
+    add("--distribution-store", action="append", default=[], metavar="STORE", help=what)
+    add("--today", type=_day, metavar="DATE", help="plan as on this day, with --dry-run (YYYY-MM-DD)")
 
 
 def _day(text: str) -> datetime:
@@ -77,8 +71,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise MissingInputError(
             f"{store.url} holds no runs and no staged versions.", hint="Name another place with --store."
         )
-    for verb, decisions in (("goes", plan.goes), ("stays", plan.stays)):
-        console.table((verb, "files", "size", "written", "why"), [_row(one) for one in decisions])
+    for verb, units in (("goes", plan.goes), ("stays", plan.stays)):
+        days = [f"{datetime.fromtimestamp(one.modified, tz=UTC):%Y-%m-%d}" for one in units]
+        rows = [
+            (one.name, str(len(one.objects)), console.size(one.size), day, one.why)
+            for one, day in zip(units, days, strict=True)
+        ]
+        console.table((verb, "files", "size", "written", "why"), rows)
     size = console.size(plan.size)
     what = f"{len(plan.goes)} of {len(plan.goes) + len(plan.stays)} runs and versions"
     if not plan.goes:
@@ -94,8 +93,3 @@ def run(arguments: argparse.Namespace) -> None:
         require_modest(plan, percent=arguments.at_most or data.at_most_percent)
         count = carry_out(store, plan)
         console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
-
-
-def _row(one: Decision) -> Sequence[str]:
-    written = f"{datetime.fromtimestamp(one.unit.modified, tz=UTC):%Y-%m-%d}"
-    return (one.unit.name, str(len(one.unit.objects)), console.size(one.unit.size), written, one.why)

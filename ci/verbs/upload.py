@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_store_names(parser)
     add, folder = parser.add_argument, dict[str, Any](type=Path, metavar="DIR")
     what = "wheels and sdists, in DIR/dist where there is one (default: the run in ./out)"
-    add("--input-dir", "--packages-dir", "--input-packages-dir", **folder, help=what)
-    add("--logs-dir", **folder, help="logs, at every depth of DIR")
-    add("--reports-dir", **folder, help="reports, at every depth of DIR")
-    add("--artifacts-dir", **folder, help="archives of artifacts")
+    add("--input-dir", "--packages-dir", "--input-packages-dir", dest="wheels", **folder, help=what)
+    add("--logs-dir", dest="logs", **folder, help="logs, at every depth of DIR")
+    add("--reports-dir", dest="reports", **folder, help="reports, at every depth of DIR")
+    add("--artifacts-dir", dest="artifacts", **folder, help="archives of artifacts")
     add("--manifest", type=Path, metavar="FILE", help="therock_manifest.json of a ROCm build")
     what = "a ROCm build: --logs-dir DIR/logs and --artifacts-dir DIR/artifacts, those that there are"
     add("--build-dir", **folder, help=what)
@@ -238,22 +238,15 @@ def _pinned(put: Sequence[FileRecord]) -> str:
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:
-    logs, artifacts = arguments.logs_dir, arguments.artifacts_dir
+    given = {one.name: getattr(arguments, one.name) for one in fields(Folders)}
     if arguments.build_dir is not None:
         built = {name: arguments.build_dir / name for name in ("logs", "artifacts")}
-        present = {name: path if path.is_dir() else None for name, path in built.items()}
-        logs, artifacts = logs or present["logs"], artifacts or present["artifacts"]
-        if logs is None and artifacts is None:
+        given |= {name: path for name, path in built.items() if not given[name] and path.is_dir()}
+        if not (given["logs"] or given["artifacts"]):
             raise UsageError(
                 f"{arguments.build_dir} has neither logs/ nor artifacts/.", hint="Name them one by one."
             )
-    return Folders(
-        wheels=arguments.input_dir,
-        logs=logs,
-        reports=arguments.reports_dir,
-        artifacts=artifacts,
-        manifest=arguments.manifest,
-    )
+    return Folders(**given)
 
 
 def _digests(common: options.Common, folder: Path) -> Digests:

@@ -34,20 +34,9 @@ from operator import itemgetter
 
 from packaging.version import Version
 
+from ci.publish.index import pages
 from ci.publish.index.catalog import Catalog, Held, Snapshot, key_in, seen_of
-from ci.publish.index.pages import (
-    FLAT,
-    SIMPLE,
-    flat_block,
-    flat_page,
-    normalised,
-    page_format,
-    project_html,
-    project_json,
-    read_name,
-    root_html,
-    root_json,
-)
+from ci.publish.index.pages import FLAT, SIMPLE, normalised, page_format, read_name
 from ci.publish.index.sources import Carried, Files, Records, Source, is_local
 from ci.publish.index.state import Page, State, dump, load
 from core import console
@@ -152,14 +141,14 @@ def _snapshot(store: Store, prefix: str, source: Source) -> Snapshot:
     before files: what they name was there before them.
     """
     cut = len(key_in(prefix, ""))
-    pages = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
+    there = {stored.key[cut:]: stored for stored in store.list(key_in(prefix, SIMPLE))}
     if flat := store.find(key_in(prefix, FLAT)):
-        pages[FLAT] = flat
+        there[FLAT] = flat
     documents = source.documents()
     listed = store.list(prefix, recursive=False)
     at = bisect_left(listed, key_in(prefix, YANKED), key=itemgetter(0))
     yanked = next((one for one in listed[at : at + 1] if one.key == key_in(prefix, YANKED)), None)
-    return Snapshot(pages=pages, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
+    return Snapshot(pages=there, documents=documents, files=seen_of(listed, prefix), yanked=yanked)
 
 
 def _remembered(store: Store, prefix: str, found: Snapshot) -> State:
@@ -227,16 +216,18 @@ def _changes(catalog: Catalog, new: State, *, folders: bool) -> _Changes | None:
     for name, project in new.projects.items():
         if name in other or broken.intersection(paths[name]):
             entries = catalog.entries.pop(name, None) or catalog.remembered(project.lines())
-            html = partial(project_html, name, project.newest, project.rows)
-            projects |= zip(paths[name], (html, partial(project_json, name, entries), html), strict=False)
+            html = partial(pages.project_html, name, project.newest, project.rows)
+            said = partial(pages.project_json, name, entries)
+            projects |= zip(paths[name], (html, said, html), strict=False)
     renamed = new.projects.keys() != old.projects.keys()
     roots: dict[str, Callable[[], Content]] = {}
     if renamed or broken.intersection(at_root):
-        html, names = (partial(page, new.projects) for page in (root_html, root_json))
+        html, names = (partial(page, new.projects) for page in (pages.root_html, pages.root_json))
         roots |= zip(at_root, (html, names, html), strict=False)
     if other or renamed or FLAT in broken or new.title != old.title:
-        blocks = (flat_block(name, one.newest, one.rows) for name, one in new.projects.items())
-        roots[FLAT] = partial(flat_page, new.title, sum(one.count for one in new.projects.values()), blocks)
+        blocks = (pages.flat_block(name, one.newest, one.rows) for name, one in new.projects.items())
+        files = sum(one.count for one in new.projects.values())
+        roots[FLAT] = partial(pages.flat_page, new.title, files, blocks)
     stale = sorted(path for path in present if path not in expected and path != STATE and is_page(path))
     same = STATE in present and new == replace(old, pages={}, pending=list(old.pending))
     if same and not (projects or roots or stale):
@@ -288,8 +279,8 @@ class _Writer:
             self.store.delete(key_in(self.prefix, path))
             self.removed[key_in(self.prefix, path)] = None
         if todo.state is not None and console.SCREEN.held is None:  # a look finds the same without it
-            pages = dict(sorted(self.pages.items()))
-            self._put(STATE, dump(replace(todo.state, pages=pages)), present)
+            written = dict(sorted(self.pages.items()))
+            self._put(STATE, dump(replace(todo.state, pages=written)), present)
 
     def _put(self, path: str, data: Content, present: Mapping[str, Stored]) -> None:
         key, etag = key_in(self.prefix, path), present[path].etag if path in present else ""

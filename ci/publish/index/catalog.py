@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -135,7 +134,7 @@ class Catalog:
                     self.promises[one.key].append(one)
         return {name: (etag, counts[name]) for name, etag in self.found.documents.items()}, anew
 
-    def _gone(self, seen: AbstractSet[str]) -> Sequence[Line]:
+    def _gone(self, seen: set[str]) -> Sequence[Line]:
         """Find what was listed and does not exist as it was."""
         names = {read_name(one.partition(" ")[0]).name for one in seen}
         return [line for name in names for line in self.old.projects[name].lines() if line.seen in seen]

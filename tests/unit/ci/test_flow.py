@@ -339,7 +339,7 @@ def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     run, tree = Run(root=tmp_path), tmp_path / "My PyTorch"
     commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
     changed, chosen = Changed(trees={"torch": tree}), run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
-    flow.run_trees(chosen, changed, python="3.12", root=tmp_path)
+    flow.run_trees(chosen, changed, python="3.12")
     said = capsys.readouterr()
     called = calls_of(said.out)
     assert list(called) == ["build_rocm", "build_triton", "check_wheels", "test_torch", "report"]
@@ -347,7 +347,7 @@ def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     run.rocm()
     run.built("triton")
     (tree / "new.py").write_text("")
-    flow.run_trees(chosen, changed, python="3.12", root=tmp_path)
+    flow.run_trees(chosen, changed, python="3.12")
     said = capsys.readouterr()
     called = calls_of(said.out)
     assert list(called) == ["build_torch", "check_wheels", "test_smoke", "test_torch", "report"]
@@ -363,7 +363,7 @@ def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     mine, lender = (run.context(run_id=one) for one in (changed.run_id, "local"))
     flow._borrowed(mine, lender, "cp312", "triton")
     assert built(run.context(run_id=changed.run_id), "cp312", "triton")
-    flow.run_trees(replace(chosen, gpu_family="cpu"), changed, python="3.12", root=tmp_path)
+    flow.run_trees(replace(chosen, gpu_family="cpu"), changed, python="3.12")
     assert next(iter(calls_of(capsys.readouterr().out))) == "build_torch"
     with pytest.raises(UsageError, match="replaces no wheel") as caught:
         flow.run_trees(replace(chosen, run_id="mine"), changed)

@@ -66,11 +66,11 @@ def decide(objects: Sequence[Stored], policy: Policy, held: Held | None = None) 
 
 
 def going(planned: Plan) -> set[str]:
-    return {one.key for decision in planned.goes for one in decision.unit.objects}
+    return {one.key for unit in planned.goes for one in unit.objects}
 
 
 def why(planned: Plan) -> dict[str, str]:
-    return {one.unit.name: one.why for one in (*planned.goes, *planned.stays)}
+    return {one.name: one.why for one in (*planned.goes, *planned.stays)}
 
 
 @given(LISTINGS, POLICIES, st.data())
@@ -90,12 +90,12 @@ def test_what_goes_is_old_unlisted_unused_not_among_the_newest_and_nothing_is_lo
     assert not [key for key in gone if key.startswith(("v2/", "python-deps/")) or key == "README.md"]
     assert policy.days is not None or not gone
     assert all(ages[key] >= (policy.days or 0) for key in gone)
-    for series in {one.unit.series for one in planned.goes}:
-        kept = [one for one in planned.stays if one.unit.series == series]
+    for series in {one.series for one in planned.goes}:
+        kept = [one for one in planned.stays if one.series == series]
         assert len(kept) >= policy.newest
-        of = [one.unit for one in (*planned.goes, *planned.stays) if one.unit.series == series]
+        of = [one for one in (*planned.goes, *planned.stays) if one.series == series]
         newest = max(of, key=lambda unit: (unit.version or 0, unit.modified))
-        assert newest in [one.unit for one in kept]
+        assert newest in kept
     assert len(planned.goes) + len(planned.stays) == len(units(objects))
     assert all(one.why for one in (*planned.goes, *planned.stays))
 
@@ -155,7 +155,7 @@ def test_of_chained_pins_each_sidecar_is_read_once() -> None:
         store.put_bytes(f"v2-staging/g/{name}", b"")
         store.put_bytes(f"v2-staging/g/{name}.metadata", pin.encode())
     made = planned(store, Rules(policy=POLICY, run_ids=RUN_IDS, now=datetime.fromtimestamp(LATER, tz=UTC)))
-    assert [one.unit.name for one in made.goes] == ["v2-staging/g/p0 1"]
+    assert [one.name for one in made.goes] == ["v2-staging/g/p0 1"]
     read = sorted(key for call, key in store.calls if call == "read")
     assert read == [f"v2-staging/g/{name}.metadata" for name in names[1:]]
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.cleanup import is_page, listed, required, units
+from ci.cleanup import listed, required, units
+from ci.publish.index import is_page
 from ci.publish.index.pages import Entry
 from core.errors import DataError
 from tests.unit.ci.cleanup.test_plan import stored
