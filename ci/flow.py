@@ -1,7 +1,5 @@
 """invoke's flows: a run of CI, a release, one torch ref, the nightly image, a promotion; on one machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

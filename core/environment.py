@@ -1,7 +1,5 @@
 """The variables that upstream's code gets: those that environment.toml names, and no others."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatch

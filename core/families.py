@@ -1,7 +1,5 @@
 """GPU families: the gfx targets each stands for, and which one this machine's GPU needs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress

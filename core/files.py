@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, their digests, and locks between processes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

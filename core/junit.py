@@ -8,8 +8,6 @@ A report may be cut off, empty, huge or hostile: reading is one pass of expat, i
 of tests. What is wrong with it stands in `Document.problems`, beside the results that were read before it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

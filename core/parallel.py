@@ -1,7 +1,5 @@
 """One action over many items, and transfers in progress: for work that waits on a network or a disk."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator

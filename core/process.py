@@ -6,8 +6,6 @@ everything it started, whatever happens. Its output goes to a file and never thr
 size does not matter.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

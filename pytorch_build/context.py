@@ -1,7 +1,5 @@
 """What a stage of this package runs on: the torch ref, GPU family and git mirrors behind the options."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import shlex

@@ -1,7 +1,5 @@
 """What differs between Linux and Windows, as data and pure functions: either is planned on the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 

@@ -1,7 +1,5 @@
 """The front door: `python -m rocm_packaging VERB`."""
 
-from __future__ import annotations
-
 import sys
 
 from core.cli import main, verbs_of

@@ -7,8 +7,6 @@ order of members leads outside. `extract` writes into a sibling of the artifact'
 only when the digest held.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """ROCm: GPU targets, packages and their artifacts, versions, indexes, buckets and machines."""
 
-from __future__ import annotations
-
 import ast
 import json
 import tomllib

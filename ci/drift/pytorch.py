@@ -1,7 +1,5 @@
 """PyTorch: Pythons, refs, preloads, tools, images and caches of its builds, and the tests it skips."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Nothing of it is ever executed. A place without facts is an error that names the
 upstream moved it, and a comparison with nothing would find no difference.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

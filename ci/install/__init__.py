@@ -6,8 +6,6 @@ The environment is made where there is none and used where there is one; no othe
 without an extra ``device-…`` comes with the device packages of this machine's GPUs, or of the GPU family.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

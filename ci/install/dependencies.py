@@ -1,7 +1,5 @@
 """What `mirror.toml` says: what of others' packages is mirrored for ours."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import tempfile

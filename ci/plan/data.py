@@ -1,10 +1,8 @@
 """The data that a plan follows from: triggers, families, machines, matrices; and a user's own over it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import date  # noqa: TC003 - pydantic reads it
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -12,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
-from core.families import FamilyName  # noqa: TC001 - pydantic reads it
+from core.families import FamilyName
 from core.run import PLAIN, Platform
 from core.run.plan import PLATFORMS, Stage
 

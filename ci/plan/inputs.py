@@ -4,8 +4,6 @@ Labels that begin with ``build:``, ``ci:``, ``test:``, ``test_filter:``, ``test_
 CI's, in any case of letters. An unknown label of these, input or value is an error; other labels are ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

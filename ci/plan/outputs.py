@@ -1,7 +1,5 @@
 """A plan as a job's outputs, as a table on a terminal, and as Markdown in a job's summary."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -10,8 +10,6 @@ Layout (`docs/releases.md`)::
     manifests/decisions/{set}/{id}.json         one that is complete: what, by which rule, when, by whom
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Formats: core metadata (METADATA and PKG-INFO), dependency specifiers (PEP 508),
 setuptools.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import tarfile

@@ -1,7 +1,5 @@
 """What a decision follows from: staging records, staged objects, and what the runs say of them now."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a run's records say of how files were made: each file with its build, and what went into it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from core.run.records import FileRecord, Record
 from core.run.stage import BUILDER
 from core.stores import Store
 from pytorch_build.lock.source_lock import SourceLock
-from rocm_packaging.packages.layouts import Layout  # noqa: TC001 - pydantic reads it
+from rocm_packaging.packages.layouts import Layout
 
 PROVENANCE, STATEMENT, SBOM = "provenance", ".intoto.json", "sbom.cdx.json"
 BUILD_ROCM, FETCH_ARTIFACTS = "build_rocm", "fetch_artifacts"

@@ -1,7 +1,5 @@
 """Who writes run outputs, and where wheels are distributed from. Where runs lie: `core.run.locations`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

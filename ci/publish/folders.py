@@ -1,7 +1,5 @@
 """Files of a local folder as they are to lie in a run's outputs: named, hashed once, large logs gzipped."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

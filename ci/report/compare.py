@@ -3,8 +3,6 @@
 A cell of one run alone is no change: another matrix was asked for. What a run does not know is not compared.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

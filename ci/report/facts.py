@@ -3,8 +3,6 @@
 Nothing here fails for a document that cannot be read: that is what the page is to show.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`build-image`: a container image of `images.toml`, by docker, podman or buildah."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

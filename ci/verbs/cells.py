@@ -4,8 +4,6 @@ The output maps a session's name to rows of ``[python, torch_ref, gpu_family]``,
 with ``config, shard`` behind; ``tests`` to a list of Pythons.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter

@@ -3,8 +3,6 @@
 It also yanks what is released, and removes a set that was: what names it, then pages, then files.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence

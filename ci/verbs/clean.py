@@ -1,7 +1,5 @@
 """`clean`: what stages made in this checkout, its size and cost to get again; --yes frees it."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import time

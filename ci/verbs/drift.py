@@ -1,7 +1,5 @@
 """`drift`: where our data differs from a checkout of TheRock, by file and key."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`fetch-wheels`: a run's wheels and sdists -> a folder for --find-links DIR --no-index."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import shlex

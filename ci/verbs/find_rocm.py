@@ -1,7 +1,5 @@
 """`find-rocm`: a plan -> the same plan, completed with where ROCm comes from for each family."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

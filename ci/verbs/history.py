@@ -3,8 +3,6 @@
 The page is put beside the runs: ``history/{platform}.html``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """`in-image`: sessions inside a container image, with this checkout mounted: the nightly's builds."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`index`: write the pages of a run's groups, or of any directory of wheels and sdists."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import time

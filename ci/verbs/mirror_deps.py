@@ -4,8 +4,6 @@ A distribution of ours is in none of its pages: so pip, which takes the highest 
 indexes, can find ours in the run's index only.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 

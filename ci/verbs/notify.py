@@ -1,7 +1,5 @@
 """`notify`: how a run ended, in its summary, and by Slack and e-mail where these are configured."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import smtplib

@@ -3,8 +3,6 @@
 A set is a torch version over its families: all its wheels, and the ROCm packages that they need.
 """
 
-from __future__ import annotations
-
 import argparse
 import getpass
 from collections import Counter

@@ -4,8 +4,6 @@ Nothing goes without ``--yes``, nothing that a release index lists ever goes, an
 takes more than expected is refused. The policy is `ci/retention.toml`.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime

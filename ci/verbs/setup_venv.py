@@ -1,7 +1,5 @@
 """`setup-venv`: a virtual environment with our packages, from a run, an index or a flat page."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

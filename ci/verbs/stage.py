@@ -3,8 +3,6 @@
 Wheels first, then sidecars, the record of what they came from, and pages last.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from ci.promote import documents

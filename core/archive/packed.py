@@ -10,8 +10,6 @@ stream's. So it packs what ends a member, which is nearly all; a run with someth
 zlib-ng up to a byte boundary (zlib's sync flush), a third slower and a few percent larger.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import mmap

@@ -4,8 +4,6 @@ The standard library's reader takes a broken header in mid-archive, and an archi
 the end. Here everything that is not as POSIX (pax) or GNU tar write it is an error that names the member.
 """
 
-from __future__ import annotations
-
 import hashlib
 import lzma
 import re

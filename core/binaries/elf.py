@@ -5,8 +5,6 @@ milliseconds for each, on one core. Format: the System V ABI (gABI), chapters "E
 "Program Header" and "Dynamic Section", and the LSB's symbol versions; 64 bits, little endian.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import struct

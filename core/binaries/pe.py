@@ -4,8 +4,6 @@ Format: Microsoft's PE Format page: the optional header's data directories 0 (ex
 and 13 (delay imports). What a file imports late is needed, too: only later.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Iterator, Mapping

@@ -9,8 +9,6 @@ and its new string, and with the program headers, which need room for one more. 
 same bytes.
 """
 
-from __future__ import annotations
-
 import posixpath
 import struct
 import sys

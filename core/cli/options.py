@@ -3,8 +3,6 @@
 `docs/commands.md` lists them for people.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

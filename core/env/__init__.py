@@ -1,7 +1,5 @@
 """Target interpreters: facts about them, and what is installed there."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import dataclass

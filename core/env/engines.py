@@ -1,7 +1,5 @@
 """Container engines: the command lines of docker, podman and buildah, and what their failures mean."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

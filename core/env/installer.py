@@ -5,8 +5,6 @@ both installers query the same sources. Each environment holds just what its bui
 kept while that is the same.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -4,8 +4,6 @@ Only names of ours are taken from a source. An installer that is handed its addr
 and nothing else, so that no other package of those names can win.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import time

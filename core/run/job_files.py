@@ -5,8 +5,6 @@ Values come from outside (versions, file names, branch names), so none may end i
 begin another one. Annotations, groups and masks are `core.console`'s.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Every stage may read such a run, so core knows this much of CI: its part of `ci/
 where, and what is handed out from where, is `ci.publish.buckets`'s.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

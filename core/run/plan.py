@@ -4,8 +4,6 @@
 `python -m pytorch_build resolve --plan` with versions, and `MATRIX=FILE` makes sessions of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 

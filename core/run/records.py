@@ -3,8 +3,6 @@
 `docs/record.schema.json` is their schema.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from core.causes import Cause  # noqa: TC001 - pydantic reads it
+from core.causes import Cause
 from core.data import Model
 from core.errors import DataError
 from core.run import RunOutputs, is_record, key_name

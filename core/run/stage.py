@@ -1,7 +1,5 @@
 """The life of a stage that makes files: unchanged inputs, work, run outputs, record, closing table."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

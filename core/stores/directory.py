@@ -1,7 +1,5 @@
 """A store in a folder: keys are paths, writes are renames, files are linked where they can be."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

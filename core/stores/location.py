@@ -1,7 +1,5 @@
 """Stores as ``--store`` and ``--dry-run`` name them, and the two that stand before another one."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Wheels and sdists in a run's outputs: how they get there, and how later stages find them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase

@@ -5,8 +5,6 @@ Formats: the binary distribution format (PEP 427, RECORD and WHEEL) and the sour
 (PEP 625 names, PKG-INFO in the top folder).
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

@@ -6,8 +6,6 @@ ninja began, the output's time, its path and its command's hash, separated by ta
 any order, so what a build did is what was not there before.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

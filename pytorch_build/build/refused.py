@@ -3,8 +3,6 @@
 The record of the failure says which they are, what they were made from, and how far their checks came.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

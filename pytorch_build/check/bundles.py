@@ -8,8 +8,6 @@ one wraps a plain one; only as much of it is inflated as its table of entries ne
 Linkers lay the bundles of all objects one after another, padded with zeros.
 """
 
-from __future__ import annotations
-
 import mmap
 import re
 import struct

@@ -3,8 +3,6 @@
 One pass over a wheel verifies RECORD and reads every fact that the checks judge.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,8 +13,6 @@ Two facts about the scheme, which is the field's and stays: ``+rocm7…`` sorts 
 of dev wheels sort by hash, not by date. Pick dev wheels by their full version.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

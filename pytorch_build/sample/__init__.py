@@ -8,8 +8,6 @@ here, and no configuration of the user's git is read. torch's pins name the comm
 other projects, so torch comes last.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Uncommitted edits go to a named stash before a tree is reset; commits stop the s
 kept as a branch. What an interrupted run of our own left is told from them by content.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Every git call of this package: clean environment, fixed settings, errors that say what git said."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

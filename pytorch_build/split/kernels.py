@@ -5,8 +5,6 @@ cores, into scratch files; what a library becomes without them is written beside
 objects at a time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

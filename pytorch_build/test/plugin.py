@@ -5,8 +5,6 @@ What runs tests puts `TARGET` on the process's PYTHONPATH, adds `arguments` to p
 ``PYTEST_ADDOPTS``, where a program starts pytest), and reads the journal afterwards.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,9 +3,7 @@
 ``docs/testing.md`` describes how to write one.
 """
 
-from __future__ import annotations
-
-import datetime as dt  # noqa: TC003 - pydantic reads it
+import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Each failure has why, and the command that runs it again. What matters most come
 cuts what GitHub would not show. Names and messages come from tests, and may hold anything.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`build`: one project's wheel, from the source lock or a developer's own tree."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

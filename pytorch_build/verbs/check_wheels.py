@@ -1,7 +1,5 @@
 """`check-wheels`: wheels -> findings, a table of them, and a report among the run's outputs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`fat-wheel`: a torch wheel and a ROCm -> a stand-alone wheel, which needs no ROCm packages."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`install-rocm`: ROCm for a family into a target environment, verified there."""
 
-from __future__ import annotations
-
 import argparse
 
 from core import console

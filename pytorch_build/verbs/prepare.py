@@ -1,7 +1,5 @@
 """`prepare`: what a platform's builds need besides ROCm and upstream's requirements, pinned."""
 
-from __future__ import annotations
-
 import argparse
 
 from core import console

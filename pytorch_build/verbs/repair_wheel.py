@@ -1,7 +1,5 @@
 """`repair-wheel`: a wheel -> the highest manylinux tag that it satisfies, the machine's libraries inside."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`split-wheel`: a fat torch or torchvision wheel -> a host wheel and wheels of device code."""
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`test-report`: the JUnit reports of all shards and cells -> one summary, data, and a verdict."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

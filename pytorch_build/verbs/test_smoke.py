@@ -1,7 +1,5 @@
 """`test-smoke`: wheels of a run, page, index or folder into a clean environment, imported and used."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """`test-torch`: upstream's own unit tests on a run's wheels, or on wheels from sources that are named."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

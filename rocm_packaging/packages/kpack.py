@@ -5,8 +5,6 @@ zstd frame behind its size, and a table in MessagePack: binary and index -> gfx 
 Source: shared/kpack of ROCm/rocm-systems (docs/multi_arch_packaging_with_kpack.md, runtime/src).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 gfx target. PyTorch's wheels follow: ``amd-torch-device-{target or bundle}`` lies over a split torch.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ device package a gfx target, which lies over it. Which artifacts make which pack
 `packages.toml`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -9,8 +9,6 @@ all others         ``10.1.0.dev0+<git commit>``, ``10.1.0.dev0``
 =================  ===================================
 """
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from typing import Literal

@@ -4,8 +4,6 @@
 PyTorch builds and their checks run against real ELF files on any machine with a C++ compiler.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

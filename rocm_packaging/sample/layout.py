@@ -1,7 +1,5 @@
 """What the miniature ROCm consists of: its libraries, its files, and the artifacts they lie in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

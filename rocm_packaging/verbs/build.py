@@ -1,7 +1,5 @@
 """`build`: an artifact directory -> the ROCm packages, among the run's outputs."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from datetime import UTC, datetime

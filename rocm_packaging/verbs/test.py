@@ -1,7 +1,5 @@
 """`test`: ROCm's packages into a clean environment, and `rocm-sdk test` there."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -18,8 +18,6 @@ appeared meanwhile: that also repairs what a server lost that ignores conditions
 Standard library, packaging and the store's own needs only, so that a Lambda can import this.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

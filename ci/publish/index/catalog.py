@@ -1,7 +1,5 @@
 """Which files an index lists: from what it listed before, and what there is now."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress

@@ -11,8 +11,6 @@ takes, less letters beyond ASCII and what would have to be escaped in a page or 
 Standard library and packaging only, beside our printer.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

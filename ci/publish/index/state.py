@@ -7,8 +7,6 @@ that name files, and the files that are named and not listed. Sections, and not 
 because what has not changed is then compared and copied whole, whatever it holds.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import zlib

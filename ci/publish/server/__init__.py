@@ -6,8 +6,6 @@ hold all of these, many times over, in any order. Formats: the S3 user guide's "
 The settings are the function's environment variables.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging
