@@ -173,7 +173,7 @@ def test_devel_installed_again_beside_a_device_package_expands_again(installed: 
     assert (root / KPACK).exists()
 
 
-@pytest.mark.parametrize("order", itertools.islice(itertools.permutations(NAMES[1:]), 0, 24, 5), ids=str)
+@pytest.mark.parametrize("order", list(itertools.permutations(NAMES[1:]))[::5], ids=str)
 def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order: tuple[str, ...]) -> None:
     installed.rocm_sdk("init")
     for name in order:

@@ -15,7 +15,7 @@ from core.env.installer import uv_program
 from core.errors import CheckError, WheelError
 from core.wheel import read_metadata
 from core.wheel.writer import WheelSpec, write_wheel
-from pytorch_build.check.run import check_wheels
+from pytorch_build.check.run import check_wheels, loader_libraries
 from pytorch_build.split.kernels import require_whole
 from pytorch_build.split.parts import plan, split
 from rocm_packaging.packages import kpack
@@ -228,3 +228,7 @@ def test_what_a_person_has_cut_off_is_said(parts: tuple[Path, ...], tmp_path: Pa
         one for one in check_wheels(parts[:1]) if one.check == "device_code" and one.severity != "note"
     ]
     assert "amd-torch-device-gfx942, not among these wheels" in missing.message
+
+
+def test_this_machines_loader_is_asked() -> None:
+    assert "libc.so.6" in loader_libraries()

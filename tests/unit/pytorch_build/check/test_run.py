@@ -16,7 +16,6 @@ from pytorch_build.check.run import (
     check_wheels,
     examined,
     find_wheels,
-    loader_libraries,
 )
 from tests.unit.pytorch_build.check.conftest import compressed_bundle, elf_file, plain_bundle, write_wheel
 from tests.unit.rocm_packaging.pe_files import pe_file
@@ -282,8 +281,3 @@ def test_a_wheel_is_checked_by_ones_own_policy_or_by_the_loader(tmp_path: Path) 
     found, needed = examined(path, None, CheckOptions(loader=frozenset({"libfmt.so.10", "libc.so.6"})))
     assert said(found)[-1] == ("warning", "elf", "a.so")
     assert needed == {"libfmt.so.10"}
-
-
-@pytest.mark.processes
-def test_this_machines_loader_is_asked() -> None:
-    assert "libc.so.6" in loader_libraries()
