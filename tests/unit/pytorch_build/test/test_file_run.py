@@ -168,7 +168,7 @@ def test_a_file_has_a_limit_too(setting: Setting) -> None:
     made = run(limited(setting, file_seconds=2), text)
     assert outcomes(made) == {FILE: "timeout"}
     text = "import time\ndef test_long(): time.sleep(60)\n" + PASSES
-    made = run(limited(setting, file_seconds=4), text)
+    made = run(limited(setting, file_seconds=12), text)
     assert outcomes(made) == {"test_long": "timeout"}
     assert "1 tests after it did not run" in made.cases[0].line
 
