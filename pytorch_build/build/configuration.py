@@ -82,9 +82,12 @@ def flag_checks(said: str) -> tuple[int, tuple[str, ...]]:
 
 
 def verified(
-    path: Path, said: str, *, env: Mapping[str, str], compilers: Mapping[str, Compiler]
+    path: Path, said: str | None, *, env: Mapping[str, str], compilers: Mapping[str, Compiler]
 ) -> dict[str, Any]:
-    """Compare a cache with what was asked for, and what CMake `said` of flags; return it for the record."""
+    """Compare a cache with what was asked for, and what CMake `said` of flags; return it for the record.
+
+    A cache that was told of before is compared again, and nothing is told (None).
+    """
     cache = read_cache(path.read_text(encoding="utf-8", errors="replace"))
     wanted = asked(env, compilers)
     if found := differences(cache, wanted):
@@ -93,7 +96,7 @@ def verified(
             hint="Build with --clean. If it says the same again, the tree sets it: ask for what it sets.",
         )
     names = {short: f"{one.kind} {one.version}" for short, one in compilers.items()}
-    tried, failed = flag_checks(said)
+    tried, failed = flag_checks(said or "")
     if tried >= _FEWEST_CHECKS and len(failed) == tried:
         raise BuildError(
             f"CMake tried {tried} compiler flags, and {names.get('CXX', 'the compiler')} took none of them "
@@ -103,7 +106,8 @@ def verified(
         )
     changed = turned(cache, env)
     flags = f", {tried - len(failed)} of {tried} compiler flags taken" if tried else ""
-    console.say("; ".join((f"configured: {cache.get('CMAKE_BUILD_TYPE', '')}{flags}", *changed)))
+    if said is not None:
+        console.say("; ".join((f"configured: {cache.get('CMAKE_BUILD_TYPE', '')}{flags}", *changed)))
     settings = {name: console.mask(cache[name]) for name in wanted if name in cache}
     switches = {name: cache[name] for name in _switches(cache, env)}
     return {"settings": settings, "switches": switches, "compilers": names, "turned": list(changed)}

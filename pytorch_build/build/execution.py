@@ -64,9 +64,10 @@ def execute(
             before = log.stat().st_size if log.is_file() else 0
             process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
             if plan.cmake_cache and (tree / plan.cmake_cache).is_file():
-                said = log.read_bytes()[before:].decode("utf-8", errors="replace")
+                # the first has seen CMake try flags; the log of what is compiled is long
+                told = "configuration" in metrics.details
+                said = None if told else log.read_bytes()[before:].decode("utf-8", errors="replace")
                 found = verified(tree / plan.cmake_cache, said, env=env, compilers=plan.compilers)
-                # the first has seen CMake try flags
                 metrics.details.setdefault("configuration", found)
     return the_wheel(plan)
 

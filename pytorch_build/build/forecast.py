@@ -15,6 +15,7 @@ from core.cli.options import environment
 from core.env.installer import Install
 from core.environment import allowed, need_of
 from core.run import key_name, this_platform
+from pytorch_build.build import machine
 from pytorch_build.build.build import NEEDS, Build, BuildChoices, Dependency
 from pytorch_build.build.compilers import Compiler, compilers
 from pytorch_build.build.plans.projects import plan_build
@@ -128,10 +129,10 @@ def _site(build: Build, facts: TreeFacts) -> tuple[PurePath, Site]:
         provided=_provided(root, facts, build) if windows else Provided(),
         torch_version=torch.version if torch else "",
         cache=build.choices.compiler_cache,
-        compilers=compilers(build.platform, environment())
+        compilers=compilers(build.platform, {**environment(), **build.source.env})
         if here
         else {"CXX": Compiler(path="c++", kind="gcc")},
-        max_jobs=jobs(build) if here else None,
+        max_jobs=jobs(build, machine.need_of(build.context, build.project)) if here else None,
     )
 
 

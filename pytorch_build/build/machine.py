@@ -174,9 +174,11 @@ def shortages(project: str, machine: MachineFacts, need: Need) -> Iterator[Probl
         yield f"{project} {need.said(name, 'memory')}, and {there}.", hint
 
 
-def look(context: Context, choices: BuildChoices, project: str, target: Interpreter) -> Sequence[Problem]:
+def look(
+    context: Context, choices: BuildChoices, project: str, target: Interpreter, need: Need | None = None
+) -> Sequence[Problem]:
     """Find what would fail a build, of a tree that need not be there; warn of shortages that are ignored."""
-    env, own, need = environment(), choices.own_trees.get(project), need_of(context, project)
+    env, own, need = environment(), choices.own_trees.get(project), need or need_of(context, project)
     tree, platform = place(context, project, own), PLATFORMS[context.common.platform]
     facts = machine_facts(platform, target=target, tree=tree, base_env=env, need=need)
     found = [*(lacks(own, project, env) if own else ()), *problems(project, facts, need)]

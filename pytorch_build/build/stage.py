@@ -54,11 +54,12 @@ def make(build: Build, run: Stage, metrics: Metrics, before: Record | None = Non
     )
     if before:
         return _again(build, run, metrics, before)
-    machine.require_none(machine.look(build.context, build.choices, build.project, build.target))
+    need = machine.need_of(build.context, build.project)
+    machine.require_none(machine.look(build.context, build.choices, build.project, build.target, need))
     with build.tree.checked_out() as tree:
         own = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
         with _environment(build, own) as sdk:
-            wheels = _build(build, tree, sdk, run.log, metrics)
+            wheels = _build(build, tree, sdk, run.log, metrics, jobs(build, need))
             metrics.details[refused.REFUSED] = {"requirements": own, "imported": False}
             return _accepted(build, run, wheels, sdk, metrics)
 
@@ -75,10 +76,12 @@ def _again(build: Build, run: Stage, metrics: Metrics, record: Record) -> Made:
         return _accepted(build, run, wheels, sdk, metrics)
 
 
-def _build(build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics) -> tuple[Path, ...]:
+def _build(
+    build: Build, tree: Path, sdk: RocmSdk | None, log: Path, metrics: Metrics, most_jobs: int
+) -> tuple[Path, ...]:
     how = build.choices.rocm.how
     with _compiler_cache(build, tree) as cache:
-        plan = plan_build(build, _site(build, tree, sdk, cache))
+        plan = plan_build(build, _site(build, tree, sdk, cache, most_jobs))
         with console.group(f"requirements of {build.project}"):
             common, target, names = build.context.common, build.target, plan.as_locked
             locked = installer.locked_call(common, target, only=names) if names else None
@@ -137,7 +140,7 @@ def _compiler_cache(build: Build, tree: Path) -> AbstractContextManager[CacheUse
     return in_use(placed, base_dirs=folders, base_env=build.base_env)
 
 
-def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None) -> Site:
+def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None, most_jobs: int) -> Site:
     common, platform = build.context.common, build.platform
     return Site(
         tree=tree,
@@ -154,14 +157,14 @@ def _site(build: Build, tree: Path, sdk: RocmSdk | None, cache: CacheUse | None)
         # without one where it did not start: then no compiler is started through it
         cache=cache.cache if cache else None,
         compilers=compilers(platform, {**build.base_env, **build.source.env}),
-        max_jobs=jobs(build),
+        max_jobs=most_jobs,
     )
 
 
-def jobs(build: Build) -> int:
+def jobs(build: Build, need: machine.Need) -> int:
     """Return how many compilers run at a time on this machine."""
     wanted = build.choices.max_jobs or build.base_env.get("MAX_JOBS", "")
-    return machine.max_jobs(machine.need_of(build.context, build.project), wanted)
+    return machine.max_jobs(need, wanted)
 
 
 @contextmanager
