@@ -1,7 +1,7 @@
-"""Every stage as a session, in the order of the pipeline; `nox -l` lists them.
+"""Every stage as a session, in the order of the pipeline.
 
-Those of `sessions.toml` make one call to a front door. With `MATRIX=ci`, `MATRIX=release` or
-`MATRIX=<plan file>`, those that build and test become cells, from what `python -m ci cells` prints.
+Options of a stage follow two dashes: nox -s build_torch -- --help. With MATRIX=ci, MATRIX=release or
+MATRIX=<plan file>, the sessions that build and test become cells: one a Python, torch ref and GPU family.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def tells(record: logging.LogRecord) -> bool:
 if not VERBOSE:
     logging.getLogger("nox").addFilter(tells)
 
-SESSIONS = Path(__file__).with_name("sessions.toml")
+SESSIONS = Path(__file__).with_name("sessions.toml")  # those that make one call to a front door
 PARAMETERS = ("torch_ref", "gpu_family", "config", "shard")
 MATRIX = os.environ.get("MATRIX", "")
 CELLS = cells_of(MATRIX) if MATRIX else {}
@@ -76,12 +76,14 @@ def stage(name: str, row: dict[str, Any]) -> None:
         """Call a front door: package, verb, the cell's options, the session's Python, the posargs."""
         options = [f"--{name.replace('_', '-')}={value}" for name, value in cell.items()]
         own = session.virtualenv.venv_backend != "none"
-        python = [f"--python={Path(session.bin, 'python')}"] if own else []
+        chosen = Path(session.bin, "python") if own else session.python if row.get("python") else None
+        python = [f"--python={chosen}"] if chosen else []
         words = (sys.executable, "-m", *row["call"].split(), *options, *python, *session.posargs)
         env = {"VERBOSE_OUTPUT": "1"} if VERBOSE else {}
-        waits: dict[str, Any] = {"interrupt_timeout": 30, "terminate_timeout": 10}
+        # the streams stay apart, so that what a stage answers can be piped
+        more: dict[str, Any] = {"stderr": None, "interrupt_timeout": 30, "terminate_timeout": 10}
         try:
-            session.run(*words, env=env, external=True, log=VERBOSE, **waits)
+            session.run(*words, env=env, external=True, log=VERBOSE, **more)
         except CommandFailed as problem:  # it has said why, so its words are not repeated
             session.error(f"{name} ended with status {problem.return_code}")
 
@@ -133,7 +135,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Run the tests that start processes: git, compilers, pip, uv, nox, invoke, on this machine."""
-    chosen = ("tests/unit", "tests/integration", "-m", "processes")
+    chosen = ("tests/integration", "tests/unit", "-m", "processes")
     parallel = ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")
     tool(session, "requirements/test.txt", "pytest", *chosen, *parallel, *session.posargs)
 

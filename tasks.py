@@ -12,7 +12,7 @@ from invoke.tasks import Task, task
 
 from core import console
 from core.cli.options import Common, use_config_file
-from core.errors import FatalError, UsageError, nearest
+from core.errors import FatalError, UsageError, fatal, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ _HELP = {
     "store": "where run outputs live (default: out)",
     "python": "Python of the target environments, such as 3.12",
     "rocm-layout": "layout that build_rocm packages: split (the sample's default) or unsplit",
-    "policy": "limits of your own, over those of the checks",
-    "force": "do the work although nothing has changed",
-    "dry-run": "say what would be done",
-    "verbose": "print all that tools say, not only into logs",
+    "policy": "a file with your own limits, which go over those of the checks",
+    "force": "do the work even if nothing has changed",
+    "dry-run": "print the calls of nox, and make none",
+    "verbose": "print everything that tools say, not only to logs",
 }
 # a changed tree's option is that of its build, and leads to a run of its own
 _TREES = {
@@ -61,7 +61,7 @@ _EVENT_HELP = {
 }
 _GRAPH_HELP = {
     "jobs": "jobs at a time",
-    "keep-going": "after a failure, go on with what does not need it",
+    "keep-going": "after a failure, continue with what does not depend on it",
 }
 _INPUT = "an input of the dispatched workflow, NAME=VALUE, such as artifact_run_id=17; repeatable"
 _RELEASE_HELP = {
@@ -74,7 +74,7 @@ _RELEASE_HELP = {
     "distribution-store": "where promoted wheels go (default: the release type's bucket)",
     "rocm-layout": _HELP["rocm-layout"],
     "input": _INPUT,
-    "dry-run": "print the plan, and the chain of nox calls",
+    "dry-run": "print the plan and the calls of nox, and make none",
     "verbose": _HELP["verbose"],
     **_GRAPH_HELP,
 }
@@ -88,12 +88,24 @@ def _flow(*, verbose: bool = False) -> Iterator[ModuleType]:
     console.SCREEN.verbose = verbose
     try:
         yield flow
-    except FatalError as problem:
-        console.error(str(problem))
-        raise Exit(code=problem.exit_code) from None
+    except (FatalError, KeyboardInterrupt) as problem:
+        ended = fatal(problem)
+        console.error(str(ended))
+        raise Exit(code=ended.exit_code) from None
 
 
-@task(help={**_HELP, **_EVENT_HELP, **_GRAPH_HELP, **_TREE_HELP}, iterable=["label", "changed"])
+def _at_once(jobs: str) -> int:
+    """Read --jobs, of which invoke itself would only show a traceback."""
+    if not jobs.isdecimal() or not int(jobs):
+        raise UsageError(f"--jobs {jobs!r} is no number of jobs.", hint="Give 1 or more.")
+    return int(jobs)
+
+
+@task(
+    help={**_HELP, **_EVENT_HELP, **_GRAPH_HELP, **_TREE_HELP},
+    iterable=["label", "changed"],
+    auto_shortflags=False,  # which invoke deals out as the letters come: -h for --changed
+)
 def ci(
     _context: Context,
     torch_ref: str = "",
@@ -112,7 +124,7 @@ def ci(
     label: list[str] | None = None,
     changed: list[str] | None = None,
     fork: bool = False,
-    jobs: int = 1,
+    jobs: str = "1",
     keep_going: bool = False,
     triton_dir: str = "",
     pytorch_dir: str = "",
@@ -125,7 +137,7 @@ def ci(
     rocm_find_links: str = "",
     rocm_version: str = "",
 ) -> None:
-    """Build, check, index and test a torch ref's wheels, or changed trees'; or --event's whole plan."""
+    """Build, check, index and test the wheels of a torch ref or of changed trees; with --event, a plan's."""
     given = dict(locals())
     trees = {name: Path(given[one]).expanduser().resolve() for one, name in _TREES.items() if given[one]}
     rocm = tuple(f"--{one.replace('_', '-')}={given[one]}" for one in _ROCM if given[one])
@@ -151,10 +163,10 @@ def ci(
             target = flow.jobs.Target(
                 run_id=run_id, store=store, config_file=str(own or ""), force=force, rocm_layout=rocm_layout
             )
-            flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
+            flow.run_plan(words, target, at_once=_at_once(jobs), keep_going=keep_going, dry_run=dry_run)
 
 
-@task(help=_RELEASE_HELP, iterable=["input"])
+@task(help=_RELEASE_HELP, iterable=["input"], auto_shortflags=False)
 def release(
     _context: Context,
     type: str = "dev",  # noqa: A002 - the option's name
@@ -166,7 +178,7 @@ def release(
     distribution_store: str = "",
     rocm_layout: str = "",
     input: list[str] | None = None,  # noqa: A002 - the option's name
-    jobs: int = 1,
+    jobs: str = "1",
     keep_going: bool = False,
     dry_run: bool = False,
     verbose: bool = False,
@@ -178,17 +190,18 @@ def release(
         )
         words = [*flow.release_words(type, gpu_family, torch_ref, python)]
         words += [f"--input={one}" for one in input or []]
-        flow.run_plan(words, target, at_once=jobs, keep_going=keep_going, dry_run=dry_run)
+        flow.run_plan(words, target, at_once=_at_once(jobs), keep_going=keep_going, dry_run=dry_run)
 
 
 @task(
+    auto_shortflags=False,
     help={
         "torch-ref": "torch ref",
         "gpu-family": "GPU family, for the index and the gfx targets of the image",
         "python": "Python of the image and the wheels",
         "push": "REGISTRY/REPO that the image is pushed to, too",
-        "dry-run": "print the chain of nox calls",
-    }
+        "dry-run": _HELP["dry-run"],
+    },
 )
 def nightly(
     _context: Context,
@@ -204,6 +217,7 @@ def nightly(
 
 
 @task(
+    auto_shortflags=False,
     help={
         "run-id": "run whose wheels are staged and promoted",
         "type": "release type whose buckets they go to",
@@ -212,8 +226,8 @@ def nightly(
         "pythons": "Pythons that each family must have",
         "store": _HELP["store"],
         "distribution-store": "where promoted wheels go (default: the release type's bucket)",
-        "dry-run": "print the chain of nox calls",
-    }
+        "dry-run": _HELP["dry-run"],
+    },
 )
 def promote(
     _context: Context,
@@ -236,12 +250,20 @@ def promote(
 
 
 def unknown(argv: Sequence[str]) -> str:
-    """Say what was meant where invoke is called with a flow that does not exist; "" for any other call."""
-    flows = {name for name, one in globals().items() if isinstance(one, Task)}
+    """Say what was meant where invoke is called with a flow or option that does not exist; else ""."""
+    flows = {name: one for name, one in globals().items() if isinstance(one, Task)}
     program, first = Path(argv[0]), next(iter(argv[1:]), "-")
-    if not {program.stem, program.parent.name} & {"inv", "invoke"} or first.startswith("-") or first in flows:
+    if not {program.stem, program.parent.name} & {"inv", "invoke"} or first.startswith("-"):
         return ""
-    return f"error: There is no flow {first!r}. {nearest(first, flows)}"
+    if first not in flows:
+        return f"error: There is no flow {first!r}. {nearest(first, flows)}"
+    known = {f"--{name}" for name in flows[first].help}
+    given = [word.partition("=")[0] for word in argv[2:] if word.startswith("--")]
+    meant = {word: nearest(word, known) for word in given if word not in {*known, "--help"}}
+    found = [
+        f"error: invoke {first} has no {word}. {guess}" for word, guess in meant.items() if "Did" in guess
+    ]
+    return "\n".join(found)
 
 
 if said := unknown(sys.argv):

@@ -3,12 +3,12 @@
 One document, so that an interrupted search goes on. Exit codes mean what they do to `git bisect`.
 """
 
-from __future__ import annotations
-
 import json
 import re
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -17,13 +17,9 @@ from core import console, files
 from core.data import Document, Model, compact
 from core.errors import CheckError, MissingInputError, UsageError, nearest
 from core.process import status, tail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from core.run.plan import RocmOrigin
-    from core.run.records import Record
-    from pytorch_build.lock.source_lock import SourceLock
+from core.run.plan import RocmOrigin
+from core.run.records import Record
+from pytorch_build.lock.source_lock import SourceLock
 
 SKIP, STOP = 125, 128
 _DAY = re.compile(r"(20\d\d)-?(\d\d)-?(\d\d)")
@@ -42,6 +38,7 @@ class Point(Model):
     started: str = ""
     names: tuple[str, ...] = ()
     lacks: str = ""  # why there is nothing to install; "" where that is not known
+    kind: str = ""  # the release type of a run of PyTorch
 
 
 class Facts(Model):
@@ -61,6 +58,7 @@ class Verdict(Model):
     times: int = 0
     log: str = ""
     facts: Facts = Facts()
+    lost: bool = False  # what was to be installed is no longer there
 
 
 class Change(NamedTuple):
@@ -76,6 +74,7 @@ class Search(Document):
     """A search, and what it has found so far."""
 
     question: dict[str, Any]
+    again: str = ""  # the command that goes on
     build: bool = False
     points: tuple[Point, ...]
     verdicts: dict[str, Verdict] = Field(default_factory=dict)
@@ -112,13 +111,17 @@ class Search(Document):
         """How many more tests are needed at most, besides those that are skipped."""
         return sum(len(one).bit_length() for one in self.left)
 
-    def told(self, point: Point, verdict: Verdict) -> Search:
-        """Add a verdict; the good end must be good, and the bad one bad."""
+    def told(self, point: Point, verdict: Verdict) -> Self:
+        """Add a verdict; the good end must be good, and the bad one bad. What is lost can be built."""
+        if verdict.lost and self.build and not point.lacks:
+            lacking = point.model_copy(update={"lacks": verdict.why})
+            return self.model_copy(
+                update={"points": tuple(lacking if one == point else one for one in self.points)}
+            )
         for end, wanted in ((self.points[0], "good"), (self.points[-1], "bad")):
             if point == end and verdict.result != wanted:
-                log = f"\nIts output is in {verdict.log}." if verdict.log else ""
                 raise CheckError(
-                    f"{point.name} should be {wanted}, and is not: {verdict.why}.{log}",
+                    f"{point.name} should be {wanted}, and is not: {verdict.why}.{_output(verdict.log)}",
                     hint=f"Name another --{wanted}, or correct the command; --no-verify trusts the ends.",
                 )
         return self.model_copy(update={"verdicts": {**self.verdicts, point.name: verdict}})
@@ -167,17 +170,22 @@ class Search(Document):
 
 def _range(what: str, origin: str, old: str, url: str, new: str) -> Change:
     before, after, base = old[:_SHOWN], new[:_SHOWN], url.removesuffix("/").removesuffix(".git")
-    page = f"{base}/compare/{before}...{after}" if commit_url(base, new) and origin == url else url
-    return Change(what, before, after, (*[f"git log --oneline {before}..{after}"] * (origin == url), page))
+    if origin != url:
+        return Change(what, before, after, (url,))
+    here = Path(url).is_absolute()
+    git = f"git -C {shlex.quote(url)}" if here else "git"
+    page = f"{base}/compare/{before}...{after}" if commit_url(base, new) else url
+    return Change(what, before, after, (f"{git} log --oneline {before}..{after}", *[page] * (not here)))
 
 
 def between(points: Sequence[Point], good: str, bad: str) -> tuple[Point, ...]:
     """Return the points from the good end to the bad one, of all in their order."""
     first, last = (points.index(end_of(points, word)) for word in (good, bad))
     if first >= last:
+        repaired = "To find what repaired it, swap the two and negate the command: -- sh -c '! …'."
         raise UsageError(
             f"{points[first].name}, the good one, is not older than {points[last].name}, the bad one.",
-            hint="To find what repaired it, swap the two and negate the command: -- sh -c '! …'.",
+            hint=repaired if first > last else "Name two.",
         )
     return tuple(points[first : last + 1])
 
@@ -188,10 +196,14 @@ def end_of(points: Sequence[Point], word: str) -> Point:
     named = [one for one in points if word == one.name] or [one for one in points if word in one.names]
     found = named or [one for one in points if one.started.startswith(day)]
     if not found:
-        known = [one.started[:10] if day[0].isdigit() else one.name for one in points]
+        days = sorted({one.started[:10] for one in points})
+        beside = [*[one for one in days if one < day][-1:], *[one for one in days if one > day][:1]]
+        known = f"There is one of {' and one of '.join(beside)}."
+        if not day[0].isdigit():
+            known = nearest(word, [one.name for one in points][-8:])
         raise MissingInputError(
             f"There is no {word} among the {len(points)} that could be searched.",
-            hint=f"Name a run id, a version, a day or the file of a source lock. {nearest(word, known[-8:])}",
+            hint=f"Name a run id, a version, a day or the file of a source lock. {known}",
         )
     return found[-1]
 
@@ -202,12 +214,13 @@ def day_in(version: str) -> str:
     return "-".join(found.groups()) if found else ""
 
 
-def judged(codes: Sequence[int]) -> Verdict:
-    """Judge the exit codes of one or several calls; one failure is one."""
+def judged(codes: Sequence[int], last: str = "") -> Verdict:
+    """Judge the exit codes of one or several calls, of which the `last` is told; one failure is one."""
     failed, times = sum(code != 0 for code in codes), len(codes)
+    why = f"the command {last or f'ended with {status(codes[-1])}'}"
     if SKIP in codes:
-        return Verdict(result="skip", why=f"the command ended with {status(SKIP)}", times=times)
-    why = f"failed {failed} of {times} times" if times > 1 else f"the command ended with {status(codes[0])}"
+        return Verdict(result="skip", why=why, times=times)
+    why = f"failed {failed} of {times} times" if times > 1 else why
     return Verdict(result="bad" if failed else "good", why=why, failed=failed, times=times)
 
 
@@ -250,8 +263,8 @@ def tell_plan(search: Search, *, whole: bool) -> None:
     rows = [(one.name, one.started[:16], known.get(one.name, one.lacks)) for one in search.points]
     console.table(("run", "from", "known"), rows if whole else ())
     lacking = sum(bool(one.lacks) for one in search.points)
-    build = "" if search.build or not lacking else " (--build builds them)"
-    following = f"the next at {search.next.name}" if search.next else "none is left"
+    build = " (--build builds them)" if lacking and search.points[-1].kind and not search.build else ""
+    following = f"the next at {search.next.name}" if search.next else "none is left (--reset begins anew)"
     tests = console.counted(search.steps, "test")
     console.say(f"{len(rows)} in all, {lacking} without wheels{build}: {tests} at most, {following}.")
 
@@ -263,7 +276,8 @@ def tell(search: Search) -> None:
     when = found["started"][:16].replace("T", " ")
     console.done(f"The first bad one is {bad}, of {when}; the last good one is {good}.")
     if skipped:
-        console.warn(f"It is one of {', '.join((*skipped, bad))}: the others were skipped.")
+        build = "" if search.build or not search.points[-1].kind else " (--build builds what has no wheels)"
+        console.warn(f"It may also be {' or '.join(skipped)}, which could not be tested{build}:")
     for name, why in skipped.items():
         console.say(f"  {name}: {why}")
     if found["flaky"]:
@@ -271,5 +285,9 @@ def tell(search: Search) -> None:
     console.say(f"What differs between {good} and {bad}:" if search.changes else "Nothing known differs.")
     for one in search.changes:
         console.say("\n    ".join((f"  {one.what}: {one.good} -> {one.bad}", *filter(None, one.more))))
-    if last := tail(Path(log), lines=8) if log else "":
-        console.say(f"The output at {bad} ({log}) ends with:\n{last}")
+    console.say(f"{bad} is bad: {search.verdicts[bad].why}.{_output(log)}")
+
+
+def _output(log: str) -> str:
+    last = tail(Path(log), lines=8) if log else ""
+    return f"\nIts output ({log}) ends with:\n{last}" if last else ""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path, PurePath
@@ -20,23 +21,28 @@ from ci.plan import outputs
 from ci.plan.data import OwnStore
 from ci.plan.origins import needs
 from ci.plan.plan import plan as plan_of
+from ci.promote.runs import is_sample
 from ci.verbs import configure
 from core import console, errors, files, process
 from core.cli import Verb, dispatch, verb_parser
 from core.cli.options import DEFAULT_STORE, FAILURE_FILE, ROOT, Common, common_from, environment
 from core.data import read_toml
 from core.errors import EnvironmentSetupError, FatalError, MissingInputError, ProcessError, UsageError
-from core.run import LOCAL_RUN, is_local, this_platform
+from core.run import LOCAL_RUN, is_local, records, this_platform
 from core.run.plan import Plan, RocmOrigin
 from core.run.records import edited_words
 from pytorch_build.build.build import BORROWED, borrow, built, needed
 from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag
+from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sources.trees import edits_of
 from rocm_packaging.origin import has_rocm, own_run
 
 _PYTHON = re.compile(r"python3\.\d+t?")
 RELEASES = ("nightly", "prerelease", "dev", "rehearsal")
+_WITHOUT_TABLE = 2  # jobs: a ref and its page
+# pip's options are these of ours
+_ROCM_OPTIONS = {"--find-links": "--rocm-find-links", "--extra-index-url": "--rocm-index-url"}
 _CONFIGURE = Verb("configure", "ci.verbs.configure", "an event -> the plan of the run")
 
 
@@ -52,12 +58,13 @@ class Outcome:
 
 def run_ref(common: Common, *, python: str = "", rocm_layout: str = "", policy: str = "") -> None:
     """Run the sessions of one torch ref, and report on the run even where one fails."""
+    require_pythons([python])
     chosen = context(common)
     for session, why in jobs.left_out(chosen).items():
         console.say(f"{session}: left out, {why}")
     named = replace(common, torch_ref=chosen.ref.name, gpu_family=chosen.gpu_family)
     made = jobs.ref_jobs(chosen, jobs.posargs_of(named), python, rocm_layout, policy=policy)
-    run_jobs(made, look=common, root=common.root)
+    run_jobs(made, look=common, dry_run=common.dry_run, root=common.root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +104,25 @@ def run_trees(common: Common, changed: Changed, *, python: str = "", other: str 
     chosen = replace(chosen, common=named)
     lender = replace(chosen, common=replace(named, run_id=changed.lender))
     tag = python_tag(python or f"{sys.version_info.major}.{sys.version_info.minor}")
+    edits = {project: edits_of(tree)[1] for project, tree in changed.trees.items()}
+    lent = lender.common.open_for_reading(), lender.common.outputs, lender.artifact_group
+    if changed.lender != LOCAL_RUN and not records.read_all(*lent):
+        raise MissingInputError(
+            f"Run {changed.lender} has nothing of {lender.artifact_group} to lend in {common.store}.",
+            hint="Name another run with --from-run-id, or leave it out.",
+        )
     console.say(f"run {run_id}:")
     for project, tree in changed.trees.items():
-        _, edited = edits_of(tree)
-        console.say(f"  {project}: {tree}{f', {edited_words(edited)}' if edited else ', no edits'}")
-    rocm = _rocm_of(chosen, lender, changed)
+        console.say(f"  {project}: {tree}, {edited_words(edits[project])}")
+    rocm = _rocm_of(chosen, lender, changed, tag)
     missing = [*jobs.JOBS["build_rocm"][1:]] if rocm is None else []
     below = {one for project in changed.trees for one in needed(chosen, project)} - {*changed.trees}
     for project in jobs.BUILDS:
         if project in below & {*chosen.ref.components} and not chosen.ref.projects[project].prebuilt:
             missing += _borrowed(chosen, lender, tag, project)
-    words = jobs.posargs_of(replace(named, dry_run=False))
-    lent, policy = changed.trees, changed.policy
-    made = jobs.ref_jobs(chosen, words, python, trees=lent, missing=missing, rocm=rocm or (), policy=policy)
+    words = jobs.posargs_of(named)
+    trees, policy = changed.trees, changed.policy
+    made = jobs.ref_jobs(chosen, words, python, trees=trees, missing=missing, rocm=rocm or (), policy=policy)
     run_jobs(made, look=common, dry_run=common.dry_run, root=common.root)
 
 
@@ -127,7 +140,7 @@ def _borrowed(chosen: Context, lender: Context, tag: str, project: str) -> Seque
     return ()
 
 
-def _rocm_of(chosen: Context, lender: Context, changed: Changed) -> tuple[str, ...] | None:
+def _rocm_of(chosen: Context, lender: Context, changed: Changed, tag: str) -> tuple[str, ...] | None:
     """Return the options that lead to ROCm, and say where it is from; None where this run has to build it."""
     if not chosen.gpu:
         return ()
@@ -139,6 +152,11 @@ def _rocm_of(chosen: Context, lender: Context, changed: Changed) -> tuple[str, .
             console.say(f"  ROCm: from run {one.common.run_id}")
             store = (f"--rocm-store={one.common.store}",) if one.common.store != DEFAULT_STORE else ()
             return (f"--rocm-run-id={one.common.run_id}", *store) if one is lender else ()
+    if (torch := built(lender, tag, "torch")) and (found := torch.details.get("rocm_options")):
+        version = torch.inputs["rocm"][0]
+        console.say(f"  ROCm: {version}, from where the torch of run {lender.common.run_id} had it")
+        places = zip(found[::2], found[1::2], strict=True)
+        return (f"--rocm-version={version}", *(f"{_ROCM_OPTIONS[name]}={where}" for name, where in places))
     if chosen.ref.rocm_version:
         console.say(f"  ROCm: {chosen.ref.rocm_version}, built in this run: nothing has it")
         return None
@@ -216,8 +234,14 @@ def release_words(kind: str, families: str, refs: str, pythons: str) -> Sequence
     if kind not in RELEASES:
         raise UsageError(
             f"--type {kind!r} is not released by a flow.",
-            hint=f"One of {', '.join(RELEASES)}; a final release is promoted: invoke promote.",
+            hint=f"{errors.nearest(kind, RELEASES)} A final release is promoted: invoke promote.",
         )
+    for name in filter(None, (one.strip() for one in refs.split(",")) if kind == "rehearsal" else ()):
+        if not is_sample(f"+{torch_ref(name).local_label}"):
+            raise UsageError(
+                f"A rehearsal is of the sample's wheels alone, and torch ref {name} builds others.",
+                hint="Leave --torch-ref out, or try these in a folder: --type dev --distribution-store DIR.",
+            )
     given = {
         f"{this_platform()}_amdgpu_families": families or "all",
         "release_type": kind,
@@ -230,17 +254,29 @@ def release_words(kind: str, families: str, refs: str, pythons: str) -> Sequence
 
 def require_pythons(named: Iterable[str]) -> None:
     """Refuse Pythons that this machine lacks, before anything is done for them."""
-    lacking = [one for one in sorted({*named} - {""}) if not process.which(f"python{one}")]
+    wanted = sorted({*named} - {""})
+    for one in wanted:
+        if not _PYTHON.fullmatch(f"python{one}"):
+            raise UsageError(f"--python {one!r} is no Python version.", hint="Write it like 3.12 or 3.13t.")
+    lacking = [one for one in wanted if not _runs(f"python{one}")]
     if not lacking or process.which("py"):  # Windows' launcher knows where they are
         return
     folders = map(Path, environment().get("PATH", "").split(os.pathsep))
     names = {path.name for folder in folders for path in folder.glob("python3.*")}
-    there = sorted(filter(_PYTHON.fullmatch, names), key=lambda one: (len(one.rstrip("t")), one))
+    known = sorted(filter(_PYTHON.fullmatch, names), key=lambda one: (len(one.rstrip("t")), one))
+    there = [one for one in known if _runs(one)]
     raise EnvironmentSetupError(
         f"There is no python{' and no python'.join(lacking)} on the PATH, "
         f"where {', '.join(there) or 'none'} can be found.",
         hint=f"Install it, as `uv python install {' '.join(lacking)}` does, or choose another: --python.",
     )
+
+
+@cache  # a flow asks, and each of its parts
+def _runs(program: str) -> bool:
+    """Whether an interpreter is there and starts: a version manager's shim may stand for none."""
+    found = process.which(program)
+    return found is not None and process.capture([str(found), "-c", ""], check=False).returncode == 0
 
 
 def run_jobs(
@@ -316,6 +352,9 @@ def run_all(
 
 def _left_out(job: jobs.Job, outcomes: Mapping[str, Outcome], *, keep_going: bool) -> str:
     """Return why a job does not run; "" where it does."""
+    built = [outcomes[name] for name in job.needs if job.stage == "promote" and name.startswith("build_")]
+    if lacking := [one for one in built if one.result != "ok"]:  # which nobody may override
+        return f"{lacking[0].name} {lacking[0].result}"
     if job.tolerant:
         idle = job.wants_results and all(outcomes[name].result == "left out" for name in job.needs)
         return "nothing has run that it needs" if idle else ""
@@ -342,19 +381,20 @@ def runner(root: Path, *, together: bool) -> Callable[[jobs.Job], None]:
     failed: list[str] = []
 
     def called(call: jobs.Call, title: str, env: Mapping[str, str]) -> bool:
+        words = [sys.executable, "-m", "nox", "--no-error-on-external-run", *call.words]
         quiet = bool(failed) and call.sessions == jobs.JOBS["summary"]
         with console.group(title, fold=together or quiet):  # nox's stages have folds of their own
             if not (together or quiet):
                 with suppress(ProcessError):
-                    process.run(command(call), cwd=root, env=env, quiet=True)
+                    process.run(words, cwd=root, env=env, quiet=True)
                     return True
                 return False
-            done = process.capture(command(call), cwd=root, env=env, check=False)
+            done = process.capture(words, cwd=root, env=env, check=False)
             said = (done.stdout + done.stderr).rstrip()
-            if quiet and not done.returncode:
+            if quiet:  # no page where nothing was recorded: what failed before is told at the end
                 said = "\n".join(line for line in said.splitlines() if line.startswith("page "))
             console.say(said)
-            return done.returncode == 0
+            return quiet or done.returncode == 0
 
     def work(job: jobs.Job) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -364,20 +404,16 @@ def runner(root: Path, *, together: bool) -> Callable[[jobs.Job], None]:
             env = process.inherited(MATRIX=None, **verbose, **{FAILURE_FILE: str(note)})
             for call in job.calls:
                 more = f" … {call.sessions[-1]}" if len(call.sessions) > 1 else ""
-                if not called(call, f"{job.name}: {call.sessions[0]}{more}", env):
+                title = f"{job.name}: {call.sessions[0]}{more}".removeprefix(f"{call.sessions[0]}: ")
+                if not called(call, title, env):
                     failed.append(job.name)
                     why = "A session failed before its stage began. What nox said stands above.\n"
                     why += f"again: nox {shlex.join(call.words)}"
-                    if note.is_file():  # in the words of the stage
-                        why = note.read_text(encoding="utf-8")
+                    if note.is_file():  # in the words of the stage, which annotates them itself
+                        why = "" if console.mode() == "github" else note.read_text(encoding="utf-8")
                     raise ProcessError(why, returncode=1)
 
     return work
-
-
-def command(call: jobs.Call) -> list[str]:
-    """Return a call's command line."""
-    return [sys.executable, "-m", "nox", "--no-error-on-external-run", *call.words]
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
@@ -386,14 +422,14 @@ def show(outcomes: Sequence[Outcome]) -> None:
         (one.name, one.result, console.duration(one.seconds), one.why if one.result == "left out" else "")
         for one in outcomes
     ]
-    console.table(("job", "result", "time", "why"), rows, title="Jobs")
+    if len(rows) > _WITHOUT_TABLE or any(one.result == "left out" for one in outcomes):
+        console.table(("job", "result", "time", "why"), rows, title="Jobs")
     failed = [one.name for one in outcomes if one.result == "failed"]
     if failed:
-        said = "\n".join(dict.fromkeys(one.why for one in outcomes if one.result == "failed"))
+        said = dict.fromkeys(one.why for one in outcomes if one.result == "failed" and one.why)
+        words = f"{len(failed)} of {len(outcomes)} jobs failed: {', '.join(failed)}. "
         raise ProcessError(
-            f"{len(failed)} of {len(outcomes)} jobs failed: {', '.join(failed)}. "
-            f"The same command continues where this one stopped.\n{said}",
-            returncode=1,
+            "\n".join([f"{words}The same command continues where this one stopped.", *said]), returncode=1
         )
 
 

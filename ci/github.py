@@ -3,15 +3,14 @@
 API version 2022-11-28; https://docs.github.com/rest/actions/workflow-runs.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from email.message import Message
 from http.client import HTTPException
 from itertools import count, islice
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -19,9 +18,6 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, T
 from core import console
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import respond
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 API = "https://api.github.com"
 MOST_RUNS = 200
@@ -79,9 +75,7 @@ class RunQuery:
 
     def __post_init__(self) -> None:
         if self.commit and not _COMMIT.fullmatch(self.commit):
-            raise UsageError(
-                f"--commit {self.commit!r} is not a commit.", hint="Give 7 to 40 hexadecimal digits."
-            )
+            raise UsageError(f"--commit {self.commit!r} is not a commit.", hint="Give 7 to 40 hex digits.")
 
     @property
     def what(self) -> str:

@@ -323,7 +323,7 @@ def ref_jobs(  # noqa: PLR0913 - all that `invoke ci` may be given
 
 def posargs_of(common: Common) -> list[str]:
     """Write out the common options that were given."""
-    names = ("torch_ref", "gpu_family", "run_id", "release_type", "config_file", "force", "dry_run")
+    names = ("torch_ref", "gpu_family", "run_id", "release_type", "config_file", "force")
     # a store that is named is the only one that is read
     store = common.store if common.store != DEFAULT_STORE else ""
     return [*_options(**{name: getattr(common, name) for name in names}, store=store)]

@@ -7,7 +7,7 @@ further than needed: up to the first line whose row has rank 1.
 from __future__ import annotations
 
 import os
-import re  # noqa: TC003 - pydantic reads it
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -24,6 +24,7 @@ _ABOVE, _BELOW = 2, 3
 _NEAR, _FAR = 8, 40  # how far above and below a line its file or message may stand
 _LONGEST, _SENTENCE, _WIDE = 400, 280, 160
 _READ = 1 << 16
+_GOES_ON = re.compile(r"\s|$|Call Stack")
 
 
 class Cause(Model):
@@ -54,6 +55,7 @@ class _Row(Model):
     pattern: re.Pattern[str]
     above: re.Pattern[str] | None = Field(None, description="A line that must stand close above")
     below: re.Pattern[str] | None = Field(None, description="A line that may follow")
+    caller: re.Pattern[str] | None = Field(None, description="A line that may follow and is of the tree")
     meaning: str = ""
 
 
@@ -86,8 +88,11 @@ class _Found:
         pattern, lines = self.row.below, self._below
         at = next((at for at, line in enumerate(lines) if pattern and pattern.search(line)), len(lines))
         facts |= _named(_last(pattern, lines[at : at + 1]))
+        if self.row.caller and Path(facts["file"]).is_absolute():
+            frames = map(self.row.caller.search, takewhile(_GOES_ON.match, lines))
+            facts |= _named(next(filter(None, frames), None))
         if pattern and "message" in pattern.groupindex:
-            more = takewhile(lambda line: not line or line[0].isspace(), lines[at + 1 :])
+            more = takewhile(lambda line: not line[:1].strip(), lines[at + 1 :])
             facts["message"] = " ".join(" ".join([facts.get("message", text), *more]).split())[:_SENTENCE]
         around = (*self._above, text, *lines[:_BELOW])
         return Cause(
@@ -123,7 +128,9 @@ def in_log(log: Path, *, start: int = 0, folder: Path, end: str = "") -> Cause |
     with log.open(encoding="utf-8", errors="replace") as stream:
         stream.seek(start)
         found = first(chain(iter(partial(stream.readline, _READ), ""), [end]))
-    return found and found.model_copy(update={"file": _placed(found.file, folder)})
+    # how it ended is said beside the cause
+    around = [line for line in found.around if not end or not line.startswith(end[:_WIDE])] if found else ()
+    return found and found.model_copy(update={"file": _placed(found.file, folder), "around": (*around,)})
 
 
 def _placed(file: str, folder: Path) -> str:

@@ -25,7 +25,7 @@ _URL_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s\"<>]*@")
 _SECRET_NAMES = re.compile(r"(?i)(secret|token|password|passwd|credential|access_key|api_key|private_key)")
 _SHORTEST_SECRET = 6  # shorter values are words, which logs need
 _KILOBYTE = 1024
-_MINUTE = 60
+_MINUTE, _DAY = 60, 24  # seconds, hours
 # lines that GitHub's runner would take for commands: `::name::` at a line's start, `##[name]` anywhere
 _COMMANDS = re.compile(r"(?m)^(\s*):(?=:)|##(?=\[)")
 # above this GitHub shows nothing of a step's summary
@@ -42,6 +42,7 @@ _PROGRESS = re.compile(r"^\[ *(\d{1,9})/(\d{1,9})\] |^\[ *(\d{1,3})%\] |\[ *(\d{
 _ENOUGH = 3  # commands that ended, to estimate from
 _FIRST_BEAT, _BEAT, _LONGEST_BEAT = 30.0, 60.0, 300.0  # seconds
 _TICK = 0.25
+_WORTH_A_LINE = 1.0  # seconds
 _WIDTH, _MOST_LINES = 80, 8  # of a terminal that names no width; of those at work
 
 
@@ -49,9 +50,7 @@ def mode() -> Mode:
     """Return how this process's output is read: by GitHub Actions, on a terminal, or as a plain log."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         return "github"
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        return "terminal"
-    return "plain"
+    return "terminal" if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else "plain"
 
 
 def _secrets() -> tuple[str, ...]:
@@ -159,6 +158,7 @@ def _escaped(text: str) -> str:
 
 # what this thread is at
 STEP: ContextVar[Step | None] = ContextVar("step", default=None)
+
 # of the same work last time: when it would have begun now, its seconds, and how many commands ninja ran
 _LAST: ContextVar[tuple[float, float, Sequence[int]]] = ContextVar("last")
 
@@ -338,20 +338,26 @@ def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterato
                 STEP.reset(token)
         ended = ""
     finally:
-        said = f"{title}: {ended}{duration(time.monotonic() - step.started)}"
+        took = time.monotonic() - step.started
+        said = f"{title}: {ended}{duration(took)}"
         if folds:
             _write_raw("::endgroup::")
             SCREEN.folded = False
-        say(said if folds else _style(f"── {said}", "2"))
+        if ended or took >= _WORTH_A_LINE or echoes():
+            say(said if folds else _style(f"── {said}", "2"))
 
 
 def duration(seconds: float) -> str:
-    """Write seconds for people: ``0.4 s``, ``48 s``, ``3 min 05 s``."""
+    """Write seconds for people: ``0.4 s``, ``48 s``, ``3 min 05 s``, ``2 h 05 min``, ``3 d 04 h``."""
     if seconds < 10:  # noqa: PLR2004 - below ten a digit after the point says something
         return f"{seconds:.1f} s"
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
-    return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE:02d} s"
+    minutes, rest = divmod(int(seconds), _MINUTE)
+    hours = minutes // 60
+    if hours < _DAY:
+        return f"{hours} h {minutes % 60:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return f"{hours // _DAY} d {hours % _DAY:02d} h"
 
 
 def size(count: float) -> str:
@@ -371,7 +377,7 @@ def counted(count: int, what: str) -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
     """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken."""
-    if not rows:
+    if not rows or (SCREEN.held is not None and not echoes()):  # what nothing was done for was told before
         return
     every = [[mask(str(cell)) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,15 +85,9 @@ def load_toml(path: Path, model: type[AnyModel]) -> AnyModel:
 # "" where both have tables of the same names.
 LAYERED: Mapping[Path, str] = types.MappingProxyType(
     {
-        _ROOT / "pytorch_build/refs/refs.toml": "",
-        _ROOT / "core/families.toml": "",
-        _ROOT / "ci/families.toml": "",
-        _ROOT / "ci/runners.toml": "runners",
-        _ROOT / "ci/matrix.toml": "matrix",
-        _ROOT / "ci/triggers.toml": "triggers",
-        _ROOT / "ci/rocm.toml": "rocm",
-        _ROOT / "ci/buckets.toml": "buckets",
-        _ROOT / "ci/upload.toml": "upload",
+        **{_ROOT / f"{one}.toml": "" for one in ("pytorch_build/refs/refs", "core/families", "ci/families")},
+        **{_ROOT / f"ci/{one}.toml": one for one in ("runners", "matrix", "triggers")},
+        **{_ROOT / f"ci/{one}.toml": one for one in ("rocm", "buckets", "upload")},
         _ROOT / "ci/promote/gates.toml": "promotion",
     }
 )
@@ -279,28 +274,36 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any], *, adding: bool = F
 def _as_data_error(
     problem: ValidationError, model: type[BaseModel], where: Path | str, under: str = ""
 ) -> DataError:
-    lines = [_sentence(error, model, under) for error in problem.errors(include_url=False)]
-    if len(lines) == 1:
-        return DataError(f"{where}: {lines[0]}", hint=f"Correct {where}.")
-    listed = "\n".join(f"  {line}" for line in lines)
-    return DataError(f"{where} has {len(lines)} problems:\n{listed}", hint=f"Correct {where}.")
+    errors = problem.errors(include_url=False)
+    within = {error["loc"][:length] for error in errors for length in range(len(error["loc"]))}
+    # what is said of a list or table follows from what is wrong inside
+    lines = [_sentence(error, model, under) for error in errors if error["loc"] not in within]
+    several = "\n  ".join((f" has {len(lines)} problems:", *lines))
+    return DataError(f"{where}{several if lines[1:] else f': {lines[0]}'}", hint=f"Correct {where}.")
 
 
 def _sentence(error: ErrorDetails, model: type[BaseModel], under: str) -> str:
     location = [step for step in error["loc"] if step != "[key]"]
     path = key_path((*([under] if under else []), *location))
+    given = error["input"]
     match error["type"]:
         case "extra_forbidden":
-            return f"{path}: unknown key. {nearest(str(location[-1]), _known_keys(model, location[:-1]))}"
+            said = f"unknown key. {nearest(str(location[-1]), _known_keys(model, location[:-1]))}"
         case "missing":
-            return f"{path}: this key is missing."
+            said = "this key is missing."
         case "json_invalid":
-            return f"not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}."
+            said = f"not valid JSON: {error['msg'].removeprefix('Invalid JSON: ')}."
         case "value_error" | "assertion_error":
             said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-            return f"{path}: {said}"
+            path = path if location else ""
+        case "literal_error":
+            known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+            said = f"{given!r} is not known. {nearest(str(given), known)}"
+        case "dict_type" | "model_type":
+            said = f"this is a table, not {given!r}."
         case _:
-            return f"{path}: {error['msg']} (it is {error['input']!r})."
+            said = f"{error['msg']} (it is {given!r})."
+    return f"{path}: {said}" if path else said
 
 
 def key_path(location: Sequence[str | int]) -> str:

@@ -40,7 +40,7 @@ class FatalError(Exception):
 
 
 class UsageError(FatalError, exit_code=2):
-    """A command line, environment variable or label that cannot be meant as written."""
+    """A command line, environment variable or label that is not valid."""
 
 
 class DataError(FatalError, exit_code=3):
@@ -48,7 +48,7 @@ class DataError(FatalError, exit_code=3):
 
 
 class MissingInputError(FatalError, exit_code=4):
-    """An input that a stage needs and cannot fetch by itself. Zero inputs is one of these."""
+    """An input that a stage needs and cannot fetch by itself. Finding nothing to work on is one of these."""
 
 
 class ProcessError(FatalError, exit_code=5):
@@ -71,7 +71,7 @@ class RocmError(FatalError, exit_code=7):
 
 
 class BuildError(FatalError, exit_code=8):
-    """A build that left no wheel, several, or another one than the source lock promises."""
+    """A build that made no wheel, several, or not the one that the source lock promises."""
 
 
 class CheckError(FatalError, exit_code=9):
@@ -99,7 +99,7 @@ class ConflictError(StoreError, exit_code=14):
 
 
 class ServiceError(FatalError, exit_code=15):
-    """A service, such as GitHub's API, that cannot be reached, refuses, or answers what it should not."""
+    """A service, such as GitHub's API, that cannot be reached, refuses, or gives an unexpected answer."""
 
 
 class ProvenanceError(FatalError, exit_code=16):
@@ -107,11 +107,17 @@ class ProvenanceError(FatalError, exit_code=16):
 
 
 class MachineError(FatalError, exit_code=17):
-    """A disk, the rights of a file, or a name or depth that this machine cannot read or write."""
+    """A full disk, a file without permission, or a path that this machine cannot read or write."""
 
 
 class InterruptedStageError(FatalError, exit_code=130):
     """A stage that the user or the machine stopped (Ctrl-C, SIGTERM)."""
+
+
+def require_going() -> None:
+    """End what works beside the thread that was interrupted, at the next piece of its work."""
+    if STOPPING.is_set():
+        raise fatal(KeyboardInterrupt())
 
 
 def fatal(problem: BaseException) -> FatalError:
@@ -122,7 +128,7 @@ def fatal(problem: BaseException) -> FatalError:
         case FatalError():
             return problem
         case KeyboardInterrupt():
-            return InterruptedStageError("Interrupted; run the same command again to go on.")
+            return InterruptedStageError("Interrupted; run the same command again to continue.")
         case OSError():
             names = [str(one) for one in (problem.filename, problem.filename2) if one is not None]
             said = f"{' -> '.join(names) or type(problem).__name__}: {problem.strerror or problem}"

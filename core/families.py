@@ -21,6 +21,10 @@ _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
 _VERSION = re.compile(r"gfx([0-9]+)([0-9a-f])[0-9a-f]")
 _PROPERTY = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 _INTEGRATED = "igpu-all"
+_CHOOSE = (
+    "Choose one with --gpu-family; a single gfx target (gfx1151) is one, too. --gpu-family cpu builds "
+    "without ROCm, and --torch-ref sample tries everything out on a small sample."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +53,11 @@ class _FamiliesFile(Model):
         for name, table in self.families.items():
             if not table.targets and name not in {*self.targets, CPU}:
                 close = nearest(name, {one for one, its in self.families.items() if its.targets})
-                raise ValueError(f"family {name} has no targets. {close}")
+                raise ValueError(f"families.{name} has no targets. {close}")
             for target in table.targets:
                 if target not in self.targets:
-                    raise ValueError(f"family {name}: {target}? {nearest(target, self.targets)}")
+                    close = nearest(target, self.targets)
+                    raise ValueError(f"families.{name}.targets: unknown gfx target {target!r}. {close}")
                 if table.default and owners.setdefault(target, name) != name:
                     raise ValueError(f"{target} has two default families, {owners[target]} and {name}.")
         return self
@@ -97,7 +102,7 @@ def family(name: str) -> Family:
 def _known(name: str) -> Family:
     known = families()
     if name not in known:
-        raise UsageError(f"Unknown GPU family {name!r}. {nearest(name, known)}", hint=_listing())
+        raise UsageError(f"Unknown GPU family {name!r}. {nearest(name, known)}", hint=_CHOOSE)
     return known[name]
 
 
@@ -193,8 +198,4 @@ def default_family(detected: Iterable[str]) -> str:
 
 def _listing() -> str:
     names = ", ".join(name for name, table in _file().families.items() if table.targets)
-    return (
-        f"Families: {names}; a single gfx target (gfx1151) is one too.\n"
-        "Choose one with --gpu-family; --gpu-family cpu builds without ROCm, "
-        "and --torch-ref sample tries everything out on a small sample."
-    )
+    return f"Families: {names}.\n{_CHOOSE}"

@@ -146,7 +146,7 @@ def download(url: str, path: Path, *, sha256: str) -> None:
         if found.hexdigest() != sha256:
             raise ServiceError(
                 f"{url} has SHA-256 {found.hexdigest()}, and the data says {sha256}.",
-                hint="Try again. If it stays so, the file is another one: do not use it.",
+                hint="Try again. If it persists, the file was replaced: do not use it.",
             )
 
 

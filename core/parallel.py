@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from core import console
+from core.errors import STOPPING
 
 JOBS = 16
 _LOCK = threading.Lock()
@@ -26,8 +27,10 @@ def each(action: Callable[[Item], Result], items: Iterable[Item], *, jobs: int =
         started = [pool.submit(action, item) for item in items]
         try:
             wait(started, return_when=FIRST_EXCEPTION)
+        except KeyboardInterrupt:
+            STOPPING.set()
+            raise
         finally:
-            # also when the user interrupts the wait
             pool.shutdown(wait=False, cancel_futures=True)
     for one in started:
         if not one.cancelled():

@@ -82,6 +82,11 @@ def inherited(**changes: str | None) -> dict[str, str]:
     return {name: value for name, value in (os.environ | changes).items() if value is not None}
 
 
+def byte_code(folder: Path) -> dict[str, str | None]:
+    """Return changes that keep byte code out of trees and in a folder, for several processes of one task."""
+    return {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(folder)}
+
+
 def which(program: str, *, path: str | None = None) -> Path | None:
     """Find a program on `path` (default: this process's PATH)."""
     found = shutil.which(program, path=path)

@@ -76,7 +76,8 @@ def options_of(parser: argparse.ArgumentParser) -> tuple[OptionGroup, ...]:
     """
     found = []
     for group in parser._action_groups:  # noqa: SLF001 - see above
-        rows = tuple(_row(action) for action in group._group_actions if action.dest != "help")  # noqa: SLF001
+        shown = (one for one in group._group_actions if one.help != argparse.SUPPRESS)  # noqa: SLF001
+        rows = tuple(_row(action) for action in shown if action.dest != "help")
         untitled = group.title in {"positional arguments", "options"}
         if rows:
             found.append(OptionGroup(title="" if untitled else group.title or "", rows=rows))
@@ -86,7 +87,7 @@ def options_of(parser: argparse.ArgumentParser) -> tuple[OptionGroup, ...]:
 def _row(action: argparse.Action) -> tuple[str, str]:
     value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
     words = [f"{name} {value}".rstrip() for name in action.option_strings] or [str(value or action.dest)]
-    return ", ".join(f"`{word}`" for word in words), action.help or ""
+    return ", ".join(f"`{word}`" for word in words), (action.help or "") % vars(action)
 
 
 def session_table() -> str:

@@ -29,7 +29,7 @@ LIMITS: Mapping[str, int] = {
     "gerund modules beside their verb": 0,
     "import circles": 0,
     "lines of noxfile.py": 250,
-    "test lines": 51_000,
+    "test lines": 49_450,
 }
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from core import process
+from core.data import read_toml
 from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
 from core.packages.sources import PackageSource, SourceOptions, add_package_source, source_options
@@ -25,26 +26,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "rocm-"
 _OURS = re.compile(r"_?rocm")
-# A library that the SDK does not know, has no file for, or skips on this platform is not named. An SDK
-# without its libraries' wheel fails in several ways, and each means the same here.
-_QUERY = """
-import json, sys
-import rocm_sdk
-from rocm_sdk import _dist_info
-split = not _dist_info.ALL_PACKAGES["libraries"].is_target_specific
-def has(name):
-    try:
-        return bool(rocm_sdk.find_libraries(name))
-    except Exception:
-        return False
-json.dump({
-    "version": rocm_sdk.__version__,
-    "layout": "split" if split else "unsplit",
-    "family": "" if split else _dist_info.determine_target_family(),
-    "available": list(_dist_info.AVAILABLE_TARGET_FAMILIES),
-    "libraries": [name for name in sys.argv[1:] if has(name)],
-}, sys.stdout)
-"""
+QUERIES = Path(__file__).with_name("queries.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +67,7 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     what = "exact version (default: the newest)"
     parser.add_argument("--torch-version", dest="version", default="", metavar="V", help=what)
-    parser.add_argument("--no-install", action="store_true", help="test what the environment holds already")
+    parser.add_argument("--no-install", action="store_true", help="test what is already installed")
     add_rocm_options(parser, alone=False)
 
 
@@ -141,8 +123,8 @@ def find_source(context: Context, options: RocmOptions, version: str) -> origin.
     own = packages.group is not None and not options.source.named
     if own and version not in packages.versions("rocm"):
         raise MissingInputError(
-            f"The source lock says ROCm {version}; {packages.words} holds {packages.versions('rocm')[0]}.",
-            hint="Resolve again (nox -s resolve), or build that version: nox -s build_rocm.",
+            f"ROCm {version} is asked for; {packages.words} holds {packages.versions('rocm')[0]}.",
+            hint="Correct --rocm-version or resolve again (nox -s resolve), or build it: nox -s build_rocm.",
         )
     if not own and not options.source.named and context.ref.rocm_version == version:
         # the sample's ROCm is on no index
@@ -173,7 +155,7 @@ class RocmSdk:
 def installed(python: Interpreter) -> origin.RocmSource:
     """Return the ROCm that an interpreter has installed, by its own word."""
     env = process.handed_on(ROCM_SDK_TARGET_FAMILY=None)
-    facts = json.loads(_python(python, env, "-c", _QUERY))
+    facts = json.loads(_python(python, env, "-c", read_toml(QUERIES)["rocm_sdk"]))
     return origin.RocmSource(
         version=facts["version"],
         layout=facts["layout"],
@@ -207,7 +189,7 @@ def ask(
     """Query an installed ``rocm_sdk`` for its facts, `libraries` among them; refuse empty or other ones."""
     version, layout = source.version, source.layout
     env = process.handed_on(ROCM_SDK_TARGET_FAMILY=sdk_target(layout, family) or None)
-    said = _python(target, env, "-c", _QUERY, *libraries)
+    said = _python(target, env, "-c", read_toml(QUERIES)["rocm_sdk"], *libraries)
     try:
         facts = json.loads(said)
     except ValueError as problem:

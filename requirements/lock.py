@@ -28,6 +28,8 @@ TOOL_LOCKS = {
 }
 # for target environments: what builds need, what upstream's tests need
 TARGET_LOCKS = ("target", "torch-tests")
+# no such thing exists: an installer of an older Python ends by its name, and not at some package's hash
+_GUARD = f'needs-python-3.11-or-newer==0 ; python_version < "3.11" \\\n    --hash=sha256:{"0" * 64}\n'
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msvc"}
 
@@ -48,6 +50,9 @@ def compile_all(folder: Path) -> None:
         options = ["--generate-hashes", "--allow-unsafe", "--no-emit-index-url", "--no-emit-find-links"]
         argv = [sys.executable, "-m", "piptools", "compile", "--quiet", "--strip-extras", *options]
         process.run([*argv, "--output-file", target, source], cwd=folder, env=env)
+    tools = folder.parent / "requirements.txt"
+    if not (said := tools.read_text("utf-8")).startswith(_GUARD):
+        tools.write_text(_GUARD + said, encoding="utf-8", newline="\n")
     for platform, triple in PLATFORMS.items():
         for python in PYTHONS:
             options = ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-config"]

@@ -141,9 +141,7 @@ def _read_json(path: Path) -> Mapping[str, object]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ArtifactError(
-            f"{path} is missing.", hint="Fetch the artifact base_lib_generic again."
-        ) from None
+        raise ArtifactError(f"{path} is missing.", hint="Fetch base_lib_generic again.") from None
     except (OSError, ValueError) as problem:
         raise ArtifactError(f"{path} cannot be read: {problem}.") from problem
     if not isinstance(value, dict):

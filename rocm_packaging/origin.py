@@ -176,8 +176,7 @@ def with_layout(
         raise RocmError(
             f"{packages.words} has no ROCm {version} libraries for {family}: "
             f"{' or '.join(names)} was not found.",
-            hint="Name another version (--rocm-version) or GPU family (--gpu-family). "
-            + packages.lacks("").hint,
+            hint=f"{packages.lacks('').hint} Or another version (--rocm-version), or family (--gpu-family).",
         )
     if layout == "split":
         require_devices(targets, held, where=packages.words, version=version)

@@ -1,17 +1,15 @@
 """What may go, by the policy of its release type, and how it goes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ci.promote import documents
 from ci.publish.index import is_page
@@ -22,9 +20,6 @@ from core.packages import requirements_in
 from core.run import RUN_ID
 from core.stores import Stored
 from core.wheel import parse_name
-
-if TYPE_CHECKING:
-    from packaging.version import Version
 
 STAGING, RELEASE_INDEX = f"{documents.STAGING}/", f"{documents.RELEASE}/"
 # whatever the data says

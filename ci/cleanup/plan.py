@@ -5,15 +5,14 @@ sidecars, then wheels, so that no page lists what does not exist. The process ma
 step: run again, the rest is as old as before, so the new plan completes what this one began.
 """
 
-from __future__ import annotations
-
-import re  # noqa: TC003 - pydantic reads it
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -27,9 +26,6 @@ from core import parallel
 from core.data import Model, data_file
 from core.errors import StoreError, UsageError, nearest
 from core.stores import Store, Stored
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _DAY = 86_400
 _ALL = 100
@@ -132,7 +128,7 @@ def plan_of(found: Sequence[Unit], rules: Rules, held: Held) -> Plan:
     if ahead:
         raise StoreError(
             f"{ahead[0].name} was written after {rules.now:%Y-%m-%d %H:%M} UTC: the clock is wrong.",
-            hint="Set the clock (or --today) right; nothing was deleted.",
+            hint="Correct the clock (or --today); nothing was deleted.",
         )
     goes: list[Unit] = []
     stays: list[Unit] = []
@@ -151,7 +147,7 @@ def _kept_because(unit: Unit, rank: int, rules: Rules, held: Held) -> str:
         "a release index lists it": keys & held.listed,
         "a promotion uses it": keys & held.in_use,
         "something in staging came from it": unit.run_id and unit.name in held.staged_runs,
-        "kept for ever": policy.days is None,
+        "kept forever": policy.days is None,
         f"not {policy.days} days old": rules.age(unit) < (policy.days or 0),
         f"among the newest {policy.newest}": rank < policy.newest,
         "a version that stays requires it": unit.name in held.required,
@@ -166,7 +162,7 @@ def require_modest(plan: Plan, *, percent: int) -> None:
     if number * _ALL > percent * total:
         needed = -(-number * _ALL // total)
         raise StoreError(
-            f"{number} of {total} runs and versions would go, which is more than {percent} %.",
+            f"{number} of {total} runs and versions would be deleted, which is more than {percent} %.",
             hint=f"Look at the plan (--dry-run); if it is right, give --at-most {needed}.",
         )
 

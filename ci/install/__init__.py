@@ -149,11 +149,12 @@ def wanted_of(
     if not known:
         raise source.lacks("wheel or sdist of ours")
     if not offers:
+        there = sorted({one.name.split("-")[-2] for one in known if one.name.endswith(".whl")})
         raise MissingInputError(
             f"Of the {len(known)} files at {source.words} none is for Python {python.series}.",
-            hint="Choose another Python: --python 3.12.",
+            hint=f"They are for {', '.join(there)}: choose another Python with --python.",
         )
-    console.say(f"{source.words}: {len(offers)} files for Python {python.series}")
+    console.say(f"{source.words}: {console.counted(len(offers), 'file')} for Python {python.series}")
     return Wanted(
         requirements=tuple(map(str, requirements)),
         source=source,

@@ -1,7 +1,5 @@
 """A run's artifacts: found in a store, chosen for a GPU family, fetched and extracted side by side."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading
@@ -11,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci.publish.buckets import buckets
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
 from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.families import Family
 from core.parallel import Transfer, transfer
 from core.run import LOCAL_RUN, this_platform
 from core.run.locations import Origin, location
@@ -24,9 +22,6 @@ from core.stores import Store
 from core.stores.location import open_store
 from rocm_packaging import archives
 from rocm_packaging.artifacts import GENERIC, INCOMPLETE, targets_of
-
-if TYPE_CHECKING:
-    from core.families import Family
 
 LOCK = ".fetch.lock"
 _LEAST_JOBS = 8  # a store is waited for more than computed with

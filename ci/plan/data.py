@@ -61,7 +61,7 @@ class Runners(Model):
         for where, label in self._labels() if served else ():
             if label not in served:
                 close = nearest(label, served)
-                raise ValueError(f"{where}: no machine has the runner label {label!r}. {close}")
+                raise ValueError(f"runners.{where}: {label!r} is neither in self_hosted nor github. {close}")
         return self
 
     def _labels(self) -> Iterator[tuple[str, str]]:
@@ -128,6 +128,11 @@ class MatrixFile(Model):
     ci: Matrix
     release: Matrix
     rehearsal: Matrix
+
+    @classmethod
+    def name_of(cls, release_type: str) -> str:
+        """Name the table of a release type."""
+        return release_type if release_type in cls.model_fields else "release"
 
 
 class Paths(Model):
@@ -300,7 +305,7 @@ class Data(Model):
 
     def matrix_of(self, release_type: str, *, named_pythons: bool = False) -> Matrix:
         """Return the matrix of a release type, with every exclusion that applies to it."""
-        chosen: Matrix = getattr(self.matrix, release_type, self.matrix.release)
+        chosen: Matrix = getattr(self.matrix, MatrixFile.name_of(release_type))
         every = (*self.matrix.ci.exclude, *self.matrix.release.exclude)
         # what does not exist yet does not exist in any matrix
         applying = (row for row in every if not row.pythons or (row in chosen.exclude and not named_pythons))

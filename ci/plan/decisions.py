@@ -1,11 +1,11 @@
 """The `Question` that a plan answers, and the decisions about a run as a whole, each with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import date
 
+from ci.plan.data import Data, Paths, Tier
+from ci.plan.events import Changes, Event
 from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
@@ -13,13 +13,7 @@ from core.files import path_pattern
 from core.run import Platform
 from core.run.locations import Origin
 from core.run.plan import PLATFORMS, Decision, Upload
-
-if TYPE_CHECKING:
-    from datetime import date
-
-    from ci.plan.data import Data, Paths, Tier
-    from ci.plan.events import Changes, Event
-    from pytorch_build.refs.torch_refs import TorchRef
+from pytorch_build.refs.torch_refs import TorchRef
 
 DISPATCHES = ("workflow_dispatch", "workflow_call")
 _TEST_TYPES = {"nightly": "comprehensive", "nightly-bkc": "comprehensive", "prerelease": "full"}

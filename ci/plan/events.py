@@ -3,25 +3,21 @@
 Payloads: https://docs.github.com/webhooks/webhook-events-and-payloads.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime  # noqa: TC003 - pydantic reads it
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ci.github import GitHub
 from ci.plan.data import EventName
 from core import process
 from core.data import json_object, read_text, validated
-from core.errors import FatalError, InterruptedStageError, ProcessError, UsageError, nearest
+from core.errors import FatalError, MissingInputError, ProcessError, ServiceError, UsageError, nearest
 from core.run.locations import REPOSITORY
-
-if TYPE_CHECKING:
-    from ci.github import GitHub
 
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 PATIENCE = 20.0  # seconds; a safe default is better than a run that waits
@@ -180,9 +176,7 @@ def event_labels(event: Event, github: GitHub | None) -> tuple[Sequence[str], st
         return (), "the event names no labels, and without a token GitHub is not queried, so none count"
     try:
         return github.labels(event.repository, event.number), ""
-    except InterruptedStageError:
-        raise
-    except FatalError as problem:
+    except (ServiceError, MissingInputError) as problem:
         return (), f"could not query the labels, so none count: {_last_line(problem)}"
 
 
@@ -197,9 +191,7 @@ def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
     if event.name == "pull_request" and event.number and github is not None:
         try:
             return Changes(files=github.changed_files(event.repository, event.number))
-        except InterruptedStageError:
-            raise
-        except FatalError as problem:
+        except (ServiceError, MissingInputError) as problem:
             note += f", nor can GitHub ({_last_line(problem)})"
     return Changes(note=note)
 

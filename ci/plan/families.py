@@ -1,21 +1,16 @@
 """Which GPU families a run builds, in which build variants, on which machines, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ci.plan.data import BuildVariant, ExpectedFailure, Families, FamilyOn, Machines, reaches
+from ci.plan.decisions import Question
 from ci.plan.inputs import ALL, named_family
 from core import files
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
 from core.run import PLAIN, Platform, group_name
 from core.run.plan import PLATFORMS, Decision, LeftOut, Stage, Variant
-
-if TYPE_CHECKING:
-    from ci.plan.decisions import Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,15 +190,13 @@ def machine(question: Question, one: Chosen, job: str, *, several_gpus: bool = F
         return _served(question, given, f"{one.platform}_test_runner"), "the input"
     row = question.data.runners.of(one.name, one.platform)
     kernel = question.labels.kernel
+    where = f"{one.name} on {one.platform}"
     if several_gpus:
-        labels = [row.several_gpus]
-        missing = f"no machine has several GPUs of {one.name} on {one.platform}"
+        labels, missing = [row.several_gpus], f"no machine has several GPUs of {where}"
     elif kernel:
-        labels = [row.kernels.get(kernel, "")]
-        missing = f"no machine with {one.name} on {one.platform} has the kernel {kernel}"
+        labels, missing = [row.kernels.get(kernel, "")], f"no machine with {where} has the kernel {kernel}"
     else:
-        labels = [row.test_runner, *row.more_test_runners]
-        missing = f"no machine has {one.name} on {one.platform}"
+        labels, missing = [row.test_runner, *row.more_test_runners], f"no machine has {where}"
     refused = {label: _unserved(question, label) for label in labels if label}
     if usable := [label for label, why in refused.items() if not why]:
         # the same run chooses the same machines at every attempt
@@ -238,5 +231,5 @@ def _served(question: Question, label: str, name: str) -> str:
     if why := _unserved(question, label):
         runners = question.data.runners
         known = {one for one in (*runners.github, *runners.self_hosted) if not _unserved(question, one)}
-        raise UsageError(f"The input {name!r}: {why}: its jobs would queue for ever. {nearest(label, known)}")
+        raise UsageError(f"The input {name!r}: {why}: its jobs would queue forever. {nearest(label, known)}")
     return label

@@ -133,13 +133,8 @@ def read_inputs(given: Mapping[str, Any], *, exact: bool) -> Inputs:
 
 
 def _read(name: str, value: Any, kind: str) -> Any:  # noqa: ANN401 - of a payload
-    match kind:
-        case "flag":
-            return _flag(name, value)
-        case "names":
-            return _names(name, value)
-        case "families":
-            return _families(name, value)
+    if reader := {"flag": _flag, "names": _names, "families": _families}.get(kind):
+        return reader(name, value)
     text = str(value).strip()
     if kind in _CHOICES and text not in _CHOICES[kind]:
         raise UsageError(f"The input {name!r} is {text!r}. {nearest(text, _CHOICES[kind])}")

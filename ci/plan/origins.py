@@ -3,16 +3,14 @@
 One answer serves every family of a build variant, on every platform of the plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from ci.github import GitHub, Run, RunQuery, find_run
 from ci.plan import artifacts
+from ci.plan.data import ArtifactRuns, RocmData
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
 from core.families import family
 from core.packages.sources import PackageSource
@@ -20,9 +18,6 @@ from core.run import PLAIN, Platform
 from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, RocmOrigin, RocmPackages, Variant
 from rocm_packaging.origin import RocmSource, for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
-
-if TYPE_CHECKING:
-    from ci.plan.data import ArtifactRuns, RocmData
 
 _VERSIONS = 10  # of an index, the newest: one may be there for some platforms or families alone
 _HINT = "Name an artifact run (input artifact_run_id), or correct [rocm]: ci/rocm.toml, pytorch-build.toml."

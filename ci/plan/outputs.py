@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ci.plan.data import MatrixFile
 from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
@@ -83,7 +84,7 @@ def explain(only: str, plan: Plan | None, *, as_json: bool) -> None:
 
 def _explained(cell: Cell, release_type: str, values: Mapping[str, Value]) -> Mapping[str, Any]:
     """Return a job, and the values that it follows from; of what the event names there is none."""
-    matrix = f"matrix.{'ci' if release_type == 'ci' else 'release'}"
+    matrix = f"matrix.{MatrixFile.name_of(release_type)}"
     listed, on = f"{matrix}.gpu_families.{cell.platform}", f"{key_path([cell.gpu_family])}.{cell.platform}"
     tier = values.get(f"families.{on}.tier") if listed not in values else None
     machines = (f"runners.machines.{cell.platform}.", f"runners.families.{on}.")

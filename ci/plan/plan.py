@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ci.jobs import BUILDS
 from ci.plan import decisions, families
-from ci.plan.data import Matrix, Test, reaches
+from ci.plan.data import Matrix, MatrixFile, Test, reaches
 from ci.verbs.cells import missing
+from core.data import in_force
 from core.errors import DataError, UsageError, nearest
 from core.run import Platform
 from core.run.plan import FETCH, Cell, Decision, LeftOut, Plan, PlanEvent, RocmPackages, Stage, matrices
@@ -212,8 +213,11 @@ class _Jobs:
     def _ref(self, name: str, platform: Platform) -> TorchRef:
         refs = self.question.refs[platform]
         if name not in refs:
-            kind = UsageError if self.question.inputs.pytorch_git_refs else DataError
-            raise kind(f"Unknown torch ref {name!r}. {nearest(name, refs)}")
+            unknown = f"Unknown torch ref {name!r}. {nearest(name, refs)}"
+            if self.question.inputs.pytorch_git_refs:
+                raise UsageError(unknown)
+            key = f"matrix.{MatrixFile.name_of(self.question.type)}.torch_refs"
+            raise DataError(f"{in_force()[key].where}: {key}: {unknown}")
         return refs[name]
 
     def _rocm_test(self, build: Build) -> None:

@@ -1,14 +1,4 @@
-"""What a distribution bucket keeps and where: wheels that are staged or released, and who decided on them.
-
-Layout (`docs/releases.md`)::
-
-    v2-staging/{family}/                        wheels, sidecars and pages, up for testing
-    v2/{family}/                                the release index
-    manifests/v2-staging/{family}/{run}.json    what was staged of a run: what the pages there list
-    manifests/v2/{family}/{set}-{id}.json       what the release index lists of a set
-    manifests/promoting/{set}/{id}.json         a promotion that is running, or was interrupted
-    manifests/decisions/{set}/{id}.json         one that is complete: what, by which rule, when, by whom
-"""
+"""What a distribution bucket keeps, as `docs/releases.md` lays it out: wheels, and who decided on them."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -208,13 +198,10 @@ def staging_records(store: Store, families: Sequence[str] = ()) -> Sequence[tupl
     """Read the staging records of all families, or of some, each with its digest."""
     prefixes = [manifests(STAGING, family) for family in families] or [manifests(STAGING)]
     keys = [one.key for prefix in prefixes for one in store.list(prefix) if one.key.endswith(".json")]
-
-    def recorded(key: str) -> tuple[StagingRecord, Document]:
-        content = store.read(key)
-        record = parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}")
-        return record, document(key, content)
-
-    return parallel.each(recorded, keys)
+    return [
+        (parse_json(content.decode(), StagingRecord, where=f"{store.url}/{key}"), document(key, content))
+        for key, content in zip(keys, parallel.each(store.read, keys), strict=True)
+    ]
 
 
 def document(key: str, content: bytes) -> Document:

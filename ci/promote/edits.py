@@ -101,7 +101,9 @@ class MemberEdits:
         if _METADATA.fullmatch(member):
             return metadata(content, old=self._plan.old, new=self._plan.new, change=self._change)
         if _REQUIRES.fullmatch(member):
-            return requires_txt(content, self._change)
+            lines = content.decode("utf-8", "surrogateescape").split("\n")
+            lines = [one if _SECTION.fullmatch(one) else requirement(one, self._change) for one in lines]
+            return "\n".join(requires_lines(lines, self._change)).encode("utf-8", "surrogateescape")
         for place in self._places:
             if fnmatchcase(member, place.members):
                 content = self._in_place(place, content)
@@ -158,13 +160,6 @@ def metadata(content: bytes, *, old: str, new: str, change: RocmChange) -> bytes
     if stated != 1:
         raise WheelError(f"It has {stated} Version fields, not one.")
     return ("\n".join(lines) + rest).encode("utf-8", "surrogateescape")
-
-
-def requires_txt(content: bytes, change: RocmChange) -> bytes:
-    """Change the requirements in a ``requires.txt``, and leave out those on targets that are not kept."""
-    lines = content.decode("utf-8", "surrogateescape").split("\n")
-    edited = [line if _SECTION.fullmatch(line) else requirement(line, change) for line in lines]
-    return "\n".join(requires_lines(edited, change)).encode("utf-8", "surrogateescape")
 
 
 def requirement(text: str, change: RocmChange) -> str:

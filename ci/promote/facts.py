@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
+from ci.github import first_line
 from ci.promote import documents
 from ci.promote.runs import RunGroup, Test, lock_of, read_group
 from core import parallel
@@ -90,9 +91,9 @@ class _Member:
         return {ref: lock_of(self.record.locks, ref) for ref in sorted(self.torch_refs)}
 
 
-def staged_versions(bucket: Store) -> frozenset[str]:
-    """List the versions of torch that are staged."""
-    return _versions([record for record, _ in documents.staging_records(bucket)], "torch")
+def staged_versions(bucket: Store, distribution: str = "torch") -> frozenset[str]:
+    """List the versions of a distribution that are staged."""
+    return _versions([record for record, _ in documents.staging_records(bucket)], distribution)
 
 
 def _versions(records: Sequence[documents.StagingRecord], distribution: str) -> frozenset[str]:
@@ -109,11 +110,12 @@ def gather(
     if not any(files for _, _, files in found):
         every = [record for record, _ in documents.staging_records(bucket)]
         held = [one.family for one in every if request.version in _versions([one], request.distribution)]
-        there = f"There is one of {', '.join(sorted(held))}." if held else ""
+        known = _versions(every, request.distribution)
+        other = nearest(request.version, known) if known else "Stage it first: nox -s stage."
         raise MissingInputError(
             f"No {request.distribution} {request.version} of {', '.join(request.families) or 'any family'} "
             f"is staged in {bucket.url}.",
-            hint=there or nearest(request.version, _versions(every, request.distribution)),
+            hint=f"There is one of {', '.join(sorted(held))}." if held else other,
         )
     members = [
         _Member(record=record, document=document, files=files, group=_group(record, open_source))
@@ -218,11 +220,6 @@ def _edited(member: _Member) -> Iterator[Reason]:
             if file.key in staged:
                 message = f"{file.name} was built from: {said}"
                 yield Reason(cell=member.cell(record.cell.python), message=message)
-
-
-def first_line(text: str) -> str:
-    """Return the first line of an error's text."""
-    return text.strip().partition("\n")[0]
 
 
 def _cells(member: _Member, members: Sequence[_Member], request: SetRequest) -> Sequence[documents.Cell]:

@@ -162,10 +162,8 @@ def _list(bucket: Store, decision: Decision) -> None:
     def listed(family: str) -> None:
         released = tuple(one for one in decision.files if one.family == family)
         record = ReleaseRecord(family=family, decision=decision.key, files=released)
-        folder = documents.manifests(documents.RELEASE, family)
-        bucket.put_bytes(
-            f"{folder}/{decision.set_name}-{decision.identity}.json", documents.serialized(record)
-        )
+        into = documents.manifests(documents.RELEASE, family)
+        bucket.put_bytes(f"{into}/{decision.set_name}-{decision.identity}.json", documents.serialized(record))
         documents.write_pages(bucket, documents.RELEASE, family, expected={one.key for one in released})
 
     parallel.each(listed, decision.families)

@@ -283,7 +283,7 @@ def merged(old: StagingRecord, new: StagingRecord) -> StagingRecord:
         if file.name in before and before[file.name].sha256 != file.sha256:
             raise StoreError(
                 f"{file.key} was staged with other bytes before: {before[file.name].sha256[:12]}.",
-                hint="A name stands for the same bytes for ever: build under another version.",
+                hint="A name stands for the same bytes forever: build under another version.",
             )
     files = {**before, **{file.name: file for file in new.files}}
 
@@ -312,9 +312,7 @@ def _record(target: Store, planned: StagingRecord) -> None:
         except ConflictError:
             continue
         return
-    raise StoreError(
-        f"{key} in {target.url} was written by others {_TRIES} times.", hint="Stage again later."
-    )
+    raise StoreError(f"{key} in {target.url} was written by others {_TRIES} times.", hint="Try again later.")
 
 
 def _staged(file: FileRecord, family: str, torch_ref: str) -> StagedFile:

@@ -131,7 +131,7 @@ def _served(url: str, folder: Path, cert: str) -> Located | Path:
     path = folder / name
     with _answer(url, cert=cert) as answer:
         if answer is None:
-            raise MissingInputError(f"There is no {url}.", hint="See whether + is written %2B in it.")
+            raise MissingInputError(f"There is no {url}.", hint="Check that + is written %2B in it.")
         size, came = int(answer.headers.get("Content-Length") or 0), 0
         with parallel.transfer("fetch", size=size) as shown, files.atomic(path) as out:
             while chunk := answer.read(files.CHUNK):

@@ -1,12 +1,25 @@
 """Who writes run outputs, and where wheels are distributed from. Where runs lie: `core.run.locations`."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
 
+from pydantic import AfterValidator
+
+from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
-from core.errors import UsageError
+from core.errors import UsageError, nearest
 from core.run.locations import BUCKETS_FILE, Origin, RunBucket, RunBuckets, is_own, location
 from core.run.plan import Upload
+
+
+def one_of(name: str, known: Collection[str]) -> str:
+    """Refuse a name of the data that is not known."""
+    if name not in known:
+        raise ValueError(f"{name!r} is not known. {nearest(name, known)}")
+    return name
+
+
+ReleaseName = Annotated[str, AfterValidator(lambda name: one_of(name, RELEASE_TYPES))]
 
 
 class ReleaseType(RunBucket, extra="forbid"):
@@ -47,10 +60,10 @@ class Buckets(RunBuckets, extra="forbid"):
     """What `buckets.toml` says."""
 
     region: str
-    release_types: Mapping[str, ReleaseType]
+    release_types: Mapping[ReleaseName, ReleaseType]
     maintenance: Maintenance
     products: Products
-    distributions: dict[str, Distribution]
+    distributions: dict[ReleaseName, Distribution]
 
 
 buckets = data_file(BUCKETS_FILE, Buckets)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ci.publish.folders import Digests, Item, items_of, pack, walked
 from core import console, files
-from core.errors import ArtifactError, DataError, MissingInputError, StoreError, UsageError
+from core.errors import ArtifactError, DataError, MissingInputError, StoreError
 from core.parallel import JOBS, each, transfer
 from core.run import BUILD_MANIFEST
 from core.stores import Store, Stored, refuse_other_bytes
@@ -139,13 +139,11 @@ def absent(sidecars: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[
     return {key: data for key, data in sidecars.items() if key not in listed or listed[key].size != len(data)}
 
 
-def changed(store: Store, documents: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
+def changed(store: Store, new: Mapping[str, bytes], listed: Mapping[str, Stored]) -> dict[str, bytes]:
     """Leave out the small objects that are unchanged: one request for each of the right size."""
-    likely = [key for key, data in documents.items() if key in listed and listed[key].size == len(data)]
+    likely = [key for key, data in new.items() if key in listed and listed[key].size == len(data)]
     digests = dict(zip(likely, each(store.digest, likely), strict=True))
-    return {
-        key: data for key, data in documents.items() if digests.get(key) != hashlib.sha256(data).hexdigest()
-    }
+    return {key: data for key, data in new.items() if digests.get(key) != hashlib.sha256(data).hexdigest()}
 
 
 def recorded(store: Store, listed: Mapping[str, Stored], prefix: str) -> Mapping[str, frozenset[str]]:
@@ -166,9 +164,7 @@ def _digests(text: bytes, where: str) -> Sequence[tuple[str, str]]:
         objects = record["details"].get(_OBJECTS, {})
         return [*named, *((key, str(one["sha256"])) for key, one in objects.items())]
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise DataError(
-            f"{where} is not an upload's record.", hint="Remove it and upload again."
-        ) from problem
+        raise DataError(f"{where} is not an upload's record.", hint="Delete it; upload again.") from problem
 
 
 def write_record(
@@ -239,14 +235,9 @@ def upload_tree(common: Common, items: Sequence[Item], kind: str, artifact_group
 
 def upload_manifest(common: Common, path: Path, artifact_group: str, digests: Digests) -> None:
     """Put the manifest of a ROCm build into the run."""
-    if not path.is_file():
-        raise MissingInputError(
-            f"{path} is not a file.", hint=f"Name the build's {BUILD_MANIFEST} with --manifest."
-        )
-    if path.name != BUILD_MANIFEST:
-        raise UsageError(
-            f"{path} is not named {BUILD_MANIFEST}.", hint="Records are uploaded with their run."
-        )
+    if not path.is_file() or path.name != BUILD_MANIFEST:
+        what = f"--manifest {path} is not a build's {BUILD_MANIFEST}."
+        raise MissingInputError(what, hint="Name that file; records are uploaded with their run.")
     store, folder = common.open_store(), common.outputs.manifests_prefix(artifact_group)
     items = items_of([path], [f"{folder}/{BUILD_MANIFEST}"], digests, replace=True)
     _send(store, items, listing(store, [folder]), title="the manifest")

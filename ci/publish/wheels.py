@@ -61,7 +61,8 @@ def upload_folder(
     fresh = [one for one in found if one.sha256 not in known.get(one.key, ())]
     if fresh:
         upload.write_record(common, "", artifact_group, named=fresh)
-    upload.show(found)
+    if not common.dry_run:  # which has named each
+        upload.show(found)
     upload.done(common, prefix, sent)
     return found
 
@@ -72,9 +73,7 @@ def wheel_paths(folder: Path) -> Sequence[Path]:
     names = sorted(path for path in place.glob("*") if distributions.is_distribution(path.name))
     found = [path for path in names if not is_temporary(path.name) and path.is_file()]
     if not found:
-        raise MissingInputError(
-            f"{place} holds no wheel or sdist.", hint="Name a folder that does with --input-dir."
-        )
+        raise MissingInputError(f"{place} holds no wheel or sdist.", hint="Name another one: --input-dir.")
     return found
 
 
@@ -111,16 +110,15 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
     ]
     built = records.promised(found)
     if not built:
-        raise MissingInputError(
-            f"No record of group {artifact_group} names a wheel.", hint="Build something first."
-        )
+        raise MissingInputError(f"No record of group {artifact_group} names a wheel.", hint="Build it first.")
     found_at = {
         source.key_in(outputs, key): _verified(common, source.store, key, built[key]) for key in sorted(built)
     }
     made = [distributions.describe(path, key=key, sha256=sha256) for key, (path, sha256) in found_at.items()]
     prefix = outputs.python_prefix(artifact_group)
     if source.store.url == store.url:
-        console.done(f"upload: unchanged, {len(made)} files in {store.url}/{prefix} are as recorded")
+        files = console.counted(len(made), "file")
+        console.done(f"upload: unchanged, {files} in {store.url}/{prefix} as recorded")
         return [record for record, _ in made]
     distributions.require_platform([record.name for record, _ in made], outputs)
     listed = upload.listing(store, [prefix, outputs.manifests_prefix(artifact_group)])
@@ -146,7 +144,8 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
         records.write(store, outputs, artifact_group, documents[key])
     stands = {one.key: one for record in settled for one in record.files}
     held = [one for _, one in sorted((stands | {one.key: one for one, _ in described}).items())]
-    upload.show(held)
+    if not common.dry_run:
+        upload.show(held)
     upload.done(common, prefix, sent)
     return held
 
@@ -154,9 +153,7 @@ def upload_group(common: Common, source: Source, artifact_group: str) -> Sequenc
 def _verified(common: Common, source: Store, key: str, promised: frozenset[str]) -> tuple[Path, str]:
     path, digest = source.fetch(key, common.cache / "fetched"), source.digest(key)
     if digest not in promised:
-        raise StoreError(
-            f"{path} is not the file that its record names.", hint="Build it again with --force."
-        )
+        raise StoreError(f"{path} is not the file that its record names.", hint="Build it again: --force.")
     return path, digest
 
 

@@ -16,8 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from ci.report import model
 from ci.report.cells import cells_of, problems_of, runs_of, time_line, told_once
 from ci.report.compare import compare
+from core.console import counted
 from core.junit import OUTCOMES
 from core.wheel import CONTENTS
+from pytorch_build.build.build import BORROWED
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from pytorch_build.sources.git import is_commit
@@ -45,21 +47,20 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
     builds, odd = builds_of(facts)
     runs = runs_of(facts)
     line = time_line(run for found in runs.values() for run in found)
-    starts = [record.started for group in facts.groups for _, record in group.records]
-    whole = [(name.group, run) for name, found in runs.items() if not name.torch_ref for run in found]
+    whole: dict[str, list[model.StageRun]] = defaultdict(list)
+    for name, found in runs.items():
+        said = f" {name.python}".rstrip()
+        whole[name.group] += (replace(one, stage=one.stage + said) for one in found if not name.torch_ref)
     groups = tuple(
-        model.Group(
-            name=group.name,
-            find_links=group.find_links,
-            stages=tuple(run for name, run in whole if name == group.name),
-        )
-        for group in facts.groups
+        model.Group(name=one.name, find_links=one.find_links, stages=tuple(found), line=time_line(found))
+        for one in facts.groups
+        for found in (whole[one.name],)
     )
     page = model.Page(
         run_id=facts.run_id,
         platform=facts.platform,
         against=before.run_id if before else "",
-        started=min(starts, default=""),
+        started=line.started,
         busy=line.busy,
         elapsed=line.elapsed,
         problems=told_once([*problems_of(facts, tests), *odd]),
@@ -76,13 +77,12 @@ def page_of(facts: RunFacts, before: RunFacts | None = None) -> model.Page:
 
 def _failing(tests: model.RunTests) -> dict[model.CellName, str]:
     """Return why tests of cells did not pass."""
-    failing: dict[model.CellName, str] = {}
+    failing = defaultdict[model.CellName, list[str]](list)
     for run in tests.runs:
+        said = f"{counted(run.failed, 'test')} of {run.stage} failed"
         if not (run.passed or run.missing):
-            said = f"{run.failed} tests of {run.stage} failed"
-            what = said if run.failed else f"{run.stage} cannot be believed"
-            failing[run.cell] = " and ".join(filter(None, [failing.get(run.cell, ""), what]))
-    return failing
+            failing[run.cell].append(said if run.failed else f"{run.stage} cannot be believed")
+    return {name: " and ".join(found) for name, found in failing.items()}
 
 
 def builds_of(facts: RunFacts) -> tuple[tuple[model.Build, ...], tuple[model.Problem, ...]]:
@@ -91,7 +91,7 @@ def builds_of(facts: RunFacts) -> tuple[tuple[model.Build, ...], tuple[model.Pro
     read = TypeAdapter(model.Build).validate_python
     for group in facts.groups:
         for key, record in group.records:
-            if not record.stage.startswith("build_"):
+            if not record.stage.startswith("build_") or BORROWED in record.details:
                 continue
             known = {"cell": model.CellName.of(group.name, record.cell), "stage": record.stage}
             known |= {"seconds": record.seconds, "failed": record.status != "ok"}
@@ -102,8 +102,7 @@ def builds_of(facts: RunFacts) -> tuple[tuple[model.Build, ...], tuple[model.Pro
                 path = ".".join(str(part) for part in first["loc"])
                 problems.append(model.Problem(where=key, what=f"details.{path}: {first['msg']}."))
                 build = read(known)
-            graphs = sorted(build.graphs, key=lambda one: (-one.seconds, one.folder))
-            builds.append(replace(build, graphs=tuple(graphs)))
+            builds.append(build)
     builds.sort(key=lambda one: (not one.failed, -one.seconds, one.cell, one.stage))
     return tuple(builds), tuple(problems)
 
@@ -161,8 +160,9 @@ def wheels_of(
     old = {found[0]: found for found in (_files(before) if before else ())}
     ours = {(key[0].group, one.name): (key, one, record) for key, one, record in _files(facts)}
     made = [_wheel(facts, found, old.get(found[0])) for found in ours.values()]
-    known, groups = {key for key, _, _ in ours.values()}, {group.name for group in facts.groups}
-    gone = sorted({one.name for key, one, _ in old.values() if key not in known and key[0].group in groups})
+    known = {key for key, _, _ in ours.values()}
+    cells = {cell for cell, _ in known}
+    gone = sorted({one.name for key, one, _ in old.values() if key not in known and key[0] in cells})
     made.sort(key=lambda one: (one.cell.group, one.part_of or one.distribution, one.part_of != "", one.name))
     split = {(one.cell, one.part_of) for one in made if one.part_of}
     whole = ((one, (one.cell, one.distribution) in split) for one in made)
@@ -192,6 +192,7 @@ def _wheel(facts: RunFacts, found: _Found, before: _Found | None) -> model.Wheel
         origin=origin,
         commit=commit,
         edited=record.edited,
+        borrowed=str(record.details.get(BORROWED) or ""),
         folders=_folders(contents_of(record, one.name), old),
         before=before[1].size if before else None,
         part_of=device_host(one.distribution),

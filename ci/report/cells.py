@@ -5,23 +5,25 @@ The critical path of a cell is the chain of stages that its end depended on.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from math import isfinite, log2
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ci.report.model import STATES, Bar, Cell, CellName, Idle, Problem, StageRun, StageState, State, TimeLine
 from ci.report.text import natural
 from core.errors import InterruptedStageError
 from core.families import CPU
+from core.run import LOCAL_RUN
 from pytorch_build.build.build import BORROWED
 from rocm_packaging.packages.layouts import device_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ci.report.facts import GroupFacts, RunFacts
     from ci.report.model import CaseLine, RunTests, StageTests, Wheel
@@ -51,6 +53,8 @@ _TICKS = 6
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _STEPS = [(count, name) for name in _UNITS for count in (1, 2, 5, 10, 20, 30)]
 _ROUNDED = 0.002
+# the widest label, as a part of the drawing on a phone
+_LABEL = 0.1
 
 
 def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
@@ -60,10 +64,10 @@ def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
     """
     found: dict[tuple[CellName, str], StageRun] = {}
     for group in facts.groups:
-        for key, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
+        for _, record in sorted(group.records, key=lambda one: (one[1].status != "ok", one[0])):
             if not record.stage.startswith(_UPLOAD):
                 name = CellName.of(group.name, record.cell)
-                found[name, record.stage] = _run(key, record, group.missing.get((name, record.stage), ""))
+                found[name, record.stage] = _run(record, group.missing.get((name, record.stage), ""))
         for name, run in group.unreadable:
             found.setdefault((name, run.stage), run)
     by_cell: dict[CellName, list[StageRun]] = defaultdict(list)
@@ -75,9 +79,10 @@ def runs_of(facts: RunFacts) -> Mapping[CellName, Sequence[StageRun]]:
     return by_cell
 
 
-def _run(key: str, record: Record, missing: str) -> StageRun:
+def _run(record: Record, missing: str) -> StageRun:
     interrupted = record.exit_code == InterruptedStageError.exit_code
     failed: StageState = "interrupted" if interrupted else "failed"
+    borrowed = str(record.details.get(BORROWED) or "")
     return StageRun(
         stage=record.stage,
         state="missing" if missing else "ok" if record.status == "ok" else failed,
@@ -86,13 +91,13 @@ def _run(key: str, record: Record, missing: str) -> StageRun:
         seconds=record.seconds if isfinite(record.seconds) else 0.0,
         exit_code=record.exit_code,
         error=missing or record.error,
-        key=key,
         cause=record.cause.headline if record.cause else "",
         around=record.cause.around if record.cause else (),
         again=record.again,
-        borrowed=str(record.details.get(BORROWED) or ""),
-        # the page lies in a folder beside that of the logs
-        log=record.log and f"..{record.log[record.log.index('/logs/') :]}",
+        borrowed=borrowed,
+        edited=record.edited,
+        # the page lies in a folder beside that of the logs, but for what was borrowed
+        log=f"../logs/{record.log.partition('/logs/')[2]}" if record.log and not borrowed else "",
     )
 
 
@@ -105,11 +110,15 @@ def cells_of(facts: RunFacts, wheels: Sequence[Wheel], failing: Mapping[CellName
     seen: dict[str, set[str]] = defaultdict(set)
     for name, found in runs.items():
         seen[name.torch_ref] |= {run.stage for run in found if run.state == "ok"}
+    every = (record for group in facts.groups for _, record in group.records)
+    # a run of changed trees makes these, whatever a lock has
+    own = facts.run_id != LOCAL_RUN and any("tree" in (one.inputs.get("source") or {}) for one in every)
     cells, groups = [], {group.name: group for group in facts.groups}
     for name in sorted((one for one in runs if one.torch_ref), key=lambda one: natural(str(one))):
         found = runs[name]
         ended = {run.stage: run.state for run in found}
-        expected = _expected(name, facts.locks.get(name.torch_ref), seen[name.torch_ref])
+        lock = None if own else facts.locks.get(name.torch_ref)
+        expected = _expected(name, lock, seen[name.torch_ref])
         missing = [stage for stage in expected if ended.get(stage, "missing") == "missing"]
         absent = [StageRun(stage=one, state="missing") for one in missing if one not in ended]
         hosts = [one for one in made[name] if not device_target(one.distribution)]
@@ -160,13 +169,15 @@ def _state(found: Sequence[StageRun], missing: Sequence[str], failing: str) -> t
     """Return the worst state, and its reason."""
     words = {"unreadable": "cannot be read", "interrupted": "was interrupted", "failed": "failed"}
     stages: dict[str, Sequence[str]] = {
-        state: [run.stage for run in found if run.state == state] for state in words
+        state: [run.stage for run in found if run.state == state and run.stage not in failing]
+        for state in words
     }
     stages |= {"incomplete": [stage for stage in missing if stage != TEST], "untested": missing}
     said = {run.stage: f"{run.stage}: {run.error}" for run in found if run.state == "missing"}
     for state in reversed(STATES):
         some = stages.get(state)
-        what = f"{', '.join(some)} {words.get(state, 'has no record')}" if some else ""
+        lack = "have no record" if some and some[1:] else "has no record"
+        what = f"{', '.join(some)} {words.get(state, lack)}" if some else ""
         what = "; ".join(said.values()) if some and said.keys() >= set(some) else what
         if why := " and ".join(filter(None, [what, failing if state == "failed" else ""])):
             return state, why
@@ -181,6 +192,7 @@ def problems_of(facts: RunFacts, tests: RunTests) -> list[Problem]:
         for run in runs
         if run.state in {"failed", "interrupted"}
     ]
+    ended.sort(key=lambda one: one[1].state == "interrupted")
     problems = [
         Problem(
             where=f"{run.stage} {name}",
@@ -197,15 +209,7 @@ def problems_of(facts: RunFacts, tests: RunTests) -> list[Problem]:
         for run in tests.runs
         if not (run.passed or run.missing or (run.cell, run.stage) in told)
     ]
-    problems += facts.problems
-    for group in facts.groups:
-        problems += group.problems
-    every = [record for group in facts.groups for _, record in group.records]
-    named = {one.cell.torch_ref for one in every if "commit" in (one.inputs.get("source") or {})}
-    refs = {one.cell.torch_ref for one in every} - named - {""}
-    what = "The run has none, so commits are only known where a build's record names them."
-    problems += [Problem(where=f"source lock of {ref}", what=what) for ref in sorted(refs - set(facts.locks))]
-    return problems
+    return [*problems, *facts.problems, *(one for group in facts.groups for one in group.problems)]
 
 
 def _tested(run: StageTests, failures: Sequence[CaseLine]) -> Problem:
@@ -232,9 +236,9 @@ class _Span(NamedTuple):
 
 def time_line(stages: Iterable[StageRun]) -> TimeLine:
     """Lay stages out in time."""
-    # what was borrowed took none of the run's time
-    moments = [(run, moment(run.started)) for run in stages if not run.borrowed]
-    starts = [(run, began.timestamp()) for run, began in moments if began]
+    # what was borrowed, or is of earlier wheels, took none of the run's time
+    own = (run for run in stages if not run.borrowed and run.state != "missing")
+    starts = ((run, began.timestamp()) for run in own if (began := moment(run.started)))
     spans = [_Span(at, at + run.seconds, run.stage, run) for run, at in starts]
     if not spans:
         return TimeLine()
@@ -256,26 +260,31 @@ def time_line(stages: Iterable[StageRun]) -> TimeLine:
             )
             for span in spans
         ),
+        started=spans[0].run.started,
         length=length,
         elapsed=elapsed,
         busy=busy,
         idle=idle,
-        ticks=_ticks(length, idle),
+        ticks=tuple(_ticks(length, idle)),
     )
 
 
-def _ticks(length: float, idle: Sequence[Idle]) -> tuple[tuple[float, str], ...]:
-    """Mark round times of each stretch between folded idle times, on its own clock."""
+def _ticks(length: float, idle: Sequence[Idle]) -> Iterator[tuple[float, str, Literal["start", "end"]]]:
+    """Mark round times of each stretch between folded idle times, on its own clock.
+
+    A label stands behind its mark; near the end of a stretch before it, or nowhere if the one before is near.
+    """
     wide = (step for step in _STEPS if step[0] * _UNITS[step[1]] * _TICKS >= length)
     count, name = next(wide, _STEPS[-1])
     apart = count * _UNITS[name]
     starts = [0.0, *(one.start + one.width for one in idle)]
     ends = [*(one.start for one in idle), length]
-    return tuple(
-        (round(start + at * apart, 3), f"{at * count} {name}" if at else "0")
-        for start, end in zip(starts, ends, strict=True)
-        for at in range(int((end - start) / apart) + 1)
-    )
+    for start, end in zip(starts, ends, strict=True):
+        yield start, "0", "start"
+        for at in range(1, int((end - start) / apart) + 1):
+            last = end - start - at * apart < length * _LABEL
+            label = "" if last and apart < length * 2.2 * _LABEL else f"{at * count} {name}"
+            yield round(start + at * apart, 3), label, "end" if last else "start"
 
 
 def moment(started: str) -> datetime | None:
@@ -301,8 +310,8 @@ def _critical(spans: Sequence[_Span]) -> list[_Span]:
 
 
 def _kind(stage: str) -> str:
-    """Return a stage without its shard and configuration."""
-    first = stage.partition("-")[0]
+    """Return a stage without its shard, configuration and Python."""
+    first = re.split("[- ]", stage)[0]
     return "test_torch" if first.startswith("test_torch") else first
 
 

@@ -167,7 +167,7 @@ def _run(run: Run, page: Page | None, older: Sequence[Page | None]) -> Run:
     before = next((one for one in older if one and any(cell.name in names for cell in one.cells)), None)
     if before:
         run = replace(run, against=before.run_id, changes=compare(before, page))
-    return replace(run, started=page.started, states=dict(Counter(cell.state for cell in page.cells)))
+    return replace(run, started=page.started, states=page.states)
 
 
 def _points(page: Page) -> Iterator[tuple[CellName, Point]]:

@@ -22,6 +22,7 @@ from core.run.records import Record
 from core.stores import Store
 from core.stores.location import holding
 from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.test import results, summary
 from pytorch_build.test.reports import checked, reports_of, why_missing
 from pytorch_build.test.summary import CaseEntry, GroupEntry
@@ -45,9 +46,9 @@ class GroupFacts:
     def missing(self) -> Mapping[tuple[CellName, str], str]:
         """Tests that count as missing, and why: of other bytes than the run has, or a part of the tests."""
         every = [record for _, record in self.records]
-        tests = (one for one in every if one.stage.startswith("test_"))
-        found = ((CellName.of(self.name, one.cell), one.stage, why_missing(one, every)) for one in tests)
-        return {(name, stage): why for name, stage, why in found if why}
+        tests = (one for one in records.latest(every) if one.stage.startswith("test_"))
+        found = {(CellName.of(self.name, one.cell), one.stage): why_missing(one, every) for one in tests}
+        return {key: why for key, why in found.items() if why}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +74,13 @@ def read_run(common: Common, *, tests: bool = True) -> RunFacts:
     what = f"records in {store.url}/{outputs.prefix}/manifests"
     chosen = chosen_groups(store, outputs, sorted(groups), common.artifact_group, what=what)
     locks, problems = _locks(store, [key for key in listed if key.startswith(f"{prefix}{_LOCK}")])
+    made = tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen)
+    if common.torch_ref and not any(one.cell.torch_ref for group in made for _, one in group.records):
+        torch_ref(common.torch_ref)
     return RunFacts(
         run_id=outputs.run_id,
         platform=outputs.platform,
-        groups=tuple(_group(common, store, name, groups[name], tests=tests) for name in chosen),
+        groups=made,
         locks={name: lock for name, lock in locks.items() if common.torch_ref in {"", name}},
         problems=problems,
     )
@@ -143,7 +147,7 @@ def _unreadable(told: Problem, content: bytes, group: str) -> tuple[CellName, St
     match document:
         case {"cell": {"torch_ref": str(ref), "python": str(python)}}:
             cell = replace(cell, torch_ref=ref, python=python)
-    return cell, StageRun(stage=stage, state="unreadable", error=told.what, key=told.where)
+    return cell, StageRun(stage=stage, state="unreadable", error=told.what)
 
 
 def _tests(store: Store, outputs: RunOutputs, group: str, found: Sequence[Record]) -> tuple[GroupEntry, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -21,12 +20,12 @@ from markupsafe import Markup
 
 from ci.report import commit_url
 from ci.report.cells import moment
-from ci.report.model import Cell, CellName, Page
-from ci.report.text import CHANGES, amount, changed, duration, natural, signed, spelt, took
+from ci.report.text import CHANGES, amount, changed, natural, signed, spelt, took
 from core import console
 
 if TYPE_CHECKING:
     from ci.report.compare import History
+    from ci.report.model import Cell, Page
 
 TEMPLATES = Path(__file__).with_name("templates")
 _GLYPHS: Mapping[str, str] = {
@@ -52,18 +51,15 @@ def render(page: Page) -> str:
         script_digest=_digest(script),
         families=_families(page.cells),
         matrix=matrix(page.cells),
-        states={cell.name: cell.state for cell in page.cells},
+        cells={cell.name: cell for cell in page.cells},
         groups={group.name: group for group in page.groups},
-        results={(run.cell, run.stage): run for run in page.tests.runs},
-        borrowed={cell.name: cell.elsewhere for cell in page.cells},
-        installable=_installable(page),
+        results={run.place: run for run in page.tests.runs},
     )
 
 
 def render_history(history: History) -> str:
     """Return the page over runs, in the style of a run's own."""
-    write = {"duration": duration, "size": console.size, "count": str}
-    return _written("history.html", _own("page.css") + _own("history.css"), history=history, write=write)
+    return _written("history.html", _own("page.css") + _own("history.css"), history=history)
 
 
 def _written(template: str, style: Markup, **values: object) -> str:
@@ -81,33 +77,6 @@ def matrix(cells: Sequence[Cell]) -> Mapping[tuple[str, str], Sequence[Cell | No
 
 def _families(cells: Sequence[Cell]) -> list[str]:
     return sorted({cell.name.group for cell in cells}, key=lambda name: (natural(name), name))
-
-
-def area(values: Sequence[float], *, width: int = 300, height: int = 40) -> str:
-    """Write values as the points of an area's outline, for an SVG polygon; "" for none."""
-    top = max(values, default=0)
-    if top <= 0:
-        return ""
-    step = width / len(values)
-    points = [f"0,{height}"]
-    for at, value in enumerate(values):
-        y = round(height - value / top * height, 1)
-        points += [f"{round(at * step, 1)},{y}", f"{round((at + 1) * step, 1)},{y}"]
-    return " ".join([*points, f"{width},{height}"])
-
-
-def setup_command(cell: Cell) -> str:
-    """Write the command that makes an environment with a cell's wheels, up to where they lie."""
-    words = ["nox", "-s", "setup_venv", "--", ".venv-torch", "--packages", " ".join(cell.requirements)]
-    python = re.fullmatch(r"cp(\d)(\d+)", cell.name.python)
-    return shlex.join([*words, *(["--python", f"{python[1]}.{python[2]}"] if python else []), "--find-links"])
-
-
-def _installable(page: Page) -> set[CellName]:
-    """Name the cells whose wheels can be installed, and the groups that no stage has failed in."""
-    cells = {one.name for one in page.cells if one.requirements and (one.elsewhere or not one.lacking)}
-    sound = (group for group in page.groups if all(run.state in {"ok", "missing"} for run in group.stages))
-    return cells | {CellName(group=group.name) for group in sound}
 
 
 def _moment(started: str) -> tuple[str, str]:
@@ -140,15 +109,13 @@ def _engine() -> Environment:
         "moment": _moment,
         "took": took,
         "part": lambda seconds, line: f"{round(seconds / line.length * 100, 2)}%",
-        "duration": duration,
+        "duration": console.duration,
         "signed": signed,
         "quoted": shlex.quote,
     }
     engine.globals |= {
         "glyph": _GLYPHS.__getitem__,
-        "area": area,
         "series": lambda points, name: [getattr(one, name, None) for one in points],
-        "setup_command": setup_command,
         "changed": changed,
         "commit_url": commit_url,
         "counted": console.counted,

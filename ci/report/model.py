@@ -6,6 +6,7 @@ Sizes are bytes, durations seconds, moments ISO 8601 in UTC as records have them
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
@@ -14,7 +15,7 @@ from pydantic import Field
 from core.junit import FAILING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.run.records import Cell as RecordCell
     from pytorch_build.test.summary import GroupEntry
@@ -64,7 +65,7 @@ class Problem:
 class StageRun:
     """One stage of a cell; `cause`: the first error of its tools, with the lines `around` it in its `log`.
 
-    `again` is the command that does it once more; `borrowed` is the run that its wheels were taken from.
+    `again`: the command that does it once more; `borrowed`: the run that lent its wheels; `edited`: its tree.
     """
 
     stage: str
@@ -73,12 +74,12 @@ class StageRun:
     seconds: float = 0.0
     exit_code: int = 0
     error: str = ""
-    key: str = ""
     cause: str = ""
     around: tuple[str, ...] = ()
     again: str = ""
     log: str = ""
     borrowed: str = ""
+    edited: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +111,16 @@ class Idle:
 class TimeLine:
     """The stages of a cell in time: something ran for `busy` of the `elapsed` seconds from first to last.
 
-    `ticks` mark the axis; its clock begins anew after each idle time that is drawn shorter.
+    `ticks`: where a mark of the axis is, its label and the end of it there; after `idle` times from 0 again.
     """
 
     bars: tuple[Bar, ...] = ()
+    started: str = ""
     length: float = 0.0
     elapsed: float = 0.0
     busy: float = 0.0
     idle: tuple[Idle, ...] = ()
-    ticks: tuple[tuple[float, str], ...] = ()
+    ticks: tuple[tuple[float, str, Literal["start", "end"]], ...] = ()
 
     @property
     def path(self) -> Sequence[Bar]:
@@ -172,6 +174,7 @@ class Wheel:
     origin: str = ""
     commit: str = ""
     edited: str = ""
+    borrowed: str = ""
     folders: tuple[Folder, ...] = ()
     before: int | None = None
     part_of: str = ""
@@ -195,6 +198,7 @@ class Group:
     name: str
     find_links: str = ""
     stages: tuple[StageRun, ...] = ()
+    line: TimeLine = TimeLine()
 
 
 # read from records' details as they are, too: a later version's record may say more
@@ -281,6 +285,11 @@ class Build:
     cache: Annotated[CompilerCache | None, Field(validation_alias="compiler_cache")] = None
     graphs: Annotated[tuple[BuildGraph, ...], Field(validation_alias="ninja")] = ()
     memory: Memory | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether its record says more than how long it took."""
+        return bool(self.reached or self.cache or self.graphs or self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,9 +410,15 @@ class Page:
     changes: tuple[Change, ...] = ()
 
     @property
+    def states(self) -> Mapping[State, int]:
+        """How many cells are in each state, the worst first."""
+        found = Counter(cell.state for cell in self.cells)
+        return {state: found[state] for state in reversed(STATES) if found[state]}
+
+    @property
     def state(self) -> State:
         """The worst state of a cell, or of a stage that is no cell's."""
         same = {"ok": "passed", "missing": "untested"}
         found = {same.get(run.state, run.state) for group in self.groups for run in group.stages}
-        found |= {cell.state for cell in self.cells}
+        found |= self.states.keys()
         return next((one for one in reversed(STATES) if one in found), "incomplete")

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import console
+from core.console import duration
 from core.run import job_files
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ci.report.model import Change, Page, TimeLine
 
 MOST = 20
-_DAY = 24  # hours
 # controls, marks of direction, what no encoding has: each changes how the text around it is read
 _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
@@ -24,7 +24,7 @@ _MISLEADING = re.compile(
 )
 
 CHANGES = {"lost": "with fewer tests", "gained": "with more tests"}
-CHANGES |= {"failing": "tests fail newly", "passing": "tests fail no more"}
+CHANGES |= {"failing": "newly failing", "passing": "no longer failing"}
 
 
 class Table(NamedTuple):
@@ -52,8 +52,8 @@ def readable(*found: Table) -> tuple[Table, ...]:
 
 def verdict(page: Page) -> str:
     """Return in a line how the run stands."""
-    states = _counted(sorted(cell.state for cell in page.cells))
-    cells = f"{console.counted(len(page.cells), 'cell')} ({states})" if states else "no cell"
+    states = f" ({_counted(page.states)})" if page.cells else ""
+    cells = f"{console.counted(len(page.cells), 'cell')}{states}"
     files = console.counted(len(page.wheels), "file")
     problems = console.counted(len(page.problems), "problem")
     return f"run {page.run_id}: {cells}, {files}, {problems}"
@@ -189,6 +189,7 @@ def history_tables(history: History) -> Sequence[Table]:
     cells = []
     for line in history.lines:
         ids = ["" if at is None else history.runs[at].run_id for at in (line.since, line.good)]
+        ids[0] += " or before" * (line.since is not None and line.good is None)
         one = next(filter(None, line.points if line.since is None else line.points[line.since :]))
         took = f"{duration(one.seconds or 0)}, {console.size(one.size or 0)}, {one.tests or 0} tests"
         cells.append((str(line.name), line.state, *ids, one.why or took))
@@ -206,14 +207,6 @@ def spelt(text: str) -> str:
 def signed(count: int) -> str:
     """Write a change of bytes: ``+1.4 MiB``, ``-812 B``, ``0``."""
     return f"{'+' if count > 0 else '-'}{console.size(abs(count))}" if count else "0"
-
-
-def duration(seconds: float) -> str:
-    """Write seconds: ``0.4 s``, ``48 s``, ``3 min 05 s``, ``2 h 05 min``, ``3 d 04 h``."""
-    hours, minutes = divmod(round(seconds) // 60, 60)
-    if not hours:
-        return console.duration(seconds)
-    return f"{hours} h {minutes:02d} min" if hours < _DAY else f"{hours // _DAY} d {hours % _DAY:02d} h"
 
 
 def took(what: Page | TimeLine) -> str:

@@ -1,17 +1,18 @@
 """`bisect`: the first run, or version of an index, at which a command fails, and what differs in it."""
 
-from __future__ import annotations
-
+import argparse
 import json
 import os
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -22,8 +23,10 @@ from ci.report.facts import built, read_run, stored_runs
 from ci.report.model import CellName
 from ci.report.text import natural
 from core import console, files, process
-from core.cli.options import DEFAULT_STORE, Common, common_from
+from core.cli import this_again
+from core.cli.options import DEFAULT_STORE, Common, common_from, is_given
 from core.data import AnyModel, parse_json
+from core.env import Interpreter
 from core.errors import DataError, EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.families import group_families
 from core.packages import RunGroup
@@ -31,21 +34,13 @@ from core.packages.sources import PackageSource, add_package_source, source_opti
 from core.parallel import each
 from core.run import LOCAL_RUN, RunOutputs, is_local, records
 from core.run.plan import Plan
+from core.stores import Store
 from core.wheel import distributions
 from pytorch_build.build.build import needed
 from pytorch_build.context import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.origin import has_rocm, named_source, release_index_url
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from packaging.requirements import Requirement
-
-    from core.env import Interpreter
-    from core.stores import Store
 
 _ROCM = "build_rocm"
 
@@ -64,15 +59,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "search versions of these instead of a store's runs; with --store, where the runs' ROCm is"
     add_package_source(parser, what, "")
     add("--repeat", type=int, default=1, metavar="N", help="run it N times; one failure is bad (default: 1)")
-    what = "what takes longer is bad (default: no limit)"
+    what = "a command that takes longer is bad (default: no limit)"
     add("--timeout", type=float, default=7 * 86400.0, metavar="SECONDS", help=what)
     add("--directory", type=Path, default=Path(), metavar="DIR", help="where it runs (default: here)")
-    add("--no-verify", action="store_true", help="do not test first whether good is good and bad is bad")
+    add("--no-verify", action="store_true", help="do not verify first that good is good and bad is bad")
     add("--build", action="store_true", help="build the wheels that runs lack, instead of skipping them")
     add("--state", type=Path, metavar="DIR", help="where the search is kept (default: .cache/bisect)")
-    add("--reset", action="store_true", help="forget the search that was begun")
+    add("--reset", action="store_true", help="forget the search in progress")
     add("--json", action="store_true", help="also print the result as JSON")
-    parser.epilog = "The same command goes on where an interrupted one stopped."
+    parser.epilog = "Run the same command again to continue an interrupted search."
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -80,8 +75,6 @@ def run(arguments: argparse.Namespace) -> None:
     # runs of CI are read where CI leaves them
     arguments.run_id = next(filter(str.isdecimal, (arguments.good, arguments.bad)), arguments.run_id)
     common, rocm = common_from(arguments), arguments.rocm
-    if arguments.repeat < 1 or (arguments.build and rocm):
-        raise UsageError("--repeat takes 1 or more, and --build is not for ROCm.", hint="See: --help")
     options = source_options(arguments)
     source = named_source(options, common, common.gpu_family or options.index_subdir)
     names = arguments.packages or ["rocm[libraries,devel]" if rocm else "torch"]
@@ -90,18 +83,27 @@ def run(arguments: argparse.Namespace) -> None:
         "folder": (arguments.state or common.cache / "bisect").absolute(),
         "packages": install.parse_requirements(names),
         "source": source or PackageSource(),
-        "good": arguments.good,
-        "bad": arguments.bad,
+        "good": _end(arguments.good),
+        "bad": _end(arguments.bad),
     }
-    over_index = options.named and "store" not in getattr(arguments, "given", ())
+    over_index = options.named and not is_given(arguments, "store")
+    wrong = {
+        "--repeat takes 1 or more.": arguments.repeat < 1,
+        "--timeout takes more than 0.": arguments.timeout <= 0,
+        "--build is for runs of PyTorch in a store.": arguments.build and (rocm or over_index),
+        f"--directory {arguments.directory}: there is no such folder.": not arguments.directory.is_dir(),
+    }
+    for said in (one for one, is_wrong in wrong.items() if is_wrong):
+        raise UsageError(said, hint="Correct it, or leave it out.")
     place: _Versions | _Runs = _Versions(**what) if over_index else _Runs(**what, rocm=rocm)
     state = place.folder / "state.json"
     with files.locked(place.folder / ".lock", what=f"the search in {place.folder}"):
         search = _begun(arguments, place, state)
         bisection.tell_plan(search, whole=common.dry_run)
         while not common.dry_run and (point := search.next):
-            left = console.counted(search.steps, "test")
-            with console.group(f"{point.name} {point.started[:10]} ({left} left at most)"):
+            at = 1 + sum(one.times > 0 for one in search.verdicts.values())
+            of = f"test {at} of at most {at - 1 + search.steps}"
+            with console.group(f"{point.name} of {point.started[:10]} ({of})"):
                 verdict = _verdict(arguments, place, point)
                 console.done(f"{point.name}: {verdict.result}, {verdict.why}")
             search = search.told(point, verdict)
@@ -112,7 +114,12 @@ def run(arguments: argparse.Namespace) -> None:
             console.result(json.dumps(search.result, indent=1))
 
 
-def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path) -> Search:
+def _end(word: str) -> str:
+    """Return a run's id, a version or a day as it is, and the digest of a lock's file."""
+    return SourceLock.read(Path(word)).digest() if Path(word).is_file() else word
+
+
+def _begun(arguments: argparse.Namespace, place: "_Versions | _Runs", state: Path) -> Search:
     """Return the search that is kept, or a new one; another one that is not at its end is kept."""
     same = ("good", "bad", "command", "repeat", "timeout", "build")
     question = {name: getattr(arguments, name) for name in same}
@@ -121,24 +128,22 @@ def _begun(arguments: argparse.Namespace, place: _Versions | _Runs, state: Path)
     if kept and kept.question == question:
         return kept
     if kept and kept.next and len(kept.verdicts) > 1:
-        old = kept.question
-        words = shlex.join(["--good", old["good"], "--bad", old["bad"], "--", *old["command"]])
         raise UsageError(
-            f"Another search was begun, in {old['where']}, and is not at its end:\n{words}",
-            hint="Go on with all of its options, or begin this one: --reset, or beside it --state DIR.",
+            f"Another search was begun, and is not finished:\n{kept.again}",
+            hint="Continue it, or start anew: --reset, or --state DIR to keep both.",
         )
-    points = bisection.between(place.points(), *map(place.named, (place.good, place.bad)))
-    search = Search(question=question, points=points, build=arguments.build)
-    if arguments.no_verify:
-        good, bad = (Verdict(result=one, why="not tested") for one in ("good", "bad"))
-        for point, one in ((points[0], good), (points[-1], bad)):
-            search = search.told(point, one.model_copy(update={"facts": place.facts(point)}))
+    points = bisection.between(place.points(), place.good, place.bad)
+    again = this_again().replace(" --reset", "", arguments.reset)
+    search = Search(question=question, points=points, build=arguments.build, again=again)
+    for point, result in ((points[0], "good"), (points[-1], "bad")) if arguments.no_verify else ():
+        known = {"result": result, "why": "not tested", "facts": place.facts(point)}
+        search = search.told(point, Verdict.model_validate(known))
     if not place.common.dry_run:
         search.write(state)
     return search
 
 
-def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Point) -> Verdict:
+def _verdict(arguments: argparse.Namespace, place: "_Versions | _Runs", point: Point) -> Verdict:
     """Install a point's packages and run the command; what cannot be installed is skipped."""
     if point.lacks and not arguments.build:
         return Verdict(result="skip", why=point.lacks)
@@ -146,26 +151,34 @@ def _verdict(arguments: argparse.Namespace, place: _Versions | _Runs, point: Poi
         try:
             target, facts = stack.enter_context(_installed(place, point))
         except (MissingInputError, EnvironmentSetupError) as problem:
-            return Verdict(result="skip", why=problem.message.splitlines()[0])
+            lost = isinstance(problem, MissingInputError)
+            return Verdict(result="skip", why=problem.message.splitlines()[0], lost=lost)
         path = f"{target.scripts}{os.pathsep}{process.handed_on().get('PATH', '')}"
+        word, *words = arguments.command
+        program = process.which(str(arguments.directory / word) if os.sep in word else word, path=path)
+        if not program:
+            raise UsageError(
+                f"There is no {word} in the environment, nor on this machine.",
+                hint=f"Where a package has it: --packages '{' '.join(map(str, place.packages))} {word}'.",
+            )
         env = process.handed_on(PATH=path, VIRTUAL_ENV=str(target.prefix), BISECT_RUN=point.name)
-        codes: list[int] = []
-        log = place.folder / "logs" / f"{point.name}.log"
+        codes, said, log = list[int](), "", place.folder / "logs" / f"{point.name}.log"
         log.unlink(missing_ok=True)
         how = {"cwd": arguments.directory, "seconds": arguments.timeout}
         while len(codes) < arguments.repeat:
-            ended = process.supervise(arguments.command, env=env, log=log, **how)
-            codes.append(1 if ended.late else ended.returncode)
+            console.echo(f"+ {shlex.join(arguments.command)}  (output: {log})")
+            ended = process.supervise([program.absolute(), *words], env=env, log=log, **how)
+            codes, said = [*codes, 1 if ended.late else ended.returncode], ended.words
             if not 0 <= codes[-1] < bisection.STOP:
                 raise ProcessError(
-                    f"The command {ended.words} at {point.name}, which is neither good nor bad: {log}",
-                    hint="Where that is what you search for, give it another status: -- sh -c '… || exit 1'.",
+                    f"The command {said} at {point.name}, which is neither good nor bad: {log}",
+                    hint="To search for exactly that, give it another status: -- sh -c '… || exit 1'.",
                 )
-        return bisection.judged(codes).model_copy(update={"log": str(log), "facts": facts})
+        return bisection.judged(codes, said).model_copy(update={"log": str(log), "facts": facts})
 
 
 @contextmanager
-def _installed(place: _Versions | _Runs, point: Point) -> Iterator[tuple[Interpreter, Facts]]:
+def _installed(place: "_Versions | _Runs", point: Point) -> Iterator[tuple[Interpreter, Facts]]:
     """Make an environment of a point's packages, and nothing else."""
     venv = place.folder / "venv"
     wanted = place.wanted(point)
@@ -220,25 +233,24 @@ class _Versions(_Place):
     def where(self) -> str:
         return f"{self.source.words} {self.python}".strip()
 
-    @property
-    def subject(self) -> str:
-        return canonicalize_name(self.packages[0].name)
-
     def points(self) -> Sequence[Point]:
         """List them by the days that they name; of branches that go on side by side, those of the ends'."""
-        held = [*reversed(self.source.versions(self.subject, self.planned().tag))]
+        subject = self.packages[0].name
+        held = [*reversed(self.source.versions(canonicalize_name(subject), self.planned().tag))]
         if not held:
-            raise self.source.lacks(self.subject)
-        series = {one.partition("+")[0] for one in held if "+" in one and one in {self.good, self.bad}}
-        fitting = [one for one in held if not series or one.partition("+")[0] in series]
+            raise self.source.lacks(subject)
         day = bisection.day_in
-        return [Point(name=one, started=day(one)) for one in sorted(fitting, key=day)]
-
-    def named(self, word: str) -> str:
-        return word
+        points = [Point(name=one, started=day(one)) for one in sorted(held, key=day)]
+        ends = [bisection.end_of(points, word).name for word in (self.good, self.bad)]
+        series = {one.partition("+")[0] for one in ends if day(one)}
+        fitting = [one for one in points if not series or one.name.partition("+")[0] in series]
+        if len(fitting) < len(points):
+            console.say(f"Searched is {' to '.join(sorted(series))}; for others name versions, not days.")
+        return fitting
 
     def wanted(self, point: Point) -> install.Wanted:
-        return self.chosen(self.source, {self.subject: point.name}, self.common.gpu_family)
+        pins: dict[str, str] = {canonicalize_name(self.packages[0].name): point.name}
+        return self.chosen(self.source, pins, self.common.gpu_family)
 
     def facts(self, _point: Point) -> Facts:
         return Facts()  # the packages say it, once they are installed
@@ -273,22 +285,27 @@ class _Runs(_Place):
     def cell(self) -> CellName:
         """The cell that both ends have, by the options."""
         ends = [one for one in (self.good, self.bad) if one in self.ids] or self.ids[-1:]
-        if not ends:
-            raise MissingInputError(
-                f"{self.store.url} has no run.", hint="Name a store of runs with --store."
-            )
         found: list[set[CellName]] = []
-        for facts in (read_run(replace(self.common, run_id=one), tests=False) for one in ends):
-            every = ((one.name, of.stage) for one in facts.groups for _, of in one.records)
-            rocm = {CellName(group=name) for name, stage in every if stage == _ROCM}
-            found.append(rocm if self.rocm else {*built(facts)})
-        named = str(self.common.python or "") if not self.rocm else ""
+        for one in ends:
+            with suppress(MissingInputError):  # one that built nothing; the other end says what is searched
+                facts = read_run(replace(self.common, run_id=one, torch_ref="", gpu_family=""), tests=False)
+                every = ((one.name, of.stage) for one in facts.groups for _, of in one.records)
+                rocm = {CellName(group=name) for name, stage in every if stage == _ROCM}
+                found.append(rocm if self.rocm else {*built(facts)})
+        if not found:
+            raise MissingInputError(
+                f"{self.store.url} has no run {self.good} or {self.bad} with records of builds.",
+                hint="Name a store of runs with --store, or runs that built something.",
+            )
+        common, named = self.common, str(self.common.python or "") if not self.rocm else ""
         tag = install.planned(self.folder / "venv", python=named, clean=True).tag if named else ""
-        held = sorted(one for one in set.intersection(*found) if tag in {"", one.python})
+        asked = common.artifact_group, "" if self.rocm else common.torch_ref, tag
+        alike = sorted(set.intersection(*found))
+        held = [one for one in alike if {*asked} <= {"", *astuple(one)}]
         if len(held) != 1:
-            listed = "".join(f"\n  {one}" for one in held)
             raise UsageError(
-                f"One cell is searched, and {' and '.join(ends)} built {len(held) or 'none'} alike.{listed}",
+                f"One cell is searched, and the options leave {len(held) or 'none'} of those that "
+                f"{' and '.join(ends)} have in common:" + "".join(f"\n  {one}" for one in held or alike),
                 hint="Choose with --torch-ref, --gpu-family and --python, or name other runs.",
             )
         return held[0]
@@ -303,10 +320,9 @@ class _Runs(_Place):
             low, high = sorted(map(int, ends))
             ids = [one for one in ids if one.isdecimal() and low <= int(one) <= high]
         found = [one for one in each(self._point, ids) if one]
-        found.sort(key=lambda one: (one[0].started, natural(one[0].name)))
-        kinds = {one.name: kind for one, kind in found}
-        wanted = kinds.get(self.bad, found[-1][1] if found else "")
-        return [one for one, kind in found if kind == wanted]
+        found.sort(key=lambda one: (one.started, natural(one.name)))
+        kind = bisection.end_of(found, self.bad).kind
+        return [one for one in found if one.kind == kind]
 
     def _outputs(self, run_id: str) -> RunOutputs:
         return replace(self.common.outputs, run_id=run_id)
@@ -317,32 +333,33 @@ class _Runs(_Place):
             return parse_json(self.store.read(key).decode(errors="replace"), model, where=key)
         return None
 
-    def _point(self, run_id: str) -> tuple[Point, str] | None:
-        """Return a run with its release type; None for one of other cells."""
+    def _lock(self, run_id: str) -> SourceLock | None:
+        """Read the source lock of a run; ROCm alone has none."""
+        key = self._outputs(run_id).source_lock_key(self.cell.torch_ref)
+        return None if self.rocm else self._read(key, SourceLock)
+
+    def _point(self, run_id: str) -> Point | None:
+        """Return a run; None for one of other cells."""
         outputs, cell = self._outputs(run_id), self.cell
-        key, lock = outputs.source_lock_key(cell.torch_ref), None
-        if not self.rocm and (lock := self._read(key, SourceLock)) is None:
+        if (lock := self._lock(run_id)) is None and not self.rocm:
             return None
         of = records.Cell(torch_ref=cell.torch_ref, python=cell.python)
         name = records.record_name(_ROCM if self.rocm else "build_torch", of)
         keys = [outputs.record_key(cell.group, f"{name}{end}") for end in ("", ".failed")]
         record = self._read(keys[0], records.Record) or self._read(keys[1], records.Record)
         names = {lock.digest(), lock.rocm_version} if lock else set()
-        for project in lock.projects.values() if lock else ():
-            names |= {*project.versions.values()}
+        names |= {one for it in (lock.projects.values() if lock else ()) for one in it.versions.values()}
         if record:
             names |= {one.version for one in record.files}
             when, failed = record.started, record.error.partition("\n")[0] or "failed"
             lacks = f"{name}: {failed}" if record.status != "ok" else ""
         else:
-            stored, lacks = self.store.find(key) if lock else None, f"it has no {name}"
+            stored = self.store.find(outputs.source_lock_key(cell.torch_ref)) if lock else None
+            lacks = f"it has no {name}"
             when = datetime.fromtimestamp(stored.modified if stored else 0, UTC).isoformat(timespec="seconds")
-        point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks)
-        return (point, lock.release_type if lock else "") if lock or record else None
-
-    def named(self, word: str) -> str:
-        """Return a run's id or version as it is, or the digest of a lock's file."""
-        return SourceLock.read(Path(word)).digest() if Path(word).is_file() else word
+        kind = lock.release_type if lock else ""
+        point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks, kind=kind)
+        return point if lock or record else None
 
     def _group(self, point: Point) -> RunGroup:
         """Return where the packages of a run are: of one that lacks them, in a run of this machine."""
@@ -365,7 +382,7 @@ class _Runs(_Place):
             self._build(point)
         group = self._group(point)
         source, other = PackageSource(group=group), self.source
-        family = self.common.gpu_family or group.family
+        family = group.family and (self.common.gpu_family or group.family)
         pins = {file.distribution: file.version for one in self._made(group) for file in one.files}
         if family and not self.rocm and not has_rocm(source):
             urls = other.index_urls or (() if other.find_links else (release_index_url("", family),))
@@ -375,7 +392,7 @@ class _Runs(_Place):
     def _here(self, point: Point) -> Common:
         """Return the run of this machine in which what another one lacks is built, from its lock."""
         ref, family = self.cell.torch_ref, self.common.gpu_family or group_families(self.cell.group)
-        lock = self._read(self._outputs(point.name).source_lock_key(ref), SourceLock)
+        lock = self._lock(point.name)
         own: dict[str, Any] = {"store": DEFAULT_STORE, "read_store": "", "external_repo": ""}
         own |= {"release_type": lock.release_type} if lock else {}
         named = f"{LOCAL_RUN}-bisect-{point.name}"
@@ -385,8 +402,6 @@ class _Runs(_Place):
         """Build what a run lacks, on its ROCm."""
         common, cell = self._here(point), self.cell
         own, outputs, there = common.open_store(), common.outputs, self._outputs(point.name)
-        lock = self.store.read(there.source_lock_key(cell.torch_ref))
-        own.put_bytes(outputs.source_lock_key(cell.torch_ref), lock)
         for one in self._made(RunGroup(store=self.store, outputs=there, name=cell.group)):
             if one.stage == _ROCM:
                 paths = (self.store.fetch(file.key, common.cache / "fetched") for file in one.files)
@@ -395,17 +410,28 @@ class _Runs(_Place):
         chosen, names = context(common), {canonicalize_name(one.name) for one in self.packages}
         projects = {project for project, name in DISTRIBUTIONS.items() if name in names}
         projects |= {one for name in projects for one in needed(chosen, name)} & {*chosen.ref.components}
+        if lock := self._lock(point.name):
+            # its commits stand, whatever the refs data names by now, unless they are of elsewhere
+            kept = {name: one.model_copy(update={"chosen": True}) for name, one in lock.projects.items()}
+            now = {name: one for name, one in chosen.ref.projects.items() if name in kept and not one.pin}
+            if odd := [name for name, one in now.items() if one.origin != kept[name].origin]:
+                which = ", ".join(odd)
+                raise MissingInputError(f"Its lock has another origin of {which} than the refs data.")
+            text = lock.model_copy(update={"projects": kept}).model_dump_json()
+            own.put_bytes(outputs.source_lock_key(cell.torch_ref), text.encode(), replace=True)
         sessions = tuple(session for name, session in BUILDS.items() if name in projects)
         call = Call(sessions=sessions, python=self.python, posargs=tuple(posargs_of(common)))
         try:
             flow.run_jobs([Job(name=common.run_id, stage="build_pytorch", calls=(call,))], root=common.root)
         except ProcessError as problem:
-            raise MissingInputError(f"It could not be built: {problem.message}") from problem
+            # the stage's own words and its tool's first error, if any
+            why = " ".join(problem.message.splitlines()[1:3]) or problem.message
+            raise MissingInputError(f"It could not be built: {why}") from problem
 
     def facts(self, point: Point) -> Facts:
         """Return what the run's lock, plan and records say."""
         outputs, cell = self._outputs(point.name), self.cell
-        lock = self._read(outputs.source_lock_key(cell.torch_ref), SourceLock)
+        lock = self._lock(point.name)
         plan = self._read(outputs.plan_key, Plan)
         key = outputs.platform, cell.group
         found = plan.rocm.origins if plan else ()

@@ -41,36 +41,40 @@ def run(arguments: argparse.Namespace) -> None:
     write = arguments.write and not common.dry_run
     store = open_store(common.store, root=common.root, dry_run=not write)
     if bool(arguments.yank) != bool(arguments.reason):
-        raise UsageError("A yank has a reason.", hint="Give both: --yank NAME==VERSION --reason TEXT.")
-    if arguments.yank:
-        yank(store, arguments.yank, arguments.reason)
-    unnamed = unname(store, arguments.remove) if arguments.remove else ()
-    found = {folder: planned() for folder, planned in folders(store).items()}
-    if not found:
+        raise UsageError("A yank needs a reason.", hint="Give both: --yank NAME==VERSION --reason TEXT.")
+    plans = folders(store)
+    if not plans:
         raise MissingInputError(
             f"{store.url} has no index that stays: {'/, '.join((mirror().prefix, *documents.AREAS))}/.",
             hint="Name another place with --store.",
         )
-    for key in unnamed:  # only now, as no page lists what is gone
+    if arguments.yank:
+        yank(store, arguments.yank, arguments.reason)
+    gone = unname(store, arguments.remove) if arguments.remove else ()
+    found = {folder: planned() for folder, planned in plans.items()}
+    for key in gone:  # only now, as no page lists what is gone
         store.delete(key)
-    rows = [
-        (folder, *map(str, (one.files, len(one.changed), len(one.held)))) for folder, one in found.items()
-    ]
-    console.table(("folder", "files", "stale pages", "not listed"), rows)
+    unlisted = {folder: [it for it in one.held if it.stored.key not in gone] for folder, one in found.items()}
+    counts = {folder: (one.files, len(one.changed), len(unlisted[folder])) for folder, one in found.items()}
+    titles = ("folder", "files", "pages written" if write else "stale pages", "not listed")
+    console.table(titles, [(folder, *map(str, row)) for folder, row in counts.items()])
     stale = [f"{key} is not what it should be." for one in found.values() for key in one.changed]
-    unlisted = [held for one in found.values() for held in one.held if held.stored.key not in unnamed]
-    held = [f"{one.stored.key} is not listed: {one.why}." for one in unlisted]
+    held = [f"{one.stored.key} is not listed: {one.why}." for every in unlisted.values() for one in every]
     if write:
         for line in held:
             console.warn(line)
-        console.done(f"check_indexes: {len(stale)} pages of {len(found)} indexes written in {store.url}")
+        done = [f"{arguments.yank} is yanked"] if arguments.yank else []
+        removed = f"{arguments.remove} is removed, {console.counted(len(gone), 'file')}"
+        done += [removed] if arguments.remove else []
+        done.append(f"{console.counted(len(stale), 'page')} written in {store.url}")
+        console.done(f"check_indexes: {'; '.join(done)}")
         return
     if arguments.yank or arguments.remove:
-        console.done("check_indexes: nothing is changed yet; the same with --write does it")
+        console.done("check_indexes: nothing is changed yet: add --write")
         return
     if stale or held:
         raise StoreError("\n".join([*stale, *held]), hint="Write these pages again with --write.")
-    console.done(f"check_indexes: {len(found)} indexes of {store.url} list what is there")
+    console.done(f"check_indexes: the pages of {store.url} list what is there")
 
 
 def yank(store: Store, what: str, reason: str) -> None:

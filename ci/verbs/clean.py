@@ -1,4 +1,4 @@
-"""`clean`: what stages made in this checkout, its size and cost to get again; --yes frees it."""
+"""`clean`: what stages made in this checkout, its size and time to get back; --yes deletes it."""
 
 import argparse
 import shutil
@@ -43,11 +43,11 @@ class Found:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add = parser.add_argument
-    what = "these alone (default: all but runs, which have to be named)"
+    what = "only these (default: all but runs, which you have to name)"
     add("--what", nargs="+", choices=KINDS, default=KINDS[:-1], help=what)
-    add("--older-than", type=int, default=0, metavar="DAYS", help="what has not changed for so many days")
-    add("--keep-run", action="append", default=[], metavar="ID", help="a run that stays; repeatable")
-    add("--yes", action="store_true", help="free it")
+    add("--older-than", type=int, default=0, metavar="DAYS", help="what has not changed for DAYS days")
+    add("--keep-run", action="append", default=[], metavar="ID", help="a run to keep; repeatable")
+    add("--yes", action="store_true", help="delete it")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         for one in going if frees else ():
             shutil.rmtree(one.path)
     size = console.size(sum(one.size for one in going))
-    how = ": the same with --yes frees it" if going and not frees else ""
+    how = ": add --yes" if going and not frees else ""
     console.say(f"{size} {'freed' if frees else f'can be freed{how}'}.")
 
 

@@ -20,7 +20,7 @@ from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
 from core.cli.options import Common, common_from, environment
-from core.data import json_object, read_text
+from core.data import json_object, own, read_text
 from core.errors import UsageError
 from core.run import LOCAL_RUN
 from core.run.job_files import set_outputs
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--repository", default="", metavar="OWNER/NAME", help="whose run it is")
     add("--fork", action="store_true", help="a pull request from a fork")
     add = parser.add_argument_group("the plan").add_argument
-    what = "print the data in force, or what begins with KEY, and where it is from; of an event, why each job"
+    what = "print the values in force, or those below KEY, and where each is from; of an event, why each job"
     add("--explain", nargs="?", const="", metavar="KEY", help=what)
     add("--json", action="store_true", help="print the plan as JSON")
     add("--output", type=Path, metavar="FILE", help="write the plan, for MATRIX=FILE and resolve")
@@ -59,10 +59,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file."""
     common, env = common_from(arguments), environment()
-    if arguments.explain is not None:
-        from ci.promote.policy import gates  # slow to import, and rarely needed
+    if "promotion" in own().tables:
+        from ci.promote.policy import gates  # slow to import, and of no plan
 
-        for validated in (data.load, buckets, gates, load_refs):
+        gates()
+    if arguments.explain is not None:
+        for validated in (data.load, buckets, load_refs):
             validated()
         named = arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME")
         made = plan(question(arguments, common, env)) if named else None

@@ -1,14 +1,13 @@
 """`fetch-artifacts`: a run's artifacts of one GPU family -> an artifact directory."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ci.github import Run
 from ci.plan import artifacts, data
 from core import console, files
 from core.cli.options import Common, add_group, add_platform, common_from, environment
@@ -16,9 +15,6 @@ from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, Family, default_family, detect, family
 from core.run import LOCAL_RUN, PLAIN, group_name, stage
 from core.run.records import Cell
-
-if TYPE_CHECKING:
-    from ci.github import Run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

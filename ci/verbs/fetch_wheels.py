@@ -15,7 +15,7 @@ from ci.publish.upload import show
 from core import console, files
 from core.cli.options import add_group, add_platform, common_from
 from core.env import interpreter
-from core.errors import MissingInputError, StoreError
+from core.errors import MissingInputError, StoreError, nearest
 from core.packages import Offer, RunGroup, find_group, fits, offer_of, offered, offers_named, required_by
 from core.packages.resolution import others_of, parsed_requirement
 from core.parallel import Transfer, each, transfer
@@ -47,27 +47,29 @@ def run(arguments: argparse.Namespace) -> None:
     group = find_group(common, arguments.artifact_group or common.artifact_group)
     tag = interpreter(base_python(str(common.python))).tag if common.python else ""
     offers = [one for one in offered(group) if not tag or fits(one, tag)]
+    if not offers:
+        raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
     requested = parse_requirements(arguments.packages) if arguments.packages else ()
     devices = devices_for(requested, common.gpu_family or group.family, here=False)
     if devices.family:
         # the files may be for any machine of the families, and for no other one
         members = devices.family.split(";")
         offers = [one for one in offers if serves(one.distribution, members, devices.targets)]
+    known = {one.distribution for one in offers}
+    for name in sorted({canonicalize_name(one.name) for one in requested} - known):
+        raise MissingInputError(f"{group.where} has no {name}. {nearest(name, known)}")
     roots = [pinned(one, offers) for one in requested]
     wanted: Sequence[Offer] = closure(group, offers, roots, devices) if roots else offers
-    lines = (
-        () if arguments.with_dependencies else [x for one in wanted for x in required_by(group.store, one)]
-    )
+    lines = () if arguments.with_dependencies else [x for it in wanted for x in required_by(group.store, it)]
     others = others_of(lines, where=group.where)
     if arguments.with_dependencies:
         wanted = [*wanted, *dependencies(group, wanted, tag)]
-    if not wanted:
-        raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
     folder: Path = arguments.output_dir or common.cache / "wheels" / group.outputs.prefix / group.name
     folder = folder.absolute()
     show(wanted)
     if common.dry_run:
-        console.done(f"fetch_wheels: {len(wanted)} files would be fetched from {group.where} into {folder}")
+        count = console.counted(len(wanted), "file")
+        console.done(f"fetch_wheels: {count} would be fetched from {group.where} into {folder}")
         return
     fresh = fetch(group, wanted, folder, jobs=arguments.jobs)
     console.done(f"fetch_wheels: {len(wanted)} files in {folder}, {len(fresh)} of them fetched now")
@@ -91,10 +93,6 @@ def closure(
         if devices and not waiting:
             held = {one.distribution: one.version for one in chosen.values()}
             waiting += map(Requirement, devices.packages(held, offers))
-    if not chosen:
-        raise MissingInputError(
-            f"{group.where} has none of {', '.join(roots)}.", hint="Leave --packages out to fetch all."
-        )
     return [chosen[name] for name in sorted(chosen)]
 
 
@@ -103,18 +101,16 @@ def dependencies(group: RunGroup, wanted: Sequence[Offer], tag: str) -> Sequence
     store = group.store
     keys = [one.key for one in store.list(f"{mirror().prefix}/manifests") if one.key.endswith(".json")]
     found = [offer_of(one) for key in keys for one in records.parse(store.read(key), where=key).files]
-    mirrored = [
-        one for one in found if fits(one, tag, group.outputs.platform) and not is_ours(one.distribution)
-    ]
-    if not mirrored:
+    there = [one for one in found if fits(one, tag, group.outputs.platform) and not is_ours(one.distribution)]
+    if not there:
         raise MissingInputError(
             f"{store.url} has no dependencies' index, or nothing in it for this Python.",
-            hint="Make it: nox -s mirror_deps (with the same --store).",
+            hint=f"Make it: nox -s mirror_deps -- --from-run-id {group.outputs.run_id} --store {store.url}",
         )
     built = () if all(one.name.endswith(".whl") for one in wanted) else _BUILT_WITH
     roots = [*(f"{one.distribution}=={one.version}" for one in wanted), *built]
     ours = {one.name for one in wanted}
-    return [one for one in closure(group, [*wanted, *mirrored], roots) if one.name not in ours]
+    return [one for one in closure(group, [*wanted, *there], roots) if one.name not in ours]
 
 
 def _requirements(group: RunGroup, one: Offer, offers: Sequence[Offer]) -> Sequence[Requirement]:
@@ -138,7 +134,7 @@ def fetch(group: RunGroup, wanted: Sequence[Offer], folder: Path, *, jobs: int =
         for one in offers_named(path.name, url=str(path)):
             if (one.distribution, one.version) in versions and one.name not in names:
                 raise StoreError(
-                    f"{path} is not of {group.where}, and an installer would take it for what is.",
+                    f"{path} is not of {group.where}, but an installer would take it.",
                     hint="Remove it, or fetch into another folder (--output-dir).",
                 )
     title = f"Fetching {len(wanted)} files, {console.size(total)}, from {group.where}"
@@ -186,8 +182,12 @@ def command(
         pins = [*roots, *sorted(devices)]
     else:
         parts = {name for name in versions if name.startswith("rocm-sdk-") and not device_target(name)}
-        named = [name for name in versions if "rocm" not in versions or name not in parts]
-        pins = [f"{name}=={next(iter(versions[name]))}" for name in named if len(versions[name]) == 1]
+        extras = ",".join(x for x in ("devel", "libraries") if any(f"rocm-sdk-{x}" in name for name in parts))
+        rocm = f"rocm[{extras}]" if extras else "rocm"
+        named = {name: of for name, of in versions.items() if "rocm" not in versions or name not in parts}
+        pins = [
+            f"{rocm if name == 'rocm' else name}=={min(of)}" for name, of in named.items() if len(of) == 1
+        ]
     # pip's cache of built wheels does not know which GPU family an sdist was built for
     built = any(not one.name.endswith(".whl") for one in wanted)
     more = ["--no-cache-dir"] if built else []

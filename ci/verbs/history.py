@@ -16,7 +16,9 @@ from ci.verbs.report import page_key
 from core import console, files
 from core.cli.options import RELEASE_TYPES, Common, add_platform, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
+from core.families import family
 from core.run.plan import PLATFORMS
+from pytorch_build.refs.torch_refs import torch_ref
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print how the runs went, and write the page of each platform."""
     if arguments.runs < 1:
-        raise UsageError(f"--runs {arguments.runs} are no runs.", hint="Give 1 or more.")
+        raise UsageError(f"--runs {arguments.runs} is too few.", hint="Give 1 or more.")
     kind = arguments.release_type
     named = kind or environment().get("RELEASE_TYPE") or RELEASE_TYPES[0]
     common = common_from(argparse.Namespace(**{**vars(arguments), "release_type": named}))
@@ -41,6 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
     every = [_made(replace(common, platform=one), kind, arguments) for one in platforms]
     made = [one for one in every if one.runs]
     if not made:
+        # of what nobody knows nothing will ever be found
+        if common.torch_ref:
+            torch_ref(common.torch_ref)
+        if common.gpu_family:
+            family(common.gpu_family)
         asked = " ".join(filter(None, (common.artifact_group, common.torch_ref, kind)))
         raise MissingInputError(
             f"{common.open_for_reading().url}/{common.outputs.external_repo} has no run for "

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session-python", default="", metavar="V", help=what)
     parser.add_argument("--gpu", action="store_true", help="with this machine's GPUs")
     parser.add_argument("--engine", choices=engines.RUNNERS, help="default: the first that works")
-    parser.epilog = "Options that are not known here go to the sessions."
+    parser.epilog = "Unknown options go to the sessions."
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -105,7 +105,9 @@ def _say(common: Common, where: str, indexed: Indexed) -> None:
     for held in indexed.held:
         console.warn(f"{held.stored.key} is not listed yet: {held.why}.")
     if changed := len(indexed.changed):
-        verb = "would change" if common.dry_run else "written"
-        console.done(f"index: {indexed.files} files, {changed} pages {verb} in {where}")
+        pages = f"{console.counted(changed, 'page')} {'would change' if common.dry_run else 'written'}"
+        console.done(f"index: {console.counted(indexed.files, 'file')}, {pages} in {where}")
     else:
-        console.done(f"index: unchanged, {indexed.files} files listed in {where}/index.html")
+        console.done(
+            f"index: unchanged, {console.counted(indexed.files, 'file')} listed in {where}/index.html"
+        )

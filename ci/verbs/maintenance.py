@@ -52,14 +52,11 @@ def matrices(known: Buckets, own: OwnStore, *, repository: str, release_type: st
     runs = {bucket: name for name, one in reversed(plain) for bucket in (one.bucket, one.external_bucket)}
     releases = {one.bucket: name for name, one in known.distributions.items()}
 
+    region = {"aws_region": known.region}
+
     def rows(of: Mapping[str, str], role: str) -> Rows:
         return [
-            {
-                "store": f"s3://{bucket}",
-                "release_type": name,
-                "aws_region": known.region,
-                "aws_role": role.format(type=name),
-            }
+            {"store": f"s3://{bucket}", "release_type": name, **region, "aws_role": role.format(type=name)}
             for bucket, name in sorted(of.items())
             if bucket
         ]

@@ -11,7 +11,7 @@ from ci.install.dependencies import Mirror, Source, bring, mirror, needs, resolv
 from ci.publish.index import Records, write_index
 from ci.publish.upload import show
 from core import console, files
-from core.cli.options import add_group, common_from
+from core.cli.options import add_from_run, add_group, common_from, is_given
 from core.errors import StoreError
 from core.packages import RunGroup, offered
 from core.run import artifact_groups, records
@@ -21,17 +21,16 @@ from core.stores import Store
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     what = "a run whose wheels' requirements are mirrored, too, beside those that ci/mirror.toml knows"
-    parser.add_argument("--from-run-id", default="", metavar="ID", help=what)
+    add_from_run(parser, what)
     add_group(parser, default="every one")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Mirror what is missing, and write the pages."""
     data = mirror()
-    arguments.run_id = arguments.from_run_id or arguments.run_id
     common = common_from(arguments)
     where, chosen = common.open_for_reading(), arguments.artifact_group or common.artifact_group
-    names = artifact_groups(where, common.outputs, chosen) if arguments.from_run_id else ()
+    names = artifact_groups(where, common.outputs, chosen) if is_given(arguments, "run_id") else ()
     groups = [RunGroup(store=where, outputs=common.outputs, name=name) for name in names]
     store = common.open_store()
     with console.group("Resolving what our wheels require"):

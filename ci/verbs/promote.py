@@ -20,6 +20,7 @@ from ci.publish.buckets import buckets, distribution_store
 from ci.verbs.cells import expand, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of, listed
 from core import console
+from core.cli import this_again
 from core.cli.options import DEFAULT_STORE, Common, common_from, environment
 from core.errors import CheckError, UsageError
 from core.files import made
@@ -122,7 +123,7 @@ def _change(arguments: argparse.Namespace, common: Common) -> RocmChange | None:
     if not (old or new):
         if arguments.gpu_targets:
             raise UsageError(
-                "--gpu-targets changes wheels, and a name stands for the same bytes for ever.",
+                "--gpu-targets changes wheels, and a name stands for the same bytes forever.",
                 hint="Give it where a candidate becomes a release (--from-version, --version), or build for "
                 "fewer targets.",
             )
@@ -149,7 +150,7 @@ def _override(arguments: argparse.Namespace) -> Override | None:
     by, reason = arguments.override_by.strip(), arguments.override_reason.strip()
     if bool(by) != bool(reason):
         raise UsageError(
-            "An override of the tests has a name and a reason.",
+            "An override of the tests needs a name and a reason.",
             hint="Give both: --override-by NAME --override-reason TEXT.",
         )
     return Override(by=by, reason=reason) if by else None
@@ -176,12 +177,10 @@ def _only_version(source: Store, change: RocmChange | None) -> str:
     known = {one for one in staged if change is None or one.endswith(change.old_local)}
     if len(known) != 1:
         of = f" of ROCm {change.old}" if change else ""
-        raise UsageError(
-            f"{len(known) or 'No'} torch versions{of} are staged in {source.url}.",
-            hint="Give one with --torch-version: " + ", ".join(sorted(known))
-            if known
-            else "Stage one first.",
-        )
+        hint = f"Give one with --torch-version: {', '.join(sorted(known))}" if known else "Stage one first."
+        if not known and (alone := staged_versions(source, "rocm")):
+            hint = f"ROCm's own packages are: --rocm-version {' or '.join(sorted(alone))}."
+        raise UsageError(f"{len(known) or 'No'} torch versions{of} are staged in {source.url}.", hint=hint)
     return min(known)
 
 
@@ -211,9 +210,7 @@ def _actor(variables: Mapping[str, str]) -> str:
 
 def _show(facts: Facts, verdict: Verdict) -> None:
     """Print the decision on each cell."""
-    rules = {
-        Cell(family=one.family, platform=one.platform, python=one.python): one for one in verdict.rulings
-    }
+    rules = {Cell(family=it.family, platform=it.platform, python=it.python): it for it in verdict.rulings}
     blocked = by_cell(verdict.reasons)
     files = Counter(wheel.cell for wheel in facts.wheels)
     rows = []
@@ -235,7 +232,8 @@ def _require(facts: Facts, verdict: Verdict) -> None:
         lines += [f"    {one.message}" for one in reasons]
     hint = "Correct it, stage again where wheels changed, test, and promote again."
     if all(one.overridable for one in verdict.reasons):
-        hint = "Test again, or override the tests: --override-by NAME --override-reason TEXT."
+        call = f"{again} --" if " -- " not in (again := this_again()) else again
+        hint = f"Test again, or override the tests: {call} --override-by NAME --override-reason TEXT"
     raise CheckError(
         f"{facts.set_name} is not promoted, for {console.counted(len(verdict.reasons), 'reason')}:\n"
         + "\n".join(lines),
@@ -246,10 +244,11 @@ def _require(facts: Facts, verdict: Verdict) -> None:
 def _show_plan(bucket: Store, decision: Decision) -> None:
     files = decision.files
     rows = [(one.key, console.size(one.size), one.staged_sha256[:12], one.staged_key) for one in files]
-    console.table(("would be written", "size", "sha256", "from"), rows)
+    done = promotion.is_done(bucket, decision)
+    console.table(("written before" if done else "would be written", "size", "sha256", "from"), rows)
     _show_left_out(decision)
     where = f"{bucket.url}/{documents.RELEASE}"
-    if promotion.is_done(bucket, decision):
+    if done:
         console.done(f"promote: already promoted, {len(files)} files are in {where}")
         return
     size, sidecars = sum(one.size for one in files), sum(bool(one.metadata_sha256) for one in files)

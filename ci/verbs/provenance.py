@@ -42,4 +42,4 @@ def report(store: Store, written: Written) -> None:
         )
     else:
         console.say(f"sbom     {store.url_of(written.sbom)} ({written.sbom_outcome})")
-    console.done(f"provenance: {new} of {len(written.made)} statements written")
+    console.done(f"provenance: {f'{new} of {len(written.made)} statements written' if new else 'unchanged'}")

@@ -108,10 +108,12 @@ def tell(common: Common, page: Page, *, brief: bool = False) -> None:
         more = f" and {len(problem.also)} more" if problem.also else ""
         console.error(text.spelt(f"{problem.where}{more}: {problem.what}"))
     store, outputs = common.open_for_reading(), common.outputs
+    wheels = {one.cell.group for one in page.wheels}
     for group in page.groups:
         prefix = outputs.python_prefix(group.name)
         place = holding(store, f"{prefix}/{PAGE}").url
-        console.say(f"wheels   {place}/{prefix}/")
-        console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")
+        if group.name in wheels:
+            console.say(f"wheels   {place}/{prefix}/")
+            console.say(f"index    {place}/{prefix}/{PAGE}  (pip install --find-links)")
         console.say(f"records  {place}/{outputs.manifests_prefix(group.name)}/")
     console.summary(text.markdown(page))

@@ -70,24 +70,21 @@ def run(arguments: argparse.Namespace) -> None:
             f"{store.url} holds no runs and no staged versions.", hint="Name another place with --store."
         )
     for verb, units in (("goes", plan.goes), ("stays", plan.stays)):
-        days = [f"{datetime.fromtimestamp(one.modified, tz=UTC):%Y-%m-%d}" for one in units]
-        rows = [
-            (one.name, str(len(one.objects)), console.size(one.size), day, one.why)
-            for one, day in zip(units, days, strict=True)
-        ]
+        dated = [(one, datetime.fromtimestamp(one.modified, tz=UTC).date()) for one in units]
+        rows = [(it.name, f"{len(it.objects)}", console.size(it.size), f"{day}", it.why) for it, day in dated]
         console.table((verb, "files", "size", "written", "why"), rows)
     size = console.size(plan.size)
     what = f"{len(plan.goes)} of {len(plan.goes) + len(plan.stays)} runs and versions"
     if not plan.goes:
-        console.done(f"retention: nothing in {store.url} may go by policy {name!r}")
+        console.done(f"retention: policy {name!r} deletes nothing from {store.url}")
     elif planning:
-        console.done(f"retention: {what} ({size}) would go from {store.url} by policy {name!r}")
+        console.done(f"retention: {what} ({size}) would be deleted from {store.url} by policy {name!r}")
     elif not arguments.yes:
         raise UsageError(
-            f"{what} ({size}) would go from {store.url} for ever; nothing was deleted.",
+            f"{what} ({size}) would be deleted from {store.url} forever; nothing was deleted.",
             hint="Read the plan above, then give --yes (or --dry-run, to plan only).",
         )
     else:
         require_modest(plan, percent=arguments.at_most or data.at_most_percent)
         count = carry_out(store, plan)
-        console.done(f"retention: {what} ({count} objects, {size}) are gone from {store.url}")
+        console.done(f"retention: {what} ({count} objects, {size}) deleted from {store.url}")

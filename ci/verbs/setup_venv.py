@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ci import install
 from core import console
-from core.cli.options import Common, add_group, add_platform, common_from, environment
+from core.cli import options
 from core.errors import UsageError
 from core.packages import find_group
 from core.packages.sources import PackageSource, add_package_source, source_options
@@ -22,11 +22,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("venv", type=Path, metavar="VENV", help="the environment's folder")
     what = "requirements, separated by spaces; of a run's distributions a name alone means its version"
     add("--packages", action="append", required=True, metavar="NAMES", help=what)
-    add("--from-run-id", default="", metavar="ID", help="a run, or 'local' for what was built")
+    options.add_from_run(parser, "a run, or 'local' for what was built")
     group = add_package_source(parser, "where our packages come from, unless from a run", "")
     group.add_argument("--find-links-url", dest="find_links", action="append", help=argparse.SUPPRESS)
-    add_group(parser)
-    add_platform(parser)
+    options.add_group(parser)
+    options.add_platform(parser)
     what = "index of what our packages require (default: the store's python-deps, else your own indexes)"
     add("--deps-index-url", default="", metavar="URL", help=what)
     what = f"how long to wait for an index that lags behind (default: {WAIT:.0f})"
@@ -43,8 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Make the environment, and install into it."""
     requirements = install.parse_requirements(arguments.packages)
-    arguments.run_id = arguments.from_run_id or arguments.run_id
-    common = common_from(arguments)
+    common = options.common_from(arguments)
     how = {"python": str(common.python or ""), "clean": arguments.clean}
     # what cannot be found is reported before anything is made
     base = install.planned(arguments.venv, **how)
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
             _show(chosen)
     console.done(f"setup_venv: {target.prefix} (Python {target.version})")
     if arguments.activate:
-        step = job_files(environment())
+        step = job_files(options.environment())
         step.add_path(target.scripts)
         step.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
@@ -85,16 +84,16 @@ def _show(chosen: install.Chosen) -> None:
     console.table(("distribution", "version", "whose", "sha256"), rows)
 
 
-def _source(common: Common, arguments: argparse.Namespace) -> tuple[PackageSource, str]:
+def _source(common: options.Common, arguments: argparse.Namespace) -> tuple[PackageSource, str]:
     """Return the source, and the GPU family that it is queried for."""
-    options = source_options(arguments)
-    if bool(arguments.from_run_id) == options.named:
+    given = source_options(arguments)
+    if options.is_given(arguments, "run_id") == given.named:
         raise UsageError(
-            "Packages come from one source, and " + ("two are named." if options.named else "none is named."),
+            "Packages come from one source, and " + ("two are named." if given.named else "none is named."),
             hint="Give --from-run-id ID, or --find-links URL|DIR, --index-url URL or --index-name NAME.",
         )
-    family = common.gpu_family or options.index_subdir
-    named = named_source(options, common, family)
+    family = common.gpu_family or given.index_subdir
+    named = named_source(given, common, family)
     if named is not None:
         return named, family
     group = find_group(common, arguments.artifact_group or common.artifact_group)

@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_distribution_store(parser: argparse.ArgumentParser) -> None:
     """Declare what staging and promotion share: where wheels are handed out from, and for which platform."""
     add = parser.add_argument
-    what = "where wheels are handed out from: a folder or s3://bucket (default: the release type's bucket)"
+    what = "where users get wheels: a folder or s3://bucket (default: the release type's bucket)"
     add("--distribution-store", default="", metavar="STORE", help=what)
     add("--jobs", type=int, default=JOBS, metavar="N", help="objects at a time (default: %(default)s)")
     what = "the wheels' platform (default of stage: this machine's; of promote: every one)"

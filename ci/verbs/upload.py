@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.add_platform(parser)
     what = f"what of the run in ./out: {', '.join(KINDS)} (default: {ALL})"
     add("--what", default="", metavar="KIND,…", help=what)
-    what = "a store whose run is copied in the place of the one in ./out"
+    what = "copy the run from this store instead of ./out"
     add("--from", dest="source", default=options.DEFAULT_STORE, metavar="STORE", help=what)
 
 
@@ -138,7 +138,7 @@ def foreseen(common: options.Common) -> options.Common:
             return common
     except FatalError as problem:
         console.warn(problem.message)
-    console.warn(f"{common.store} cannot be read: this is what would be uploaded were nothing there.")
+    console.warn(f"{common.store} cannot be read: this is what would be uploaded to an empty store.")
     return replace(common, unread=True)
 
 
@@ -228,13 +228,11 @@ def _pinned(put: Sequence[FileRecord]) -> str:
 
     Split packages come with the device code of all targets, as without any the first kernel fails.
     """
-    from rocm_packaging.packages.layouts import device_host, device_target
+    from ci.publish.index.pages import extras
 
     names = [one.distribution for one in put]
     chosen = next((put[names.index(name)] for name in ("torch", "rocm") if name in names), put[0])
-    hosts = {device_host(name) or "rocm" for name in names if device_target(name)}
-    extras = "[libraries,device-all]" if chosen.distribution == "rocm" else "[device-all]"
-    return f"{chosen.distribution}{extras if chosen.distribution in hosts else ''}=={chosen.version}"
+    return f"{chosen.distribution}{extras(names).get(chosen.distribution, '')}=={chosen.version}"
 
 
 def _folders(arguments: argparse.Namespace) -> Folders:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files
-from core.cli.options import add_platform, common_from
+from core.cli.options import add_platform, common_from, is_given
 from core.errors import WheelError
 from core.wheel import record
 
@@ -35,10 +35,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Verify files, one after the other; the first that is not right ends it."""
     from ci.provenance.evidence import locate
     from core.env.installer import configured
-    from core.run import LOCAL_RUN
 
     common = common_from(arguments)
-    named = common.run_id != LOCAL_RUN or "store" in getattr(arguments, "given", ())
+    named = is_given(arguments, "run_id") or is_given(arguments, "store")
     known = []
     common.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="verify.", dir=common.cache) as scratch:
@@ -59,9 +58,7 @@ def _verified(located: Located) -> dict[str, Any]:
 
     path = located.path
     if not distributions.is_distribution(path.name):
-        raise WheelError(
-            f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or a .tar.gz file."
-        )
+        raise WheelError(f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or .tar.gz file.")
     file, _ = distributions.describe(path, key="", sha256=files.sha256(path))
     by, _ = evidence.check_file(file, evidence.gather(located.run, file, located.group))
     if path.suffix == ".whl":

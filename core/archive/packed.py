@@ -299,7 +299,10 @@ def _deflated(
         if size <= RUN:
             return run
         content.forget(one.start, one.stop)
-        return _laid_aside(run, packing.scratch)
+        with tempfile.TemporaryFile(dir=packing.scratch, prefix=".packed.") as file:
+            file.write(run)
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     first, *others = stretches
     started = [workers.pool.submit(packed, one) for one in others]
@@ -320,13 +323,6 @@ def deflate_run(data: memoryview | bytes, level: int, *, last: bool) -> bytes:
         return bytes(deflate.deflate_compress(data, level))
     deflater = zlib_ng.compressobj(min(level + 1, _MOST), zlib.DEFLATED, -zlib.MAX_WBITS, 9)
     return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
-
-
-def _laid_aside(run: bytes, scratch: Path | None) -> mmap.mmap:
-    with tempfile.TemporaryFile(dir=scratch, prefix=".packed.") as file:
-        file.write(run)
-        file.flush()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _stream(

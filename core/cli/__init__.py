@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -27,6 +28,7 @@ from core.errors import STOPPING, FatalError, ProcessError, UsageError, fatal, n
 if TYPE_CHECKING:
     from types import ModuleType
 
+_NEARLY = 0.85  # of pytest's own options none is as near to one of ours
 _LAST_WORDS = 15  # of a tool, where nothing that it says is known for an error
 # a session's own interpreter; nox names its folder by the Python that was chosen
 _OWN_PYTHON = re.compile(r"--python=.*[/\\]\.nox[/\\][\w-]*?(?:-(\d)-(\d+)\b|[/\\])")
@@ -55,8 +57,37 @@ def verbs_of(package: str, names: str) -> tuple[Verb, ...]:
 
 
 class _Parser(argparse.ArgumentParser):
+    whole = False  # of a verb, not of one of its subcommands
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"{self._meant(message)}See: {self.prog} --help")
+        self._speak()
+        raise UsageError(message, hint=f"{self._meant(message)}See: {self.prog} --help")
+
+    def refuse_misspelt(self, passed_on: Sequence[str]) -> None:
+        """Refuse what somebody else would get where it is nearly an option of ours."""
+        known = self._option_string_actions
+        words = [one.partition("=")[0] for one in passed_on if one.startswith("--")]
+        if near := [one for one in words if one not in known and get_close_matches(one, known, 1, _NEARLY)]:
+            self.error(f"unrecognized arguments: {near[0]}")
+
+    def _speak(self) -> None:
+        """Speak as the session that is called, if one is, which gives words itself."""
+        package, words = _CALL.get()
+        session, given = _session([package, *words]) if package and self.whole else ("", ())
+        if session:
+            self.prog = f"nox -s {session} --"
+        places = [one for one in self._actions if not one.option_strings]
+        for one in places[: sum(not word.startswith("-") for word in given[2:])]:
+            one.help = argparse.SUPPRESS
+
+    def format_help(self) -> str:
+        """Name every option once: below, and not in the usage, too."""
+        self._speak()
+        shown = [one for one in self._actions if not one.option_strings and one.help != argparse.SUPPRESS]
+        forms = {"*": "[{0} ...]", "?": "[{0}]", "+": "{0} [{0} ...]"}
+        words = [forms.get(str(one.nargs), "{0}").format(one.metavar or one.dest) for one in shown]
+        self.usage = " ".join([self.prog, "[OPTION ...]", *words])
+        return super().format_help()
 
     def _meant(self, message: str) -> str:
         """Name the option that a misspelt one is nearest to."""
@@ -104,7 +135,8 @@ def _tell(ended: FatalError) -> None:
     if file := environment().get(FAILURE_FILE):
         with suppress(OSError):  # the error itself is what counts
             Path(file).write_text(console.mask("\n".join(lines)), encoding="utf-8")
-            return
+            if console.mode() != "github":  # an annotation names file and line
+                return
     if cause:
         console.say(lines.pop(0))
     console.error(lines[0], file=cause.file if cause else "", line=cause.line if cause else 0)
@@ -131,17 +163,22 @@ def this_again() -> str:
     return again(package, words) if package else ""
 
 
-def again(package: str, words: Sequence[str]) -> str:
-    """Write the call of nox that does one step again; the command itself where no session calls it."""
+def _session(given: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the session that calls a front door with these words first, and its own; "" for none."""
     from core.data import read_toml
 
     calls = {name: row["call"].split() for name, row in read_toml(ROOT / "sessions.toml").items()}
+    found = [(name, call) for name, call in calls.items() if [*given[: len(call)]] == call]
+    return max(found, key=lambda one: len(one[1]), default=("", ()))
+
+
+def again(package: str, words: Sequence[str]) -> str:
+    """Write the call of nox that does one step again; the command itself where no session calls it."""
     given = [package, *words]
-    found = [name for name, call in calls.items() if given[: len(call)] == call]
-    if not found:
+    name, call = _session(given)
+    if not name:
         return shlex.join(["python", "-m", *given])
-    name = max(found, key=lambda one: len(calls[one]))
-    rest = given[len(calls[name]) :]
+    rest = given[len(call) :]
     own = next((one for one in map(_OWN_PYTHON.match, rest) if one and one[1]), None)
     python = ["-P", f"{own[1]}.{own[2]}"] if own else []
     options = [word for word in rest if not _OWN_PYTHON.match(word)]
@@ -181,6 +218,7 @@ def dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[st
     module, parser = verb_parser(package, verb)
     if getattr(module, "PASSES_REST", False):
         arguments, rest = parser.parse_known_args(words[1:])
+        parser.refuse_misspelt(rest)
         arguments.rest = [word for word in rest if word != "--"]
         arguments.words = words[1:]
     else:
@@ -189,10 +227,11 @@ def dispatch(package: str, about: str, verbs: Sequence[Verb], words: Sequence[st
     module.run(arguments)
 
 
-def verb_parser(package: str, verb: Verb) -> tuple[ModuleType, argparse.ArgumentParser]:
+def verb_parser(package: str, verb: Verb) -> tuple[ModuleType, _Parser]:
     """Import a verb, and return it with the parser of its options, the common ones first."""
     module = import_module(verb.module)
     parser = _Parser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
     add_common(parser)
     module.add_options(parser)
+    parser.whole = True
     return module, parser

@@ -32,10 +32,7 @@ FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it, wh
 # …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
 _BUCKET = "s3://"
-_AS_GIVEN = (
-    *("torch_ref", "gpu_family", "run_id", "store", "release_type"),
-    *("python", "force", "dry_run"),
-)
+_AS_GIVEN = (*("torch_ref", "gpu_family", "run_id", "store", "release_type"), *("python", "force", "dry_run"))
 _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -64,6 +61,12 @@ class Common:
     dry_run: bool = False
     unread: bool = False
     root: Path = ROOT
+
+    def __post_init__(self) -> None:
+        """Refuse a release type that there is not: of a variable, or of a flow."""
+        if self.release_type not in RELEASE_TYPES:
+            said = f"{self.release_type!r} is no release type. {nearest(self.release_type, RELEASE_TYPES)}"
+            raise UsageError(said, hint="Correct --release-type, or RELEASE_TYPE.")
 
     @property
     def outputs(self) -> RunOutputs:
@@ -133,6 +136,17 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+def is_given(arguments: Namespace, name: str) -> bool:
+    """Whether an option that can be given once was given, by the name of its value."""
+    return name in getattr(arguments, "given", ())
+
+
+def add_from_run(parser: ArgumentParser, about: str) -> None:
+    """Declare ``--from-run-id``, another name of ``--run-id`` where it need not be given."""
+    what: dict[str, Any] = {"metavar": "ID", "help": about}
+    parser.add_argument("--from-run-id", dest="run_id", action=Once, default=argparse.SUPPRESS, **what)
+
+
 def add_store_names(parser: ArgumentParser) -> None:
     """Declare ``--output-dir`` and ``--bucket``: other names of ``--store``, for verbs that write runs."""
     same: dict[str, Any] = {"dest": "store", "action": Once, "default": argparse.SUPPRESS}
@@ -149,7 +163,7 @@ def add_group(parser: argparse._ActionsContainer, *, default: str = "the GPU fam
 
 def add_platform(parser: argparse._ActionsContainer) -> None:
     """Declare ``--platform``: whose part of a run."""
-    what = "whose part of the run it is (default: this machine's)"
+    what = "the run's platform (default: this machine's)"
     parser.add_argument("--platform", choices=get_args(Platform), help=what)
 
 
@@ -164,7 +178,8 @@ def add_common(parser: ArgumentParser) -> None:
     add("--gpu-family", "--amdgpu-family", **once, metavar="FAMILY", help=what)
     what = "build variant of the family, such as asan; each has an artifact group"
     add("--build-variant", action=Once, default=PLAIN, metavar="NAME", help=f"{what} (default: {PLAIN})")
-    add("--run-id", default=LOCAL_RUN, metavar="ID", help="run whose outputs are used (default: local)")
+    what = "run whose outputs are used (default: local)"
+    add("--run-id", action=Once, default=LOCAL_RUN, metavar="ID", help=what)
     what = (
         "where run outputs live: a folder, s3://BUCKET, or 'auto' for the bucket of the repository "
         "that CI runs for (default: out)"
@@ -174,9 +189,9 @@ def add_common(parser: ArgumentParser) -> None:
     what = "whose policy and version form apply (default: RELEASE_TYPE, else ci)"
     add("--release-type", default=named, choices=RELEASE_TYPES, help=what)
     add("--python", type=Path, metavar="PATH", help="interpreter of the target environment (nox gives it)")
-    add("--force", action="store_true", help="do the work although nothing has changed")
+    add("--force", action="store_true", help="do the work even if nothing has changed")
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
-    add("--verbose", action="store_true", help="print all that tools say, not only into logs")
+    add("--verbose", action="store_true", help="print everything that tools say, not only to logs")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -190,11 +205,6 @@ def _address(store: str, env: Mapping[str, str]) -> str:
 
 def common_from(arguments: Namespace) -> Common:
     """Turn parsed arguments into the value that stages get."""
-    if arguments.release_type not in RELEASE_TYPES:  # argparse does not validate a default
-        raise UsageError(
-            f"RELEASE_TYPE={arguments.release_type!r} is not a release type. "
-            f"{nearest(arguments.release_type, RELEASE_TYPES)}"
-        )
     variant = "" if arguments.build_variant == PLAIN else arguments.build_variant
     if variant and not _VARIANT.fullmatch(variant):
         raise UsageError(f"--build-variant {variant!r}: invalid name.", hint="Write it like host-asan.")
@@ -205,7 +215,7 @@ def common_from(arguments: Namespace) -> Common:
         platform=getattr(arguments, "platform", None) or this_platform(),
         sources_dir=Path(named) if (named := environment().get(SOURCES_DIR)) else None,
     )
-    return placed(common, environment(), named="store" in getattr(arguments, "given", ()))
+    return placed(common, environment(), named=is_given(arguments, "store"))
 
 
 def placed(common: Common, env: Mapping[str, str], *, named: bool) -> Common:
@@ -278,7 +288,5 @@ def source_date_epoch(env: Mapping[str, str]) -> int | None:
     """
     text = env.get("SOURCE_DATE_EPOCH", "")
     if text and not text.isdecimal():
-        raise UsageError(
-            f"SOURCE_DATE_EPOCH={text} is not a number of seconds.", hint="Unset it, or correct it."
-        )
+        raise UsageError(f"SOURCE_DATE_EPOCH={text} is not a number of seconds.", hint="Correct or unset it.")
     return int(text) if text else None

@@ -7,39 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from core import files, process
-from core.data import Model
+from core.data import Model, read_toml
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from core.wheel.writer import record_row
 
-_PROBE = """
-import json, os, platform, sys, sysconfig
-base = getattr(sys, "_base_executable", sys.executable)
-if sys.prefix != sys.base_prefix and sys.version_info < (3, 11) and os.name == "posix":
-    # there it is the environment's own (bpo-46028)
-    base = os.path.join(sys.base_prefix, "bin", "python%d.%d" % sys.version_info[:2])
-print(json.dumps({
-    "version": platform.python_version(),
-    "implementation": sys.implementation.name,
-    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    "prefix": sys.prefix,
-    "base_prefix": sys.base_prefix,
-    "base_executable": base,
-    "purelib": sysconfig.get_path("purelib"),
-    "scripts": sysconfig.get_path("scripts"),
-    "include": sysconfig.get_path("include"),
-}))
-"""
-
-
-_INSTALLED = """
-import importlib.metadata, json, re, sys
-json.dump([{
-    "name": re.sub("[-_.]+", "-", one.name).lower(),
-    "version": one.version,
-    "extras": one.metadata.get_all("Provides-Extra") or [],
-    "folder": str(one._path),
-} for one in importlib.metadata.distributions() if one.name], sys.stdout)
-"""
+_QUERIES = Path(__file__).with_name("queries.toml")
 _RECORD_FIELDS = 3
 _HASHED = 1 << 20  # bytes of the largest file that is read whole; of others the size has to do
 
@@ -77,7 +49,7 @@ def require(python: Path | None) -> Interpreter:
     """Query the interpreter of ``--python``."""
     if python is None:
         raise UsageError(
-            "This stage works in a target environment and was given none.",
+            "This stage needs a target environment, and was given none.",
             hint="Run it through nox (nox -s STAGE), or give --python PATH.",
         )
     return interpreter(python)
@@ -88,8 +60,9 @@ def interpreter(python: Path) -> Interpreter:
     """Query an interpreter."""
     # not resolved: a virtual environment's interpreter is a link to its base
     executable = python.absolute()
+    query = read_toml(_QUERIES)["interpreter"]
     try:
-        answer = json.loads(process.capture([executable, "-I", "-c", _PROBE]).stdout)
+        answer = json.loads(process.capture([executable, "-I", "-c", query]).stdout)
     except (ProcessError, json.JSONDecodeError) as problem:
         raise EnvironmentSetupError(f"{python} is not a working Python interpreter: {problem}") from problem
     if answer["implementation"] != "cpython":
@@ -137,5 +110,5 @@ class Installed(Model):
 
 def installed(target: Interpreter) -> tuple[Installed, ...]:
     """List what an environment has installed, in the order in which it is found."""
-    said = process.capture([target.executable, "-I", "-c", _INSTALLED]).stdout
+    said = process.capture([target.executable, "-I", "-c", read_toml(_QUERIES)["installed"]]).stdout
     return tuple(Installed.model_validate(one) for one in json.loads(said))

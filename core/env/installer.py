@@ -28,9 +28,9 @@ from core.cli.options import Common
 from core.env import Interpreter, installed
 from core.environment import allowed
 from core.errors import CheckError, DataError, EnvironmentSetupError, ProcessError, nearest
-from core.http import fetch, without_secret
+from core.http import fetch, links, without_secret
 from core.wheel import parse_wheel_name
-from core.wheel.distributions import is_ours, our_names
+from core.wheel.distributions import is_distribution, is_ours, our_names
 
 Backend = Literal["uv", "pip"]
 Whose = Literal["others", "ours", "prebuilt"]
@@ -151,10 +151,17 @@ def install(
 
 
 def unanswered(sources: Sources) -> str:
-    """Name the pages that do not answer, as installers call "not found" what a server refuses."""
+    """Name the pages that do not answer, or list nothing: installers call all of that "not found"."""
     pages = filter(None, (sources.index_url, *sources.extra_index_urls, *sources.find_links))
     answers = {page: fetch(page, cert=sources.cert) for page in pages if page.startswith("http")}
-    return "".join(f"\n{without_secret(url)}: {one.problem}." for url, one in answers.items() if one.problem)
+    told = {url: one.problem or _doubt(one.text or "") for url, one in answers.items()}
+    return "".join(f"\n{without_secret(url)}: {why}." for url, why in told.items() if why)
+
+
+def _doubt(page: str) -> str:
+    """Return what is strange about a page that has neither projects (PEP 503) nor files: a login, say."""
+    listed = any(url.endswith("/") or is_distribution(one.name) for url, one in links(page).items())
+    return "" if listed else "it answers with a page that lists no package, so it may be no index"
 
 
 def refused(*, but: Collection[str] = ()) -> list[str]:
@@ -317,7 +324,7 @@ def prepared(
         marker = target.prefix / MARKER
         known = json.loads(marker.read_text(encoding="utf-8"))["digest"] if marker.is_file() else ""
         if known == digest and not force:
-            console.detail(f"environment {target.prefix}: unchanged")
+            console.echo(f"environment {target.prefix}: unchanged")
         else:
             process.work()
             with console.group(f"environment {target.prefix.name}"), process.logged(Path(f"{beside}.log")):
@@ -413,9 +420,7 @@ def subset(text: str, roots: Collection[str]) -> str:
     wanted = {str(canonicalize_name(root)) for root in roots}
     names = {str(one.name) for one in locked}
     for root in sorted(wanted - names):
-        raise DataError(
-            f"The lock has no {root!r}. {nearest(root, names)}", hint="Compile it again: nox -s lock."
-        )
+        raise DataError(f"The lock has no {root!r}. {nearest(root, names)}", hint="Run nox -s lock.")
     while more := {one.name for one in locked if wanted.intersection(one.via)} - wanted:
         wanted |= more
     return _joined(one for one in locked if one.name in wanted)

@@ -14,14 +14,15 @@ from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core import console, files, http
 from core.env.installer import Sources, configured
-from core.errors import MissingInputError, ServiceError
+from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import Answer, RemoteFiles, fetch, has_secret, links, served_store, without_secret
 from core.packages import (
     Offer,
@@ -100,9 +101,9 @@ def add_package_source(
         group.add_argument(
             "--rocm-no-install",
             action="store_true",
-            help="take what the Python has installed that the environment is made from: an image's ROCm",
+            help="take the ROCm that is already installed for the base Python, as in an image",
         )
-        add("run-id", "ID", "another run that has them", "--rocm-run-id")
+        add("run-id", "ID", "another run that has it", "--rocm-run-id")
         add("store", "STORE", "where that run lives", "--rocm-store")
         add("artifact-group", "GROUP", "that run's group (default: the GPU family)", "--rocm-artifact-group")
     return group
@@ -136,12 +137,18 @@ def source_options(
     if prefix == _ROCM and env.get(_NO_INSTALL):
         return replace(found, no_install=True)
     urls, links = (tuple(filter(None, [env.get(name)])) for name in (_INDEX, _LINKS))
-    return replace(found, index_urls=urls, find_links=links)
+    return replace(found, index_urls=urls, find_links=absolute(links))
 
 
-def absolute(links: list[str]) -> tuple[str, ...]:
+def absolute(links: Sequence[str]) -> tuple[str, ...]:
     """Make paths among find-links absolute: a stage runs in the checkout's root, and an installer may not."""
-    return tuple(link if "://" in link else str(Path(link).resolve()) for link in links if link)
+    places = (local(link) for link in links if link)
+    return tuple(place if "://" in place else str(Path(place).resolve()) for place in places)
+
+
+def local(address: str) -> str:
+    """Return the path that a ``file://`` address means; any other one, as it is."""
+    return url2pathname(urlsplit(address).path) if address.startswith("file://") else address
 
 
 def below(url: str, folder: str) -> str:
@@ -209,9 +216,10 @@ class PackageSource:
 
     def lacks(self, what: str) -> MissingInputError:
         """Return the error that the source, which answers, lacks something."""
-        run = "--run-id ID" if self.prefix == "--" else f"{self.prefix}run-id ID"
-        ways = f"{self.prefix}find-links URL|DIR, {self.prefix}index-url URL, or a run ({run})"
-        doubts = [f"{page} answers with {why}: is it an index?" for page, why in self._strange.items()]
+        of = self.prefix
+        ways = f"{of}find-links URL|DIR, {of}index-url URL, or a run ({of}run-id ID)"
+        first = {why: page for page, why in sorted(self._strange.items(), reverse=True)}
+        doubts = [f"{page} answers with {why}: is it an index?" for why, page in first.items()]
         hint = " ".join((*doubts, f"Name another source: {ways}."))
         return MissingInputError(f"There is no {what} at {self.words}.", hint=hint)
 
@@ -269,14 +277,22 @@ class PackageSource:
                 raise self._unread(link, answer, "find-links")
             yield from self._listed_on(link, answer.text)
             return
-        folder = Path(link.removeprefix("file://"))
-        if not folder.is_dir():
-            raise MissingInputError(f"{folder} is not a folder.", hint=f"See {self.prefix}find-links.")
-        for path in sorted(folder.iterdir()):
+        place = Path(link)
+        if place.is_file():
+            listed = self._listed_on(place.as_uri(), place.read_text(encoding="utf-8", errors="replace"))
+            yield from (replace(one, url=local(one.url)) for one in listed)
+            return
+        if not place.is_dir():
+            what = f"{place} is neither a folder nor a page."
+            raise MissingInputError(what, hint=f"Correct {self.prefix}find-links.")
+        for path in sorted(place.iterdir()):
             yield from offers_named(path.name, url=str(path))
 
     def _in_index(self, url: str, name: str) -> Iterator[Offer]:
         base, cert = url.rstrip("/"), configured().cert
+        if not base.startswith(("http://", "https://")):
+            what = f"{self.prefix}index-url {url} is not an HTTP address."
+            raise UsageError(what, hint=f"A folder, or a page in one, goes to {self.prefix}find-links.")
         page = f"{base}/{name}/"
         answer = fetch(page, cert=cert)
         if answer.text is not None:
@@ -307,7 +323,7 @@ class PackageSource:
         return MissingInputError(
             said,
             hint=f"Correct {self.prefix}{setting}. A run in a private bucket is named by its id and store "
-            "(--run-id, --store), and read with this machine's credentials.",
+            f"({self.prefix}run-id, {self.prefix}store), and read with this machine's credentials.",
         )
 
 

@@ -72,7 +72,7 @@ class Record(Model):
     @property
     def edited(self) -> str:
         """Say that it was made from a tree with edits that are in no commit; "" where it was not."""
-        match self.details.get("source"):
+        match self.details.get("source") or self.inputs.get("source"):
             case {"diff": str(diff), "edited": int(count)} if diff:
                 return edited_words(count)
             case {"diff": str(diff)} if diff:
@@ -82,7 +82,7 @@ class Record(Model):
 
 def edited_words(count: int) -> str:
     """Say of a tree in how many files it differs from its commit."""
-    return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}"
+    return f"edited tree, {count} file{'s differ' if count != 1 else ' differs'}" if count else "no edits"
 
 
 def record_name(stage: str, cell: Cell) -> str:
@@ -127,10 +127,14 @@ def read(store: Store, outputs: RunOutputs, artifact_group: str, name: str) -> R
 
 def read_all(store: Store, outputs: RunOutputs, artifact_group: str) -> Sequence[Record]:
     """Read all of a group's records, sorted by name; failures included."""
-    keys = [
-        stored.key for stored in store.list(outputs.manifests_prefix(artifact_group)) if is_record(stored.key)
-    ]
+    keys = [it.key for it in store.list(outputs.manifests_prefix(artifact_group)) if is_record(it.key)]
     return [parse(store.read(key), where=key) for key in keys]
+
+
+def latest(found: Sequence[Record]) -> Sequence[Record]:
+    """Leave out the successes that a failure lies beside, as it is later."""
+    failed = {one.name for one in found if one.status == "failed"}
+    return [one for one in found if one.status == "failed" or one.name not in failed]
 
 
 def promised(found: Sequence[Record]) -> Mapping[str, frozenset[str]]:

@@ -1,6 +1,7 @@
 """The life of a stage that makes files: unchanged inputs, work, run outputs, record, closing table."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from core.stores import Store
 from core.stores.location import OverlayStore
 from core.wheel import distributions
 
+_DIGEST = re.compile("[0-9a-f]{64}")
 BUILDER = "builder"  # where a record's details have it
 
 
@@ -87,7 +89,7 @@ def perform(
         if stage.common.dry_run:
             reasons = _changes(stage, inputs, before)
             for reason in reasons:
-                console.say(f"{stage.name}: would do the work: {reason}")
+                console.say(f"{stage.name}: would run: {reason}")
             return reasons
         known = {"inputs": dict(inputs), "input_digest": digest}
         ninja = before.details.get("ninja", ()) if before else ()
@@ -110,7 +112,8 @@ def _differences(where: str, old: object, new: object) -> Iterator[str]:
         for key in sorted({**old, **new}):
             yield from _differences(f"{where}.{key}" if where else key, old.get(key), new.get(key))
     elif old != new:
-        was, now = ("nothing" if one in (None, "") else compact(one) for one in (old, new))
+        known = (one[:12] if isinstance(one, str) and _DIGEST.fullmatch(one) else one for one in (old, new))
+        was, now = ("nothing" if one in (None, "") else compact(one) for one in known)
         yield f"{where} was {was} and is {now}"
 
 
@@ -122,9 +125,9 @@ def _finished(stage: Stage, record: Record) -> Record:
             fetched = stage.store.fetch(one.key, stage.common.cache / "fetched")
             files.copy(fetched, stage.output_dir / one.name)
             console.say(f"copied to {stage.output_dir / one.name}")
-    seconds = f"{record.seconds:.1f}"
-    rows = [(one.name, console.size(one.size), seconds, one.sha256[:12]) for one in record.files]
-    console.table(("file", "size", "seconds", "sha256"), rows)
+    took = console.duration(record.seconds)
+    rows = [(one.name, console.size(one.size), took, one.sha256[:12]) for one in record.files]
+    console.table(("file", "size", "time", "sha256"), rows)
     return record
 
 

@@ -39,9 +39,7 @@ def open_bucket(location: str) -> S3Store:
     bucket, _, prefix = location.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
     if not bucket or (prefix and any(part in {"", ".", ".."} for part in prefix.split("/"))):
-        raise UsageError(
-            f"--store {location!r} is not a bucket.", hint="Give s3://bucket or s3://bucket/prefix."
-        )
+        raise UsageError(f"--store {location!r} is not a bucket.", hint="Give s3://bucket[/prefix].")
     return S3Store(connection=s3_client.shared_connection(), bucket=bucket, prefix=prefix)
 
 

@@ -402,7 +402,8 @@ def _answered(problem: ClientError, url: str, key: str, identity: str) -> FatalE
         return StoreError(f"The bucket {bucket!r} is in another region ({where}).", hint=hint)
     if status >= _SERVER_FAILS or code in _BUSY:
         return ServiceError(f"{where}: the server kept answering {status} {code}.", hint=_AGAIN)
-    return StoreError(f"{where}: {problem.operation_name} was refused: {code} {said}".rstrip(". ") + ".")
+    told = f"{where}: {problem.operation_name} was refused: {code} {said}".rstrip(". ")
+    return StoreError(f"{told}.", hint="" if identity else f"No credentials were given. {_LOGIN}")
 
 
 def _unanswered(problem: BotoCoreError, url: str, where: str) -> FatalError:  # noqa: PLR0911 - a table

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
 from core import files
-from core.errors import ServiceError, StoreError
+from core.errors import ServiceError, StoreError, require_going
 from core.stores.s3_client import LOST, Connection, code_of, explained, noted
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def _side_by_side(connection: Connection, parts: Iterator[Part]) -> list[Complet
     started: list[Future[CompletedPartTypeDef]] = []
     with ThreadPoolExecutor(_JOBS) as pool:
         while not any(one.done() and one.exception() for one in started):
+            require_going()
             with ExitStack() as held:
                 connection.parts.acquire()
                 held.callback(connection.parts.release)
@@ -220,6 +221,7 @@ class ObjectStream(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         if self.position >= self.size or not len(view):
             return 0
+        require_going()
         for _ in range(_TRIES):
             with suppress(BotoCoreError, HTTPError, OSError):
                 body = self._body or self._request()

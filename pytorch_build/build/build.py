@@ -226,9 +226,7 @@ def gpu_targets(*, chosen: str, inherited: str, sdk: Iterable[str]) -> tuple[str
     for source, text in (("--pytorch-rocm-arch", chosen), ("PYTORCH_ROCM_ARCH", inherited)):
         words = tuple(dict.fromkeys(word for word in re.split(r"[,;\s]+", text) if word))
         if wrong := [word for word in words if not _TARGET.fullmatch(word)]:
-            raise UsageError(
-                f"{wrong[0]!r} in {source} is not a GPU target.", hint="Targets look like gfx942."
-            )
+            raise UsageError(f"{wrong[0]!r} in {source} is not a GPU target.", hint="Write it like gfx942.")
         if words:
             return words
     if found := tuple(dict.fromkeys(sdk)):

@@ -32,11 +32,6 @@ _YES, _NO = {"ON", "1", "YES", "TRUE", "Y"}, {"", "OFF", "0", "NO", "FALSE", "N"
 _FEWEST_CHECKS = 5
 
 
-def read_cache(text: str) -> dict[str, str]:
-    """Read the variables of a ``CMakeCache.txt``."""
-    return dict(_ENTRY.findall(text))
-
-
 def asked(env: Mapping[str, str], compilers: Mapping[str, Compiler]) -> dict[str, str]:
     """Return what an environment asks of CMake: build type, compilers, flags."""
     debug = (env.get(name, "").upper() in _YES for name in ("DEBUG", "REL_WITH_DEB_INFO"))
@@ -88,12 +83,12 @@ def verified(
 
     A cache that was told of before is compared again, and nothing is told (None).
     """
-    cache = read_cache(path.read_text(encoding="utf-8", errors="replace"))
+    cache = dict(_ENTRY.findall(path.read_text(encoding="utf-8", errors="replace")))
     wanted = asked(env, compilers)
     if found := differences(cache, wanted):
         raise BuildError(
             f"{path.name} is not what this build asks for: {'; '.join(found)}.",
-            hint="Build with --clean. If it says the same again, the tree sets it: ask for what it sets.",
+            hint="Build with --clean. If that does not help, the tree sets it: ask for the same value.",
         )
     names = {short: f"{one.kind} {one.version}" for short, one in compilers.items()}
     tried, failed = flag_checks(said or "")
@@ -106,7 +101,7 @@ def verified(
         )
     changed = turned(cache, env)
     flags = f", {tried - len(failed)} of {tried} compiler flags taken" if tried else ""
-    if said is not None:
+    if said is not None and (flags or changed):
         console.say("; ".join((f"configured: {cache.get('CMAKE_BUILD_TYPE', '')}{flags}", *changed)))
     settings = {name: console.mask(cache[name]) for name in wanted if name in cache}
     switches = {name: cache[name] for name in _switches(cache, env)}

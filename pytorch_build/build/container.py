@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).with_name("container.toml")
 CACHE = ".cache/container"
-# The container's own environment for the tool; the lock's digest tells whether it is current.
-_SCRIPT = """\
-tool="$1"; tool_python="$2"; shift 2
-mark="$tool/lock"
-if ! cmp -s requirements.txt "$mark"; then
-    "$tool_python" -m venv --clear "$tool"
-    "$tool/bin/python" -m pip install --quiet --require-hashes -r requirements.txt
-    cp requirements.txt "$mark"
-fi
-exec "$tool/bin/python" -m nox "$@"
-"""
 
 
 class Container(Dated):
@@ -41,6 +30,7 @@ class Container(Dated):
     python_bin: str
     caches: dict[str, str]
     passed: tuple[str, ...]
+    script: str
 
     @field_validator("image")
     @classmethod
@@ -76,7 +66,7 @@ def command(engine: Engine, job: Job) -> tuple[str, ...]:
     tag = f"cp{job.python.replace('.', '')}"
     own = {variable: f"{cache / folder}" for variable, folder in sorted(data.caches.items())}
     words = engine_words(engine, job, own, job.present.intersection(data.passed))
-    script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{_SCRIPT}'
+    script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{data.script}'
     inner = ["bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
     nox = ["--session", job.session, "--force-pythons", job.python, "--envdir", str(cache / "nox")]
     return (*words, data.image, *inner, *nox, "--", *job.words)

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from core import console, files, process
+from core.causes import first
 from core.data import Model
 from core.env import Interpreter, installer
 from core.environment import allowed
@@ -86,7 +87,7 @@ def the_wheel(plan: BuildPlan) -> Path:
     if version != plan.version:
         raise BuildError(
             f"{found[0].name} has version {version}; the source lock promises {plan.version}.",
-            hint="Does the source's setup.py take its version from the environment?",
+            hint="Check that the source's setup.py takes its version from the environment.",
         )
     return found[0]
 
@@ -151,10 +152,12 @@ def _require_import(promised: Expectation, wheel: Path, python: Path, *, cwd: Pa
     command = import_command(python, promised.distribution, promised.version)
     done = process.capture(command, cwd=cwd, env=env, check=False)
     if problems := read_report(done.returncode, done.stdout, done.stderr):
-        raise BuildError(
+        problem = BuildError(
             f"{wheel.name} cannot be imported{where}:\n" + "\n".join(problems),
             hint=f"Try it by hand: {python} -c 'import {promised.distribution}'",
         )
+        problem.cause = first(done.stderr.splitlines())
+        raise problem
 
 
 @contextmanager

@@ -5,8 +5,11 @@ What only an installed SDK or environment can say is assumed, and each assumptio
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
@@ -259,20 +262,25 @@ def show(data: Mapping[str, Any]) -> None:
     for title in ("assumptions", "notes"):
         for sentence in data[title]:
             console.say(f"{title.removesuffix('s')}: {sentence}")
-    installs = [(" ".join((*call["requirements"], *call["files"])),) for call in data["environment"]]
-    console.table(("environment, in this order",), installs)
-    own = [*data["requirements_files"], *data["requirements"]]
-    console.say(f"out of it: {', '.join(data['uninstall'])}; the project's own: {', '.join(own)}")
+    console.say("\nenvironment, in this order")
+    for call in data["environment"]:
+        console.say(f"  install {' '.join((*call['requirements'], *call['files']))}")
+    console.say(f"  uninstall {' '.join(data['uninstall'])}")
+    console.say(f"  install {' '.join((*data['requirements_files'], *data['requirements']))}")
     if data["as_locked"]:
-        console.say(f"then as locked: {', '.join(data['as_locked'])}")
-    variables = [(name, value, data["env_from"][name]) for name, value in data["env"].items()]
-    console.table(("variable", "value", "from"), variables)
-    console.say(f"removed from the tree: {', '.join(data['removes'])}")
-    drops = [(drop["path"], drop.get("source", "written by the build")) for drop in data["file_drops"]]
-    if drops:
-        console.table(("in the tree while it is built", "from"), drops)
-    console.table(("command", "in"), [(" ".join(one["argv"]), one["cwd"]) for one in data["commands"]])
+        console.say(f"  install as locked {' '.join(data['as_locked'])}")
+    for source in sorted({*data["env_from"].values()}, key=lambda one: (not one.startswith("the"), one)):
+        console.say(f"\nvariables of {source}")
+        named = {name: data["env"][name] for name, one in data["env_from"].items() if one == source}
+        quoted = {name: f'"{one}"' if shlex.quote(one) != one else one for name, one in named.items()}
+        console.say("\n".join(f"  {name}={one}" for name, one in quoted.items()))
+    console.say("\nin the tree")
+    for drop in data["file_drops"]:
+        console.say(f"  put {drop['path']}, {drop.get('source', 'written by the build')}")
+    console.say(f"  remove {' '.join(data['removes'])}")
+    for folder, ran in groupby(data["commands"], key=itemgetter("cwd")):
+        console.say("\n  ".join([f"\ncommands in {folder}", *(shlex.join(one["argv"]) for one in ran)]))
     wheel = data["wheel"]
-    console.say(f"leaves one {wheel['pattern']} of version {wheel['version']} in {wheel['folder']}")
+    console.say(f"leaves one {wheel['pattern']} of version {wheel['version']} in {wheel['folder']}\n")
     for step in data["after"]:
         console.say(f"then: {step}")

@@ -186,7 +186,7 @@ def look(
     if not choices.ignore_needs:
         return found + short
     for message, _ in short:
-        console.warn(f"{message} It is built nevertheless.")
+        console.warn(f"{message} It is built anyway.")
     return found
 
 

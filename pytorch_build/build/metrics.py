@@ -26,8 +26,7 @@ MOST_SAMPLES, MOST_GRAPHS, MOST_SLOWEST, MOST_PARTS, MOST_LETTERS = 100, 4, 25, 
 _HEADER = "# ninja log v"
 _FIELDS = 5
 _PERIOD = 1.0  # seconds between two samples of memory
-# more restarts than that are a log that was written anew, in any order
-_MOST_RESTARTS = 20
+_MOST_RESTARTS = 20  # more are a log that was written anew, in any order
 _MILLISECONDS = 1000
 _NUMBER = re.compile(r"\d{1,12}", re.ASCII)
 _TAIL = 4 << 20  # bytes of a log's end: the last command's errors may be long
@@ -92,13 +91,15 @@ def watched(meminfo: Path = MEMINFO) -> Iterator[Sequence[tuple[int, int]]]:
     ended = threading.Event()
 
     def sample() -> None:
-        # at once, so that the shortest build is seen
-        while meminfo.is_file() and (found := memory_use(meminfo.read_text("ascii", errors="replace"))):
+        if meminfo.is_file() and (found := memory_use(meminfo.read_text("ascii", errors="replace"))):
             memory.append(found)
-            if ended.wait(_PERIOD):
-                break
 
-    thread = threading.Thread(target=sample, name="memory", daemon=True)
+    def samples() -> None:
+        while not ended.wait(_PERIOD):
+            sample()
+
+    sample()  # here, so that the shortest build is seen however late the thread begins
+    thread = threading.Thread(target=samples, name="memory", daemon=True)
     thread.start()
     try:
         yield memory
@@ -140,10 +141,8 @@ def reached(output: str) -> dict[str, Any] | None:
     # unless NINJA_STATUS is set; since 1.13 a failure says its code
     printed = re.findall(r"^\[(\d{1,9})/(\d{1,9})\] ", output, re.MULTILINE)
     failed = tuple(dict.fromkeys(re.findall(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", output, re.MULTILINE)))
-    if not printed and not failed:
-        return None
     counts = dict(zip(("done", "total"), map(int, printed[-1]), strict=True)) if printed else {}
-    return {**counts, "failed": [_short(one, "") for one in failed[:5]]}
+    return {**counts, "failed": [_short(one, "") for one in failed[:5]]} if printed or failed else None
 
 
 def parse_log(lines: Iterable[str]) -> tuple[Edge, ...]:

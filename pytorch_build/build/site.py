@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 _BUILD_ENV, _LLVM_HASH = "build_env.json", "cmake/llvm-hash.txt"
 _PROJECT_FILES = (
-    "pyproject.toml",
-    "setup.py",
-    "python/setup.py",
-    "python/requirements.txt",
-    "requirements.txt",
-    "requirements-build.txt",
+    *("pyproject.toml", "setup.py", "python/setup.py"),
+    *("python/requirements.txt", "requirements.txt", "requirements-build.txt"),
 )
 READ = (*_PROJECT_FILES, _BUILD_ENV, _LLVM_HASH)
 

@@ -196,8 +196,7 @@ def _check(build: Build, wheels: Sequence[Path], promised: Expectation) -> Mappi
     parts = [promised.of_part(parse_wheel_name(one.name).distribution) for one in wheels]
     checked = [examined(one, part, options) for one, part in zip(wheels, parts, strict=True)]
     findings = [one for found, _ in checked for one in found]
-    shown = [one for one in findings if one.severity != "note" or console.echoes()]
-    console.table(*findings_table(shown))
+    console.table(*findings_table(findings))
     require_no_errors(findings)
     needed = sorted({name for _, names in checked for name in names})
     return {"machine_libraries": needed, **({"policy": policy.source} if policy.source else {})}
@@ -256,7 +255,7 @@ def set_search_paths(wheel: Path, layout: Layout | None, family: str, *, epoch: 
     changes = planned(read_members(wheel, infos.values()), layout, family)
     if not changes:
         return wheel
-    console.echo(f"{wheel.name}: the search paths of {len(changes)} files")
+    console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
     with tempfile.TemporaryDirectory(prefix=".rpaths-", dir=wheel.parent) as scratch:
         members = tuple(
             _member(wheel, infos[name], search, Path(scratch)) for name, search in sorted(changes.items())

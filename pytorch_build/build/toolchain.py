@@ -247,9 +247,7 @@ def _build_libuv(
         process.run([target.scripts / "cmake", *words], cwd=scratch, env=env)
     library = prefix / pin.libraries[platform]
     if not library.is_file():
-        raise BuildError(
-            f"The build of libuv left no {library}.", hint="Correct libraries in toolchain.toml."
-        )
+        raise BuildError(f"The build of libuv left no {library}.", hint="Correct it in toolchain.toml.")
     files.copy(scratch / LICENSE, prefix / LICENSE)
 
 

@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
-from core import files
+from core import console, files
 from core.data import Model, data_file, merged, read_toml, validated
 from core.errors import CheckError
 from rocm_packaging.packages.layouts import device_target
@@ -153,8 +153,9 @@ def collapsed(findings: Iterable[Finding], *, limit: int = 3) -> tuple[Finding, 
 
 
 def findings_table(findings: Iterable[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the columns and rows for `core.console.table`."""
-    rows = tuple(tuple(one.values()) for one in findings_json(findings))
+    """Return the columns and rows for `core.console.table`; notes where all is told."""
+    shown = [one for one in findings if one.severity != "note" or console.echoes()]
+    rows = tuple(tuple(one.values()) for one in findings_json(shown))
     return ("severity", "check", "wheel", "where", "message"), rows
 
 

@@ -15,9 +15,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.run import records
-from pytorch_build.check import Expectation, Finding, Policy, WheelView, matches, required_name
+from pytorch_build.check import Expectation, Finding, Policy, Severity, WheelView, matches, required_name
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
-from rocm_packaging.packages.layouts import device_target
+from rocm_packaging.packages.layouts import device_target, is_rocm
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context
@@ -119,15 +119,17 @@ def _tags(view: WheelView) -> Iterator[str]:
 def _root(view: WheelView) -> Iterator[Finding]:
     compiled = [one.name for one in view.members if one.name.endswith((".pyd", ".dll", ".dylib"))]
     compiled += [one.member.name for one in view.binaries if one.elf and one.elf.machine != "EM_AMDGPU"]
-    portable = "any" in view.platforms
+    portable, name = "any" in view.platforms, view.name.distribution
+    # upstream's ROCm wheels are made like this, and ours as they are
+    known: Severity = "note" if is_rocm(name) else "warning"
     if compiled and portable:
         message = f"The tag promises any platform, but {len(compiled)} files are compiled."
         yield view.finding("error", "tags", message, compiled[0])
     elif compiled and view.info and view.info.root_is_purelib:
         message = f"Root-Is-Purelib is true, but {len(compiled)} files are compiled."
-        yield view.finding("warning", "tags", message, compiled[0])
-    elif not compiled and not portable and not device_target(view.name.distribution):
-        yield view.finding("warning", "tags", "The tag names a platform, but nothing is compiled.")
+        yield view.finding(known, "tags", message, compiled[0])
+    elif not compiled and not portable and not device_target(name):
+        yield view.finding(known, "tags", "The tag names a platform, but nothing is compiled.")
 
 
 def _extensions(view: WheelView) -> Iterator[Finding]:

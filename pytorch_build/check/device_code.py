@@ -43,9 +43,7 @@ def file_facts(path: Path) -> DeviceFacts | None:
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
             return DeviceFacts(targets=targets, archived=binaries)
-        if not head.startswith(MAGICS):
-            return None
-        return _of_bundles(read_bundles(mapped(path)))
+        return _of_bundles(read_bundles(mapped(path))) if head.startswith(MAGICS) else None
 
 
 def _of_bundles(bundles: tuple[Bundle, ...], registered: int = -1) -> DeviceFacts:

@@ -110,7 +110,9 @@ def source_lock(
     text = lock.model_dump_json(indent=2) + "\n"
     outcome = common.open_store().put_bytes(key, text.encode(), replace=not common.outputs.immutable)
     said = "unchanged" if outcome == "unchanged" else "resolved"
-    console.done(f"source lock of {ref.name}: {said}, {lock.digest()[:12]} in {key}")
+    console.done(
+        f"source lock of {ref.name}: {said}, {lock.digest()[:12]} in {common.open_store().url}/{key}"
+    )
     return lock
 
 
@@ -220,7 +222,7 @@ def refuse_collisions(builds: Sequence[Cell], locks: Mapping[str, SourceLock]) -
     ]
     if collisions:
         raise SourceError(
-            "Jobs of this run would make different wheels of one name.\n" + "\n".join(collisions),
+            "Jobs of this run would make different wheels with the same name.\n" + "\n".join(collisions),
             hint="Plan them in runs of their own; or let the version name the torch that it is for, with "
             "torch_in_version = true in the ref's project table; or, where the commits of the projects "
             "themselves differ, name these: --release-type dev.",

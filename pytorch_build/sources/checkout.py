@@ -171,13 +171,7 @@ class _Checkout:
         ]
         state = {"request": _request(locked, self.options), "head": head}
         files.write_json(git.path / ".git" / _STATE, state)
-        return SourceTree(
-            path=git.path,
-            commit=locked.commit,
-            head=head,
-            changed=True,
-            stashed=tuple(kept),
-        )
+        return SourceTree(path=git.path, commit=locked.commit, head=head, changed=True, stashed=tuple(kept))
 
     def _prepare(self) -> None:
         """Make the repository, or settle what an interrupted git left in it."""

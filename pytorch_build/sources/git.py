@@ -19,25 +19,13 @@ TRANSFER_SECONDS = 4 * 3600.0
 _KEPT = re.compile(r"GIT_(SSH|SSL|HTTP|PROXY|ASKPASS|CURL|TRACE)")
 # What a user's configuration could change in a tree or a commit that has to be the same everywhere.
 _MANAGED = (
-    "commit.gpgSign=false",
-    "tag.gpgSign=false",
-    f"core.hooksPath={os.devnull}",
-    f"core.attributesFile={os.devnull}",
-    "core.autocrlf=false",
-    "core.fsmonitor=false",
-    "core.longpaths=true",
-    "core.quotePath=false",
-    "advice.detachedHead=false",
-    "submodule.recurse=false",
-    "diff.ignoreSubmodules=none",
-    "gc.auto=0",
-    "maintenance.auto=false",
-    "init.defaultBranch=main",
-    "init.templateDir=",
-    "i18n.commitEncoding=utf-8",
+    *("commit.gpgSign=false", "tag.gpgSign=false", "i18n.commitEncoding=utf-8", "advice.detachedHead=false"),
+    *(f"core.hooksPath={os.devnull}", f"core.attributesFile={os.devnull}", "init.templateDir="),
+    *("core.autocrlf=false", "core.fsmonitor=false", "core.longpaths=true", "core.quotePath=false"),
+    *("submodule.recurse=false", "diff.ignoreSubmodules=none", "init.defaultBranch=main"),
+    *("gc.auto=0", "maintenance.auto=false"),
     # a server that stops sending is given up on
-    "http.lowSpeedLimit=1000",
-    "http.lowSpeedTime=60",
+    *("http.lowSpeedLimit=1000", "http.lowSpeedTime=60"),
 )
 # how git may reach what a tree or a lock names; and a person, besides
 _SAFE, _NAMED = ("https", "ssh"), {"file", "git", "http"}
@@ -196,14 +184,6 @@ def last_words(problem: ProcessError) -> str:
     return chosen.removeprefix("fatal: ").removeprefix("error: ")
 
 
-def ls_remote(origin: str, names: tuple[str, ...], origins: Origins) -> Mapping[str, str]:
-    """Ask an origin for refs by their full names."""
-    git = Repository(path=Path.cwd(), settings=origins.settings(origin))
-    said = git.answer(origin, "ls-remote", "--", origins.address(origin), *names)
-    rows = (line.split("\t", 1) for line in said.splitlines() if "\t" in line)
-    return {name: commit for commit, name in rows if name in names}
-
-
 def unreachable(origin: str, problem: ProcessError) -> SourceError:
     """Make the error for an origin that does not answer."""
     return SourceError(
@@ -229,7 +209,10 @@ class Reader:
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         if ref == "HEAD" or ref.startswith("refs/"):
             names = [f"{ref}^{{}}", ref]
-        found = ls_remote(origin, tuple(names), self.origins)
+        git = Repository(path=Path.cwd(), settings=self.origins.settings(origin))
+        said = git.answer(origin, "ls-remote", "--", self.origins.address(origin), *names)
+        rows = (line.split("\t", 1) for line in said.splitlines() if "\t" in line)
+        found = {name: commit for commit, name in rows}
         for name in names:
             if name in found:
                 return found[name]
@@ -270,7 +253,7 @@ def fetch_commit(git: Repository, origin: str, commit: str) -> None:
         if not git.commit_of(commit):
             raise SourceError(
                 f"{origin} does not have the commit {commit}.",
-                hint="It may lie in a fork, or have been removed; correct the ref or the pin.",
+                hint="It may be in a fork, or may have been removed; correct the ref or the pin.",
             )
     if not git.commit_of(commit):
         raise SourceError(f"{origin}: {commit} is not a commit.")

@@ -10,16 +10,17 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from core import console, files
 from core.data import read_text
-from core.errors import FatalError, ProcessError, SourceError
+from core.errors import FatalError, ProcessError, SourceError, origin
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
+from pytorch_build.refs.torch_refs import DISTRIBUTIONS, OWN_TREES
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import edits
 from pytorch_build.sources.git import Repository, last_words, submodules
@@ -28,25 +29,6 @@ if TYPE_CHECKING:
     from pytorch_build.build.build import BuildChoices
     from pytorch_build.context import Context
     from pytorch_build.lock.source_lock import LockedProject, SourceLock
-
-
-class Tree(Protocol):
-    """A source tree to build from."""
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """What a record says of it."""
-
-    @property
-    def version(self) -> str:
-        """The full version of the wheel to come."""
-
-    @property
-    def path(self) -> Path:
-        """Where it is, or will be, built in."""
-
-    def checked_out(self) -> AbstractContextManager[Path]:
-        """Make it ready, and hold it while it is built in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +81,24 @@ class DevelopersTree:
         with files.locked(path.parent / f".{path.name}.build.lock", what=str(path)):
             mirror(self.own.source, path)
             if observed(self.own.source, path) != self.own:
-                raise SourceError(
-                    f"{self.own.source} was changed while its build began.", hint="Run the same again."
-                )
+                raise SourceError(f"{self.own.source} changed while its build began.", hint="Run it again.")
             if self.hipify and edits.can_hipify(path):
                 edits.hipify(path)
-            yield path
+            try:
+                yield path
+            except FatalError as problem:
+                if (said := origin(problem)) and said.cause:
+                    around = tuple(map(self._as_named, said.cause.around))
+                    said.cause = said.cause.model_copy(update={"around": around})
+                raise
+
+    def _as_named(self, line: str) -> str:
+        """Name the developer's files in the place of their copies: these are not the ones to edit."""
+        copied, own = re.compile(re.escape(f"{self.path}{os.sep}") + r"([^\s:'\"(),;]+)"), self.own.source
+        return copied.sub(lambda one: str(own / one[1]) if (own / one[1]).exists() else one[0], line)
+
+
+Tree = ManagedTree | DevelopersTree  # what is built from
 
 
 def checkout_options(
@@ -140,9 +134,9 @@ def developers_tree(
     context: Context, tree: Path, project: str, *, rocm_version: str, lock: Callable[[], SourceLock]
 ) -> DevelopersTree:
     """Take a developer's own tree: its base version or the lock's, the run's suffix, its edits' digest."""
+    own = observed(tree, place(context, project, tree))
     base_version = base_version_of(tree, project) or lock().project(project).base_version
     common = context.common
-    own = observed(tree, place(context, project, tree))
     cpu = not context.gpu
     suffix = versions.cpu_suffix(context.ref.local_label) if cpu else versions.version_suffix(rocm_version)
     setups = (tree / name for name in versions.SETUP_FILES if project == "triton")
@@ -167,6 +161,10 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
     if not any((tree / name).is_file() for name in ("setup.py", "pyproject.toml", "python/setup.py")):
         hint = "Give the folder of a git checkout of the project."
         yield f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.", hint
+    name = DISTRIBUTIONS[project]
+    if not any((tree / folder / name).is_dir() for folder in ("", "src", "python")):
+        hint = f"It is given to {OWN_TREES[project]}; each project has an option of its own."
+        yield f"{tree} holds no package {name}, so it is no tree of {project}.", hint
     try:
         base_version_of(tree, project)
     except FatalError as problem:
@@ -181,10 +179,8 @@ def lacks(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[st
 
 def base_version_of(tree: Path, project: str) -> str:
     """Read the version that a tree names, in ``version.txt`` or triton's package; "" where it names none."""
-    if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
     path = tree / versions.VERSION_FILE
-    if project in _WITH_VERSION or path.is_file():
+    if project in {"torch", "audio", "vision"} or path.is_file():  # their builds read it
         return versions.parse_version(read_text(path), str(path))
     modules = (tree / name for name in (versions.TRITON_MODULES if project == "triton" else ()))
     said = (versions.module_version(read_text(one), str(one)) for one in modules if one.is_file())
@@ -192,15 +188,10 @@ def base_version_of(tree: Path, project: str) -> str:
 
 
 _STATE = "pytorch-build-mirror.json"
-_WITH_VERSION = ("torch", "audio", "vision")  # whose builds read version.txt
 # A diff's text depends on the reader's taste; these make it depend on the tree alone.
 _DIFF = (
-    "diff.noprefix=false",
-    "diff.mnemonicPrefix=false",
-    "diff.algorithm=myers",
-    "diff.renames=false",
-    "diff.context=3",
-    "core.quotePath=true",
+    *("diff.noprefix=false", "diff.mnemonicPrefix=false", "core.quotePath=true"),
+    *("diff.algorithm=myers", "diff.renames=false", "diff.context=3"),
 )
 
 Stamp = tuple[int, int, int]
@@ -264,7 +255,7 @@ def _opened(tree: Path) -> Repository:
     git = Repository(path=tree, settings=_DIFF, managed=False)
     hint = "Give the folder of a git checkout of the project."
     if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint=hint)
+        raise SourceError(f"{tree} does not exist.", hint="Give the folder of a git checkout of the project.")
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
     try:

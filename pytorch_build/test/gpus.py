@@ -236,9 +236,9 @@ def select(
     hint = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
     if not machine.vendor:
         raise CheckError(
-            f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine "
-            "(no /dev/kfd, and neither rocminfo nor offload-arch names a GPU).",
-            hint=f"In a container, pass the devices on: --device /dev/kfd --device /dev/dri.\n{hint}",
+            f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine.",
+            hint="There is no /dev/kfd, and neither rocminfo nor offload-arch names a GPU. In a container, "
+            f"pass the devices on: --device /dev/kfd --device /dev/dri.\n{hint}",
         )
     if not machine.gpus:
         raise CheckError(

@@ -129,7 +129,7 @@ def read_journal(path: Path) -> Sequence[Session]:
             raise DataError(f"{path}, line {number}: a journal begins with a session.")
         sessions[-1].append(line)
     if not sessions:
-        raise DataError(f"{path} is empty: pytest ended before it began.")
+        raise DataError(f"{path} is empty: pytest ended before any test ran.")
     return [_session(lines) for lines in sessions]
 
 

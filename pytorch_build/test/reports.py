@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,13 +124,15 @@ def incomplete(details: Mapping[str, Any]) -> str:
 
 
 def unless_incomplete(stage: Stage) -> Stage:
-    """Do again what ran in part for another cause than its inputs: a variable, a plugin, a setting."""
-    name = records.record_name(stage.name, stage.cell)
-    before = records.read(stage.store, stage.outputs, stage.artifact_group, name)
-    if before is None or before.inputs.get("selection") or "-" in stage.name:
+    """Do again what ran in part for no cause of its inputs, or whose report is another run's since."""
+    name, store = records.record_name(stage.name, stage.cell), stage.store
+    before = records.read(store, stage.outputs, stage.artifact_group, name)
+    if before is None:
         return stage
-    force = stage.common.force or bool(incomplete(before.details))
-    return replace(stage, common=replace(stage.common, force=force))
+    part = before.inputs.get("selection") or "-" in stage.name
+    digest = partial(_digest, store, stage.outputs.reports_prefix(stage.artifact_group))
+    why = ("" if part else incomplete(before.details)) or changed_report(before, digest)
+    return replace(stage, common=replace(stage.common, force=stage.common.force or bool(why)))
 
 
 def out_of_date(record: Record, every: Iterable[Record]) -> str:
@@ -333,12 +336,10 @@ def checked(
     artifact_group: str,
 ) -> tuple[Tested, ...]:
     """Add what records know and reports do not: failures without a report, changed reports, other bytes."""
-    by_origin, prefix = {one.origin: one for one in tested}, outputs.reports_prefix(artifact_group)
-
-    def digest(name: str) -> str | None:
-        return store.digest(f"{prefix}/{name}") if store.find(f"{prefix}/{name}") else None
-
-    found = [(record, _origin(record, artifact_group, outputs)) for record in _tests_of(every)]
+    by_origin = {one.origin: one for one in tested}
+    digest = partial(_digest, store, outputs.reports_prefix(artifact_group))
+    last = _tests_of(records.latest(every))
+    found = [(record, _origin(record, artifact_group, outputs)) for record in last]
     added: dict[Origin, list[str]] = defaultdict(list)
     for origin in by_origin.keys() - {origin for _, origin in found}:
         added[origin].append("no record says which wheels its report is about")
@@ -356,6 +357,10 @@ def checked(
         replace(by_origin[origin], problems=(*by_origin[origin].problems, *added[origin]))
         for origin in sorted(by_origin)
     )
+
+
+def _digest(store: Store, prefix: str, name: str) -> str | None:
+    return store.digest(f"{prefix}/{name}") if store.find(f"{prefix}/{name}") else None
 
 
 def changed_report(record: Record, digest: Callable[[str], str | None]) -> str:

@@ -298,7 +298,7 @@ def record(store: Store, outputs: RunOutputs, artifact_group: str, config: str, 
     try:
         store.put_bytes(key, _serialized(merged), if_match=before.etag if before else "")
     except ConflictError:
-        console.say(f"{key}: another run recorded its durations at this moment; its own stay.")
+        console.say(f"{key}: another run recorded its durations at the same time; those are kept.")
 
 
 def _read(store: Store, key: str) -> Durations:

@@ -192,7 +192,7 @@ def pruned(text: str, rules: Collection[str], tests: Mapping[str, Collection[str
     if not same:
         gone = ", ".join((*sorted(rules), *(one for listed in tests.values() for one in listed)))
         raise DataError(
-            f"{where} is laid out so that it cannot be pruned line by line.",
+            f"{where} cannot be pruned line by line, as it is laid out.",
             hint="Write each rule as a [rules.NAME] table and each test on a line of its own, "
             f"or remove by hand: {gone}.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, parallel, process
-from core.errors import CheckError
-from core.junit import Document, Suite, counts
+from core.cli import this_again
+from core.errors import CheckError, UsageError
+from core.junit import Case, Document, Suite, counts
 from core.run import records
 from core.run.stage import Made, Stage, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_review, skip_rules, upstream_tests
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, LEFT_OUT, MAY_SKIP, Origin, Report
+from pytorch_build.test.summary import expression
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -87,6 +90,7 @@ def environment(bench: Bench, assigned: Assignment, folder: Path) -> Mapping[str
         "PATH": f"{target.scripts}{separator}{process.handed_on().get('PATH', '')}",
         "VIRTUAL_ENV": str(target.prefix),
         "PYTHONPATH": separator.join((str(bench.tests.tree / "test"), str(plugin.TARGET))),
+        **process.byte_code(folder.parent / "bytecode"),
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if assigned.devices else "cpu",
         "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
@@ -104,21 +108,25 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
     context, tests, common = bench.context, bench.tests, bench.context.common
     cell = context.cell(bench.target.tag)
     origin = Origin.of("test_torch", cell, config=request.config, run_id=common.outputs.run_id)
-    chosen = _files(bench, request)
+    if not (chosen := _files(bench, request)):
+        raise UsageError("No test file is left to run.", hint="See --include, --exclude and --config.")
     every = _files(bench, replace(request, include=(), exclude=(), expression=""))
     absent = len(every.keys() - chosen)
+    left_out = f"{absent} of {len(every)} test files did not run" if absent else ""
     known = shards.for_run(common.open_store(), common.outputs, context.artifact_group, request.config)
     rules = skip_rules.load(request.skips)
+    name = reports.stage_name(origin, request.shard)
+    stage = Stage(name=name, common=common, artifact_group=context.artifact_group, cell=cell)
     run = _Run(
         bench=bench,
         request=request,
         origin=origin,
-        name=reports.stage_name(origin, request.shard),
+        stage=stage,
         rules=rules,
         applied=_applied(bench, request, rules),
         files=chosen,
         plan=shards.plan(chosen, known, request.shard.count),
-        left_out=f"{absent} of {len(every)} test files did not run" if absent else "",
+        left_out=left_out if every else "the tree has no test file of the configuration",
     )
     found = {
         **inputs,
@@ -134,7 +142,6 @@ def perform_tests(bench: Bench, request: TorchTests, inputs: Mapping[str, Any]) 
         "plan": run.plan.digest,
         "gpu": sorted({one.target for one in bench.assignments if one.target}),
     }
-    stage = Stage(name=run.name, common=common, artifact_group=context.artifact_group, cell=cell)
     perform(reports.unless_incomplete(stage), found, lambda: Made(files=(), details=run.tested()))
 
 
@@ -184,7 +191,7 @@ class _Run:
     bench: Bench
     request: TorchTests
     origin: Origin
-    name: str
+    stage: Stage
     rules: Sequence[skip_rules.Rule]
     applied: Sequence[tuple[plugin.PlannedRule, ...]]
     files: Mapping[str, upstream_tests.TestFile]
@@ -192,7 +199,7 @@ class _Run:
     left_out: str
 
     def tested(self) -> Mapping[str, Any]:
-        bench, request, context = self.bench, self.request, self.bench.context
+        bench, request, stage = self.bench, self.request, self.stage
         if request.shard.count > 1:
             shards.show(self.plan, request.shard)
         started = records.now()
@@ -226,20 +233,21 @@ class _Run:
             shard=request.shard if request.shard.count > 1 else None,
             plan=self.plan.digest,
         )
-        common = context.common
-        details = reports.put_report(common.open_store(), common.outputs, context.artifact_group, report)
+        details = reports.put_report(stage.store, stage.outputs, stage.artifact_group, report)
         _show(runs)
-        self._warn_of_silent_rules(runs)
-        reports.require_passed(report, hint=self._hint())
+        if not bench.context.ref.local_label:  # the sample has few of the tests that rules are for
+            self._warn_of_silent_rules(runs)
+        reports.require_passed(report, hint=_hint(report.document.cases))
         found = counts(report.document.cases)
-        console.done(f"{self.name}: {found['passed'] + found['flaky']} passed")
+        console.done(f"{stage.name}: {found['passed'] + found['flaky']} passed")
         return details
 
     def _runs(self, scratch: Path) -> Iterator[file_run.FileRun]:
         bench, request, parts = self.bench, self.request, self.plan.parts(self.request.shard)
         several = len(bench.assignments) > 1
         for number, assigned in enumerate(bench.assignments):
-            console.say(f"{len(parts)} test files on {assigned.words}")
+            if several:
+                console.say(f"{console.counted(len(parts), 'test file')} on {assigned.words}")
             setting = file_run.Setting(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
@@ -258,7 +266,7 @@ class _Run:
                 with console.group(f"{at}/{len(parts)} {part.file}"):
                     here = replace(setting, env=environment(bench, assigned, own))
                     made = file_run.run_file(self.files[part.file], here, part=part, name=name)
-                    _report(made)
+                    _report(made, self.stage.log)
                 yield made.on(assigned.target) if several else made
                 shutil.rmtree(own, ignore_errors=True)
 
@@ -274,29 +282,30 @@ class _Run:
             )
 
     def _put_logs(self, folder: Path) -> None:
-        common = self.bench.context.common
-        store, prefix = common.open_store(), common.outputs.logs_prefix(self.bench.context.artifact_group)
-        target = f"{prefix}/{records.record_name(self.name, self.origin.cell)}"
+        target = f"{self.stage.outputs.logs_prefix(self.stage.artifact_group)}/{self.stage.log.stem}"
 
         def put(path: Path) -> None:
             # what was collected is read again, and so never shortened
             content = _shortened(path) if path.suffix == ".log" else path.read_bytes()
-            store.put_bytes(f"{target}/{path.name}", content)
+            self.stage.store.put_bytes(f"{target}/{path.name}", content)
 
         parallel.each(put, sorted(path for path in folder.glob("*") if path.is_file()))
 
-    def _hint(self) -> str:
-        config = "" if self.request.config == DEFAULT_CONFIG else f" --config {self.request.config}"
-        return (
-            "The logs are among the run's outputs (logs/). One test again: nox -s test_torch -- "
-            f"--torch-ref {self.origin.torch_ref} --gpu-family {self.origin.gpu_family}{config} "
-            "--include MODULE -k EXPR"
-        )
+
+def _hint(cases: Sequence[Case]) -> str:
+    if not (failed := next((one for one in cases if one.failing), None)):
+        return "The logs are among the run's outputs (logs/)."
+    file = upstream_tests.module(failed.file)
+    return f"One test again: {this_again()} --include {file} -k {shlex.quote(expression(failed))}"
 
 
-def _report(run: file_run.FileRun) -> None:
-    for case in [one for one in run.cases if one.failing][:20]:
+def _report(run: file_run.FileRun, log: Path) -> None:
+    failing = [one for one in run.cases if one.failing]
+    for case in failing[:20]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
+    if run.log and failing:
+        with (files.made(log.parent) / log.name).open("ab") as stream:
+            stream.write(_shortened(run.log))
     if run.log and any(case.outcome in {"crashed", "timeout", "error"} for case in run.cases):
         console.detail(process.tail(run.log, lines=30))
 

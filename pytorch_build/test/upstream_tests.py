@@ -15,11 +15,12 @@ from packaging.version import Version
 from pydantic import Field, model_validator
 
 from core import console, process
-from core.data import Model, data_file, read_text
+from core.data import Model, data_file, read_text, read_toml
 from core.env import Interpreter, installed
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, UsageError, nearest
 from core.files import path_pattern
 from pytorch_build.lock import versions
+from pytorch_build.sdk import QUERIES
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.edits import UPSTREAM_TAG
 from pytorch_build.sources.git import Repository, is_commit
@@ -36,15 +37,6 @@ TESTS = "test"
 Runner = Literal["pytest", "run_test", "script"]
 
 _TOOLS = ("pytest", "pytest-timeout", "pytest-xdist")
-_QUERY = """
-import json, torch
-print(json.dumps({
-    "version": torch.__version__,
-    "commit": getattr(torch.version, "git_version", None) or "",
-    "hip": getattr(torch.version, "hip", None) or "",
-    "targets": (getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or "").split(),
-}))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +108,7 @@ def _version(tree: Path) -> str:
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     """Query the torch of an environment."""
     # isolated, so that no source tree in the working folder is taken for the wheel
-    argv: list[str | Path] = [target.executable, "-I", "-c", _QUERY]
+    argv: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
     try:
         printed = process.capture(argv, env=env, timeout=600).stdout
     except ProcessError as problem:
@@ -281,7 +273,7 @@ def chosen_files(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> tuple[TestFile, ...]:
-    """Choose the files to run."""
+    """Choose the files to run; there may be none."""
     unwanted = {one for name in exclude for one in _named(name, known, "--exclude")}
     by_module = {
         module(one): TestFile(file=one, runner="script")
@@ -301,10 +293,7 @@ def chosen_files(
     if include:
         names = [one for name in include for one in _named(name, known, "--include")]
         by_module = {name: by_module.get(name) or TestFile(file=_path(name)) for name in names}
-    found = tuple(file for name, file in by_module.items() if name not in unwanted)
-    if not found:
-        raise UsageError("No test file is left to run.", hint="See --include, --exclude and --config.")
-    return found
+    return tuple(file for name, file in by_module.items() if name not in unwanted)
 
 
 def _path(name: str) -> str:

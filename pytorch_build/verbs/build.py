@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add, env = parser.add_argument_group("how to build").add_argument, environment()
     add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
     add("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
-    add("--policy", type=Path, metavar="FILE", help="limits of your own, over those of the checks")
+    add("--policy", type=Path, metavar="FILE", help="your own limits, over those of the checks")
     add("--clean", action="store_true", help="remove the build folder first")
     add(
         "--compiler-cache",

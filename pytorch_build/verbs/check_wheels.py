@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -30,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rocm", action="store_true", help="check the ROCm wheels that the run has built")
     what = "with --rocm: the version that they must have (default: that of rocm-sdk-core)"
     parser.add_argument("--version", default="", metavar="V", help=what)
-    what = "limits of your own, over those of the checks"
+    what = "your own limits, over those of the checks"
     parser.add_argument("--policy", type=Path, metavar="FILE", help=what)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -61,8 +62,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         console.result(_json(findings))
     console.table(*findings_table(findings))
-    errors, warnings = (sum(one.severity == kind for one in findings) for kind in ("error", "warning"))
-    console.done(f"check_wheels: {len(checked)} wheels, {errors} errors, {warnings} warnings")
+    kinds = Counter(one.severity for one in findings)
+    said = [console.counted(kinds[kind], kind) for kind in ("error", "warning", "note")]
+    more = " (--verbose shows them)" if kinds["note"] and not console.echoes() else ""
+    name = "check_rocm" if arguments.rocm else "check_wheels"
+    console.done(f"{name}: {console.counted(len(checked), 'wheel')}, {', '.join(said)}{more}")
     for command, found in again.items():
         wrong = next((f"not yet: {one.message}" for one in found if one.severity == "error"), "")
         words = shlex.join(["--policy", str(arguments.policy)]) if arguments.policy else ""

@@ -82,9 +82,7 @@ def _warn_of_old_data(today: date) -> None:
 def _run_plan(arguments: argparse.Namespace, common: Common) -> None:
     """Complete a plan, where it lies; give the job its locks and matrices."""
     if common.torch_ref or common.gpu_family:
-        raise UsageError(
-            "A plan names its torch refs and GPU families.", hint="Leave them out beside --plan."
-        )
+        raise UsageError("A plan names its torch refs and GPU families.", hint="Leave them out with --plan.")
     path = common.root / arguments.plan
     before = Plan.read(path)
     options = rocm_options_from(arguments)

@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Answer, or prune."""
     if options := [word for word in arguments.rest if word.startswith("-")]:
-        raise UsageError(f"Unknown option {options[0]}.", hint="See: python -m pytorch_build skips --help")
+        raise UsageError(f"Unknown option {options[0]}.", hint="See: nox -s skips -- --help")
     tests = [*arguments.tests, *arguments.rest]
     if tests and arguments.question != "explain":
         raise UsageError(f"{arguments.question} takes no test ids.", hint="nox -s skips -- explain TEST")
@@ -275,12 +275,9 @@ def named_files(tree: Path, decisions: Sequence[Decision]) -> Sequence[str]:
 
 def sessions(trial: Trial, named: Sequence[str], mode: Literal["collect", "try"]) -> Iterator[plugin.Session]:
     """Collect files, or run the tests in them that rules hide: a process per file."""
-    env = process.handed_on(
-        PYTHONPATH=str(plugin.TARGET),
-        PYTHONDONTWRITEBYTECODE="1",
-        PYTORCH_TEST_WITH_ROCM="1" if trial.gpu else None,
-    )
+    changes = {"PYTHONPATH": str(plugin.TARGET), "PYTORCH_TEST_WITH_ROCM": "1" if trial.gpu else None}
     with tempfile.TemporaryDirectory() as folder:
+        env = process.handed_on(**changes, **process.byte_code(Path(folder, "bytecode")))
         for number, file in enumerate(named):
             journal, log = Path(folder, f"{number}.jsonl"), Path(folder, f"{number}.log")
             facts = {"root": str(trial.tree), "journal": str(journal), "rules": trial.rules}

@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "read every .xml below this folder instead of a run's reports"
     parser.add_argument("--input-dir", type=Path, metavar="DIR", help=what)
     add_platform(parser)
-    what = "results that there must be, by the name of their reports (torch-nightly-cp312); repeatable"
+    what = "a result that must exist, by the name of its report (torch-nightly-cp312); repeatable"
     parser.add_argument("--expect", action="append", default=[], metavar="NAME", help=what)
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")

@@ -37,11 +37,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
     add_tested_sources(parser)
-    what = "do not fail where a GPU family's wheels are tested on a machine without a GPU"
+    what = "test a GPU family's wheels on a machine without a GPU, too"
     parser.add_argument("--allow-no-gpu", action="store_true", help=what)
-    what = "test on NVIDIA's GPUs, with a torch that is made for them"
+    what = "test on NVIDIA's GPUs, with a torch made for them"
     parser.add_argument("--other-gpu", action="store_true", help=what)
-    parser.epilog = "Options that are not known here go to pytest."
+    parser.epilog = "Unknown options go to pytest."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +132,15 @@ def _pytest(
         "SMOKE_GPU": (not context.ref.local_label and gpu.target) or None,
         "PYTHONPATH": str(plugin.TARGET),
         "VIRTUAL_ENV": str(target.prefix),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     # what exists is collected where nothing of the caller's can choose
     plain = {"PYTEST_ADDOPTS": None, "PYTEST_PLUGINS": None, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
+        changes |= process.byte_code(at / "bytecode")
         every, _ = _session(target, at / "every", ("--collect-only",), {**changes, **plain}, process.capture)
-        session, ended = _session(target, at / "run", options.pytest_arguments, changes, process.run)
+        with console.group("smoke tests"):
+            session, ended = _session(target, at / "run", options.pytest_arguments, changes, process.run)
     known = _reasons(context, expect)
     cases = (
         replace(
@@ -187,8 +188,8 @@ def _session(
         run([*argv, *arguments, SMOKE_TESTS], cwd=folder, env=process.handed_on(**changes))
     except ProcessError as problem:
         ended = process.Ended(returncode=problem.returncode or 1)
-    if not journal.is_file():
-        raise CheckError("pytest ended before it began, so no test result is known.")
+        if not journal.is_file():
+            raise CheckError("pytest ended before any test ran, so no result is known.") from problem
     return plugin.read_journal(journal)[-1], ended
 
 

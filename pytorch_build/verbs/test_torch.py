@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = "what to test (default: $TORCH_TESTS, else default)"
     add("--config", default=config, choices=CONFIGS, action=Once, help=what)
     add("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
-    what = "run this test file of upstream's (test_nn, dynamo/test_misc) in the place of the configuration's"
+    what = "run this test file of upstream's (test_nn, dynamo/test_misc) instead of the configuration's"
     add("--include", **many, metavar="MODULE", help=f"{what}; repeatable")
     add("--exclude", **many, metavar="MODULE", help="leave this one out; repeatable")
     what = "part of the tests (default: $TORCH_TESTS_PART, else 1/1)"
@@ -60,8 +60,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tested_sources(parser)
     add = parser.add_argument_group("how tests run").add_argument
     add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
-    add("--allow-no-gpu", action="store_true", help="run without a GPU where the family has none here")
-    what = "run on NVIDIA's GPUs, with a torch that is made for them"
+    add("--allow-no-gpu", action="store_true", help="run even without a GPU of the family")
+    what = "run on NVIDIA's GPUs, with a torch made for them"
     add("--other-gpu", action="store_true", help=what)
     add("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
     add("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--container", action="store_true", help="run in the image that GPU machines test in")
     add("--image", default=IMAGE, metavar="NAME", help="another image for --container")
     add_source_options(parser)
-    parser.epilog = "Options that are not known here go to pytest."
+    parser.epilog = "Unknown options go to pytest."
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -174,7 +174,7 @@ def _installed(
 def _in_container(arguments: argparse.Namespace) -> None:
     if arguments.other_gpu:
         raise UsageError(
-            "--container passes AMD's devices on, and --other-gpu needs others.", hint="Give one of them."
+            "--container passes on AMD's devices, but --other-gpu needs others.", hint="Give one of them."
         )
     common = common_from(arguments)
     devices, groups = devices_here() if common.gpu_family != "cpu" else ((), ())

@@ -8,12 +8,13 @@ import mmap
 import os
 import posixpath
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from core import archive, console, process
 from core.archive import Content, Made, Member
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from core.wheel.writer import WrittenFile
     from rocm_packaging.packages.payload import PayloadFile
 
-__all__ = ["BuildRequest", "BuiltPackages", "build", "inputs_digest", "plan_json", "planned_files"]
+__all__ = ["BuildRequest", "BuiltPackages", "build", "inputs_of", "plan_json", "planned_files"]
 
 _WHEELS_AT_ONCE = 4
 _STUB_MARK = b"@@STUB-TARGET@@"
@@ -190,21 +191,20 @@ def stub(template: bytes, target: str) -> bytes:
     return template.replace(room, text.ljust(_STUB_ROOM, b"\0"))
 
 
-def inputs_digest(request: BuildRequest) -> str:
-    """Digest everything that the packages follow from: artifacts, arguments and this code.
+def inputs_of(request: BuildRequest) -> Mapping[str, Any]:
+    """Describe everything that the packages follow from: artifacts, arguments and this code.
 
     Artifacts count by path, size and time of change, as they are gigabytes.
     """
     root = request.artifact_dir
     chosen = replace(request, artifact_dir=Path(), output_dir=Path(), jobs=None)
-    return digest_of(
-        {
-            "artifacts": [_signature(root, entry) for artifact in scan(root) for entry in artifact.entries],
-            "code": {str(path.relative_to(ROOT)): sha256(path) for path in _code()},
-            "families": {name: one.targets for name, one in families().items()},
-            "request": {name: str(value) for name, value in vars(chosen).items()},
-        }
-    )
+    artifacts = [_signature(root, entry) for artifact in scan(root) for entry in artifact.entries]
+    return {
+        "artifacts": digest_of(artifacts),
+        "code": digest_of({str(path.relative_to(ROOT)): sha256(path) for path in _code()}),
+        "families": digest_of({name: one.targets for name, one in families().items()}),
+        "request": {name: str(value) for name, value in vars(chosen).items()},
+    }
 
 
 def _code() -> list[Path]:
@@ -224,13 +224,16 @@ def _signature(root: Path, entry: Entry) -> tuple[str, str, int, int]:
     return str(entry.source.relative_to(root)), entry.link, status.st_size, status.st_mtime_ns
 
 
+How = Literal["as it is", "patched", "stub", "link", "left out"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """One file of a plan: its package, its other names, its RPATH, and how development trees get it."""
 
     package: str
     path: str
-    how: Literal["as it is", "patched", "stub", "link", "left out"]
+    how: How
     soname: str = ""
     aliases: tuple[str, ...] = ()
     rpath: str = ""
@@ -238,7 +241,7 @@ class Planned:
     source: str = ""
 
 
-COLUMNS = tuple(field.name for field in fields(Planned))
+COLUMNS = ("package", *get_args(How))
 
 
 def planned_files(plan: Plan) -> list[Planned]:
@@ -277,9 +280,10 @@ def _planned_runtime(runtime: RuntimePlan) -> Iterator[Planned]:
 
 
 def table_rows(files: Sequence[Planned]) -> list[tuple[str, ...]]:
-    """Return the cells of a table under `COLUMNS`."""
-    rows = (asdict(one) | {"aliases": ", ".join(map(posixpath.basename, one.aliases))} for one in files)
-    return [tuple(row.values()) for row in rows]
+    """Count each package's files by what becomes of them, for a table under `COLUMNS`."""
+    counts = Counter((one.package, one.how) for one in files)
+    packages = dict.fromkeys(one.package for one in files)
+    return [(name, *(str(counts[name, how] or "") for how in get_args(How))) for name in packages]
 
 
 def plan_json(plan: Plan, files: Sequence[Planned]) -> str:

@@ -246,9 +246,7 @@ class _Planner:
         """Plan one libraries package a GPU family, and the development tree of each."""
         available = families_of(self.found)
         if not available:
-            raise ArtifactError(
-                "The artifacts hold no GPU family's libraries.", hint="Fetch those of a family."
-            )
+            raise ArtifactError("The artifacts hold no GPU family's libraries.", hint="Fetch a family's.")
         for name in self.request.families:
             if name not in available and not targets_of(family(name)) & {*available}:
                 raise UsageError(f"No artifacts for the GPU family {name!r}. {nearest(name, available)}")
@@ -273,7 +271,7 @@ class _Planner:
         of_families = {name for name, one in families().items() if name not in one.targets}
         if stray := [one.path.name for one in self.found if one.target in of_families]:
             raise ArtifactError(
-                f"A split set has artifacts of gfx targets, and {', '.join(stray)} are of a GPU family.",
+                f"A split set has artifacts of gfx targets, but {', '.join(stray)} are of a GPU family.",
                 hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
             )
         built = self.info.targets or families_of(self.found)

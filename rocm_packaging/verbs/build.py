@@ -26,9 +26,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--artifact-dir", type=Path, metavar="DIR", help="the artifact directory")
     add("--version", default="", metavar="V", help="ROCm version (default: by the release type)")
-    add("--rc", type=int, metavar="N", help="number of a prerelease: 10.1.0rcN")
+    add("--rc", type=int, metavar="N", help="number of a prerelease, the N of 10.1.0rcN")
     add("--output-dir", type=Path, metavar="DIR", help="also put the packages there")
-    what = "ends the names of payload folders, not the version"
+    what = "appended to the names of payload folders, not to the version"
     add("--version-suffix", default="", metavar="TEXT", help=what)
     what = "platform of the wheels (default: $ROCM_SDK_WHEEL_PLATFORM_TAG, else linux_x86_64 or win_amd64)"
     add("--wheel-platform-tag", default="", metavar="TAG", help=what)
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
                 cell=records.Cell(gpu_family=names),
                 output_dir=arguments.output_dir,
             ),
-            {"packaging": build.inputs_digest(request)},
+            {"packaging": build.inputs_of(request)},
             partial(_made, request),
         )
 
@@ -143,7 +143,7 @@ def _print_plan(plan: Plan, *, json: bool) -> None:
     if json:
         console.result(build.plan_json(plan, files))
         return
-    console.table(build.COLUMNS, build.table_rows(files))
+    console.table(build.COLUMNS, build.table_rows(files), title="Files, each of which --json tells of")
     for name in plan.unused:
         console.say(f"In no package: {name}")
 

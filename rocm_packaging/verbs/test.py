@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--rocm-extras", default=",".join(_EXTRAS), metavar="A,B", help=what)
     add_group(parser, default="the GPU families")
-    add("--no-install", action="store_true", help="test what the environment holds already")
+    add("--no-install", action="store_true", help="test what is already installed")
     add("--installer", choices=("uv", "pip"), default="uv", help="what installs (default: uv)")
     add("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
     add("--junit", type=Path, metavar="FILE", help="also write the JUnit report there")

@@ -22,36 +22,7 @@ PROGRAMS = (
     *("ceph", "ceph-authtool", "monmaptool", "ceph-mon", "ceph-mgr", "ceph-osd"),
     *("radosgw", "radosgw-admin"),
 )
-_SETTINGS = """\
-[global]
-fsid = {fsid}
-mon host = [v1:127.0.0.1:{monitor}]
-mon initial members = a
-auth cluster required = cephx
-auth service required = cephx
-auth client required = cephx
-keyring = {folder}/keyring
-run dir = {folder}
-admin socket = {folder}/$name.asok
-pid file = {folder}/$name.pid
-log file = {folder}/$name.log
-crash dir = {folder}
-mon data = {folder}/mon
-mgr data = {folder}/mgr
-osd data = {folder}/osd
-osd objectstore = memstore
-memstore device bytes = 4294967296
-osd pool default size = 1
-osd pool default min size = 1
-osd pool default pg num = 8
-osd crush chooseleaf type = 0
-osd class load list = *
-osd class default list = *
-mon allow pool size one = true
-ms bind ipv6 = false
-public network = 127.0.0.0/8
-rgw frontends = beast endpoint=127.0.0.1:{gateway} tcp_nodelay=1
-"""
+_SETTINGS = Path(__file__).with_name("texts").joinpath("ceph.conf").read_text()
 _TIMEOUT = 90
 
 

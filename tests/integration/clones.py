@@ -35,7 +35,6 @@ class Clone:
         return process.inherited(**own)
 
     def run(self, *words: str | Path, **env: str | None) -> Completed:
-        """Run a module of Python's in the clone, however it ends."""
         return process.capture(
             [sys.executable, "-m", *words], cwd=self.path, env=self.env(**env), check=False
         )
@@ -57,7 +56,6 @@ class Clone:
         return found
 
     def lock(self, run: str = "local") -> dict[str, Any]:
-        """Return the projects of the sample's source lock."""
         path = self.path / "out" / f"{run}-linux" / "manifests" / "source-lock-sample.json"
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["projects"]
         return found

@@ -18,7 +18,6 @@ from core.wheel.writer import write_sdist
 
 
 def recorded(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:
-    """Put files into a run, each with a record."""
     run = {"run_id": outputs.run_id, "platform": outputs.platform, "started": records.now(), "seconds": 0}
     for path in paths:
         one = distributions.publish(store, outputs, group, path)
@@ -41,7 +40,6 @@ def sdist(folder: Path, name: str, version: str, texts: Mapping[str, str], kind:
 
 
 def rocm_sdist(folder: Path, version: str, setup: str) -> Path:
-    """Write one of rocm that says so itself."""
     return sdist(folder, "rocm", version, {"setup.py": setup}, "2.2\nDynamic: Requires-Dist")
 
 

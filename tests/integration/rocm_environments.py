@@ -34,7 +34,6 @@ class RocmEnvironment(Venv):
         return made
 
     def install(self, *requirements: str, family: str = "") -> None:
-        """Install from the folder."""
         chosen = family or self.family
         arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
         arguments += ["--config-settings-package", f"rocm:{self.setting}={chosen}"]
@@ -42,25 +41,20 @@ class RocmEnvironment(Venv):
         process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
 
     def uninstall(self, *names: str) -> None:
-        """Remove packages."""
         process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
 
     def run(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
-        """Run its Python."""
         clean = {"ROCM_SDK_TARGET_FAMILY": None, "PYTHONDONTWRITEBYTECODE": "1"}
         full = process.inherited(**{**clean, **env})
         return process.capture([self.python, *arguments], env=full, check=check)
 
     def rocm_sdk(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
-        """Run `rocm-sdk`."""
         return self.run("-m", "rocm_sdk", *arguments, check=check, **env)
 
     def devel_root(self) -> Path:
-        """Return the development tree, expanded."""
         return Path(self.rocm_sdk("path", "--root").stdout.strip())
 
     def left(self) -> list[Path]:
-        """List what is left of ROCm."""
         return [path for path in self.site.rglob("*") if "rocm" in path.name.lower()]
 
 

@@ -50,17 +50,14 @@ class Proxy:
         return self._random.choice(FAULTS) if self._random.random() < self.rate else None
 
     def fault_for(self, request: Request) -> Fault | None:
-        """Choose what happens to a request."""
         with self._lock:
             return self.choose(request)
 
     def log(self, request: Request) -> None:
-        """Remember a request."""
         with self._lock:
             self.requests.append(request)
 
     def clear(self) -> None:
-        """Forget the requests so far."""
         with self._lock:
             self.requests.clear()
 

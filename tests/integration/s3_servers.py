@@ -62,7 +62,6 @@ class S3Server:
         return replace(self, endpoint=endpoint)
 
     def client(self) -> S3Client:
-        """Return a plain boto3 client, to look past our own code."""
         settings = Config(
             s3={"addressing_style": "path"},
             request_checksum_calculation="when_required",
@@ -143,13 +142,11 @@ def rclone_serving(folder: Path) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Run rclone's S3 server for the session."""
     with rclone_serving(tmp_path_factory.mktemp("rclone")) as server:
         yield server
 
 
 @pytest.fixture
 def rclone(rclone_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """Return rclone's S3 server, with the AWS variables set to it."""
     rclone_server.use(monkeypatch)
     return rclone_server

@@ -2,11 +2,9 @@
 
 import re
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -236,42 +234,19 @@ def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run:
         assert f"rocm-sdk-libraries-{other.lower()}" not in found
 
 
-@STORES
-def test_a_page_that_lags_behind_is_waited_for(
-    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = [one.key for one in run.store.list(PREFIX) if one.key.endswith((".html", ".json"))]
-    pages = {key: run.store.read(key) for key in listed}
-    for key in pages:
-        run.store.delete(key)
-
-    def bring_back(_seconds: float) -> None:
-        for key, page in pages.items():
-            run.store.put_bytes(key, page)
-
-    # pages come while they are waited for, however busy the machine is
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=bring_back)
-    monkeypatch.setattr("core.packages.sources.time", clock)
-    assert set_up(tmp_path, run, "uv", "--wait", "30") == 0
-    assert installed(tmp_path / "venv/bin/python")["torch"] == TORCH
-    said = capfd.readouterr().err
-    assert "Waiting, 30 s at most" in said
-    assert "triton-3.6.0.dev1" in said
-
-
 @BACKENDS
 @pytest.mark.parametrize("place", ["directory"])
 def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
     tmp_path: Path, run: Run, backend: str, make_wheel: MakeWheel
 ) -> None:
     local = RunOutputs(run_id="local", platform="linux")
-    for content in ("BUILT = 1", "BUILT = 2"):
+    for content in ("BUILT = 1", "BUILT = 22"):  # of another size: one second's files share a .pyc
         one = make_wheel(tmp_path / "again", "triton", "3.6.0.dev1", content=content)
         recorded(run.store, local, GROUP, one)
         words = ("--store", run.location, "--from-run-id", "local", "--backend", backend)
         assert run_ci("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
         said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
-        assert said.stdout.strip() == content[-1]
+        assert said.stdout.split() == content.split()[-1:]
 
 
 @pytest.mark.parametrize(

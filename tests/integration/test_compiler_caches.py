@@ -182,7 +182,6 @@ def test_a_store_that_is_not_there(
 
 
 def signalled(shop: Shop, number: int) -> None:
-    """Send a signal to the S3 server."""
     os.kill(shop.server.pid, number)
 
 

@@ -52,7 +52,6 @@ def library(folder: Path, name: str, source: str, *links: Path, rpath: str = "$O
 
 @pytest.fixture(name="libraries", scope="module")
 def libraries_fixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return torch's library, and ROCm's, each of which needs another."""
     place = tmp_path_factory.mktemp("libraries")
     hsa = library(place / "lib", "libhsa-runtime64.so.1", "int hsa(void) { return 40; }")
     code = "int hsa(void); int hip(void) { return hsa() + 1; }"

@@ -71,8 +71,6 @@ def bucket(rclone_server: S3Server, split_artifacts: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """The user's folder, from which front doors are called."""
-
     folder: Path
     env: dict[str, str]
 

@@ -137,7 +137,6 @@ def options_fixture(machine: Machine, page: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module", name="built")
 def built_fixture(machine: Machine, options: tuple[str, ...]) -> Path:
-    """The image of one day, saved."""
     archive = machine.folder / "image.tar"
     machine.build_image(*options, "--date=20251121", f"--output={archive}")
     return archive

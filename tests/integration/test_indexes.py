@@ -245,19 +245,6 @@ def test_every_kind_of_page_is_read_by_every_installer(
     assert found == {f"{project.replace('-', '_')}-1.1.dist-info" for project in PROJECTS}
 
 
-@PAGES
-def test_a_wheel_other_than_the_page_says_is_not_installed(
-    tmp_path: Path, target: Interpreter, wheels: Path, page: str, form: str
-) -> None:
-    """By pip, that is: uv holds files against the hashes of a lock, and not against those of an index."""
-    with (wheels / "rocm-7.1-py3-none-any.whl").open("ab") as stream:
-        stream.write(b"one byte more")
-    with served(wheels, form) as (url, _asked):
-        done = install(target, "pip", tmp_path / "cache", "rocm", *sources(url, page))
-    assert done.returncode != 0
-    assert "hash" in (done.stdout + done.stderr).lower()
-
-
 @TOOLS
 @PAGES
 def test_a_yanked_version_is_installed_only_where_it_is_pinned(

@@ -21,7 +21,6 @@ RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Build and test torch and torchvision three times; give each run's outputs."""
     clone = Clone.made(tmp_path_factory.mktemp("layouts") / "checkout")
     for run, (layout, words) in RUNS.items():
         common = ("--torch-ref=sample", f"--gpu-family={FAMILY}", f"--run-id={run}")

@@ -1,36 +1,19 @@
 """Staging and promotion on a real server that fails, and releases that pip installs."""
 
-import os
-import signal
-import subprocess  # noqa: TID251 - to be killed
 import sys
 from pathlib import Path
 
 import pytest
 
-from ci.promote import documents, promotion
 from core import process
 from core.cli.options import ROOT
 from core.env.installer import uv_program
-from core.stores import Store
 from core.stores.directory import DirectoryStore
-from core.stores.location import open_store
 from tests.folders import served
 from tests.front_door import run_ci
-from tests.integration.s3_proxy import proxied
-from tests.integration.s3_servers import S3Server
 from tests.unit.ci.promote.conftest import Runs
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    """Leave a tested run of two families in a folder."""
-    made = Runs(store=DirectoryStore(tmp_path / "runs"), folder=tmp_path / "dist")
-    for family in FAMILIES:
-        made.whole(family)
-    return made
 
 
 def words(verb: str, runs: Runs, bucket: str, *more: str) -> list[str]:
@@ -41,53 +24,6 @@ def words(verb: str, runs: Runs, bucket: str, *more: str) -> list[str]:
 
 def call(verb: str, runs: Runs, bucket: str, *more: str) -> str:
     return process.capture(words(verb, runs, bucket, *more), cwd=ROOT, env=process.inherited()).stderr
-
-
-def require_released(bucket: Store, runs: Runs) -> None:
-    (one,) = bucket.list(documents.DECISIONS)
-    decision = documents.read(bucket, one.key, documents.Decision)
-    assert decision.status == "promoted"
-    assert promotion.missing(bucket, decision) == []
-    assert promotion.unfinished(bucket) == []
-    for file in runs.made.values():
-        family = file.key.split("/")[2]
-        assert bucket.digest(f"v2/{family}/{file.name}") == file.sha256
-        for page in ("index.html", f"simple/{file.distribution}/index.html"):
-            assert file.sha256 in bucket.read(f"v2/{family}/{page}").decode()
-
-
-def test_a_server_that_fails_at_a_third_of_the_requests_loses_nothing(
-    rclone: S3Server, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"s3://{rclone.make_bucket()}"
-    with proxied(rclone.endpoint, rate=0.3, seed=4) as proxy:
-        rclone.at(proxy.endpoint).use(monkeypatch)
-        call("stage", runs, name)
-        call("promote", runs, name)
-        assert sum(request.fault is not None for request in proxy.requests) > 50
-    rclone.use(monkeypatch)
-    require_released(open_store(name, root=ROOT), runs)
-    assert "already promoted" in call("promote", runs, name)
-
-
-def test_a_process_that_is_killed_leaves_an_intent_that_the_next_ends(rclone: S3Server, runs: Runs) -> None:
-    name = f"s3://{rclone.make_bucket()}"
-    call("stage", runs, name)
-    bucket = open_store(name, root=ROOT)
-    with proxied(rclone.endpoint, latency=0.05) as proxy:
-        env = {**os.environ, **rclone.at(proxy.endpoint).variables}  # noqa: TID251 - passed on
-        killed = subprocess.Popen(
-            words("promote", runs, name, "--jobs", "1"), cwd=ROOT, env=env, stderr=subprocess.DEVNULL
-        )
-        while not bucket.list("v2"):
-            assert killed.poll() is None
-        killed.send_signal(signal.SIGKILL)
-        killed.wait(10)
-    assert bucket.list(documents.DECISIONS) == []
-    (intent,) = promotion.unfinished(bucket)
-    assert intent.status == "promoting"
-    assert "was interrupted; this promotion continues it" in call("promote", runs, name)
-    require_released(bucket, runs)
 
 
 def test_uv_finds_the_kept_targets_and_groups_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

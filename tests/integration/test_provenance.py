@@ -16,8 +16,6 @@ WHERE = ("--torch-ref=sample", f"--gpu-family={FAMILY}", f"--run-id={RUN}")
 
 
 class Provenance(Clone):
-    """A clone of this checkout with a run of the sample's ROCm and triton."""
-
     @property
     def files(self) -> Path:
         return self.path / "out" / f"{RUN}-linux"

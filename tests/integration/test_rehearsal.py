@@ -46,6 +46,12 @@ def test_every_command_of_the_page_does_what_it_says(checkout: Clone) -> None:
     assert VISION.partition("==")[0] in (released / "index.html").read_text(encoding="utf-8")
 
 
+def test_nox_passes_a_python_on_to_what_has_no_environment_of_its_own(checkout: Clone) -> None:
+    done = checkout.run("nox", "-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run")
+    assert done.returncode != 0
+    assert "no Python 2.7 on this machine" in said(done)
+
+
 def test_the_same_in_a_bucket(
     checkout: Clone, rclone: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,17 +29,7 @@ INPUTS = {
     "pytorch_python_versions": SERIES,
     "artifact_run_id": RUN,
 }
-DATA = """
-[upload]
-store = "s3://{bucket}"
-region = "us-east-1"
-
-[runners.self_hosted]
-our-mi300 = "example"
-
-[runners.machines.linux]
-build = "ubuntu-24.04"
-"""
+DATA = Path(__file__).with_name("texts").joinpath("release-config.toml").read_text()
 FAMILY_DATA = """
 [runners.families.{family}.linux]
 test_runner = "our-mi300"

@@ -65,7 +65,6 @@ def torch_wheels(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 
 @pytest.fixture(scope="module")
 def rocm_packages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
-    """ROCm's packages, built as those of a candidate."""
     return rocm_set(tmp_path_factory.mktemp("rocm"), CANDIDATE, split=True)
 
 

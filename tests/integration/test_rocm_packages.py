@@ -319,18 +319,7 @@ def test_the_sdist_follows_the_machine(environment: Environment) -> None:
         environment.install(f"rocm=={ROCM_VERSION}", family="gfx900-dgpu")
 
 
-KERNEL = """
-#include <hip/hip_runtime.h>
-__global__ void add(float* values, int count) {
-  int index = blockIdx.x * blockDim.x + threadIdx.x;
-  if (index < count) values[index] += index;
-}
-extern "C" int run() {
-  float values[6] = {0};
-  hipLaunchKernelGGL(add, dim3(2), dim3(4), 0, nullptr, values, 6);
-  return static_cast<int>(values[5]) * 100 + HIP_VERSION_MAJOR;
-}
-"""
+KERNEL = Path(__file__).with_name("texts").joinpath("add.hip").read_text()
 
 
 def compiled(environment: Environment, folder: Path, *targets: str) -> Path:

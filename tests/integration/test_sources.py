@@ -43,8 +43,6 @@ kill -9 "$PPID"
 
 @dataclass(frozen=True)
 class Sample:
-    """The sample's repositories and their lock."""
-
     repositories: Path
     lock: SourceLock
     options: CheckoutOptions

@@ -35,21 +35,7 @@ Requires-Dist: rocm[libraries]==7.1
 Tensors.
 """
 # Two wrappers for the first bundle, one for the second, which is not the order of the bundles.
-SOURCE = """
-#include <string.h>
-__asm__(".pushsection .hip_fatbin,\\"a\\",@progbits\\n.p2align 12\\nfirst:\\n.incbin \\"first.hipfb\\"\\n"
-        ".p2align 12\\nsecond:\\n.incbin \\"second.hipfb\\"\\n.popsection\\n");
-extern const char first[] __attribute__((visibility("hidden")));
-extern const char second[] __attribute__((visibility("hidden")));
-struct Wrapper { unsigned magic, version; const void* code; unsigned long index; };
-__attribute__((section(".hipFatBinSegment"), used)) struct Wrapper wrappers[3] = {
-    {0x48495046, 1, second, 0}, {0x48495046, 1, first, 0}, {0x48495046, 1, first, 0}};
-static const char* const text = "data that follows";
-int wrapper_magic(int i) { return wrappers[i].magic; }
-const void* wrapper_code(int i) { return wrappers[i].code; }
-unsigned long wrapper_index(int i) { return wrappers[i].index; }
-const char* after(void) { return text; }
-"""
+SOURCE = Path(__file__).with_name("texts").joinpath("wrappers.cpp").read_text()
 USE = """
 import ctypes, sys
 lib = ctypes.CDLL(sys.argv[1])
@@ -62,7 +48,6 @@ print(lib.after().decode())
 
 
 def code_for(name: str, *targets: str) -> bytes:
-    """Write a bundle whose code objects differ by target."""
     bundle = bytearray(plain_bundle(*targets, code=b"\x7fELF" + name.encode().ljust(9000, b".")))
     for number, _ in enumerate(targets):
         bundle[4096 + 12288 * number + 8000] = number
@@ -71,7 +56,6 @@ def code_for(name: str, *targets: str) -> bytes:
 
 @pytest.fixture(name="library", scope="module")
 def library_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile a library with two bundles: one compressed, one that lacks a target."""
     folder = tmp_path_factory.mktemp("library")
     (folder / "first.hipfb").write_bytes(code_for("first", "gfx942:xnack+", "gfx942:xnack-", "gfx1100"))
     (folder / "second.hipfb").write_bytes(compressed_bundle(code_for("second", "gfx942", "gfx1151")))
@@ -82,7 +66,6 @@ def library_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="fat", scope="module")
 def fat_fixture(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a fat wheel around it."""
     spec = WheelSpec(
         distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
     )
@@ -100,7 +83,6 @@ def fat_fixture(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(name="parts", scope="module")
 def parts_fixture(fat: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """Split it."""
     return split(fat, tmp_path_factory.mktemp("parts"))
 
 

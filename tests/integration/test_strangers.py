@@ -27,7 +27,6 @@ LOOKED_AT = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('
 
 
 def built(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> None:
-    """Write an sdist that is built with packages."""
     backend = f"[build-system]\nrequires = {json.dumps(requires)}\nbuild-backend = 'setuptools.build_meta'\n"
     script = f"{setup}from setuptools import setup\nsetup(name={name!r}, version={version!r})\n"
     sdist(folder, name, version, {"pyproject.toml": backend, "setup.py": script})

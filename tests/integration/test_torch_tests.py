@@ -32,7 +32,6 @@ def run_tests(clone: Clone, *words: str | Path) -> Completed:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """Build and index the sample's torch for processors."""
     made = Clone.made(tmp_path_factory.mktemp("torch-tests") / "checkout")
     made.passes("nox", "-s", "build_torch", "index", "--", *CPU)
     return made
@@ -59,6 +58,7 @@ def test_the_samples_own_tests_pass_on_its_wheel(clone: Clone) -> None:
     assert record["details"]["tests"]["tests"] > 10
     assert record["details"]["tests"]["failures"] == record["details"]["tests"]["errors"] == 0
     assert record["inputs"]["tests"]["commit"] == clone.lock()["torch"]["commit"]
+    assert not list((clone.path / "src").rglob("__pycache__")), "byte code is shared outside of trees"
     assert "test_torch: unchanged, nothing to do" in said(run_tests(clone))
 
 

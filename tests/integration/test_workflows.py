@@ -75,7 +75,7 @@ def test_a_fork_builds_in_one_job_and_uploads_nothing(engine: Engine) -> None:
     )
     assert ran.code == 0, ran.said()
     assert ran.files() == set()
-    assert "check_wheels: 1 wheels, 0 errors" in ran.log
+    assert "check_wheels: 1 wheel, 0 errors" in ran.log
     assert re.search(r"a fork's run has no credentials to upload with", ran.log)
     assert "test_smoke" not in {
         line.split()[-1] for line in ran.log.splitlines() if "Running session" in line

@@ -42,22 +42,7 @@ TRITON = {"pytorch_components": "triton"}
 # a machine that others work on, too, may take many times as long
 PATIENCE = 3600
 # one family, so that a run of every event is a few jobs
-CONFIG = """
-[upload]
-store = "{store}"
-
-[matrix.ci]
-pythons = ["{series}"]
-torch_refs = ["sample"]
-
-[matrix.release]
-pythons = ["{series}"]
-torch_refs = ["sample"]
-exclude = []
-
-[families.{family}]
-linux = {{ tier = "presubmit", pytorch = "presubmit" }}
-"""
+CONFIG = Path(__file__).with_name("texts").joinpath("engine-config.toml").read_text()
 OTHERS = """
 [families.{name}]
 {platform} = {{ tier = "request" }}
@@ -94,8 +79,6 @@ ACT = pytest.mark.skipif(
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One run of a workflow."""
-
     code: int
     log: str
     store: Path
@@ -153,7 +136,6 @@ class Engine:
         return made
 
     def commit(self, name: str, text: str) -> None:
-        """Put a file into the repository."""
         (self.folder / "clone" / name).write_text(text, encoding="utf-8")
         process.capture(["git", "add", name], cwd=self.folder / "clone")
 

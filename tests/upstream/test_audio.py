@@ -55,7 +55,7 @@ def test_a_real_torchaudio_is_built_checked_indexed_installed_and_used(
     nox("build_audio", "--output-dir", output)
     wheels = list(output.glob("torchaudio-*+torch2.13.cpu-cp311-cp311-linux_x86_64.whl"))
     assert len(wheels) == 1
-    assert "1 wheels, 0 errors" in nox("check_wheels", output)
+    assert "1 wheel, 0 errors" in nox("check_wheels", output)
     nox("index")
     page = (clone.wheels("cpu") / "index.html").read_text()
     assert wheels[0].name in page

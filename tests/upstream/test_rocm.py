@@ -164,37 +164,8 @@ def test_the_stage_passes_on_it(store: Path, tmp_path: Path) -> None:
     }
 
 
-KERNEL = """
-#include <hip/hip_runtime.h>
-#include <cstdio>
-__global__ void add(float* values, int count) {
-  int index = blockIdx.x * blockDim.x + threadIdx.x;
-  if (index < count) values[index] += index;
-}
-int main() {
-  int devices = 0;
-  hipError_t status = hipGetDeviceCount(&devices);
-  std::printf("%s %d\\n", hipGetErrorName(status), devices);
-  if (devices > 0) add<<<1, 1>>>(nullptr, 0);
-}
-"""
-MAPS = """
-#include <fstream>
-#include <iostream>
-#include <string>
-struct Engine;
-extern "C" int rocrand_create_generator(Engine**, int);
-extern "C" int hipGetDeviceCount(int*);
-int main() {
-  Engine* engine = nullptr;
-  int devices = 0;
-  rocrand_create_generator(&engine, 401);
-  hipGetDeviceCount(&devices);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);)
-    if (line.find(".so") != std::string::npos) std::cout << line.substr(line.find('/')) << std::endl;
-}
-"""
+KERNEL = Path(__file__).with_name("texts").joinpath("add.hip").read_text()
+MAPS = Path(__file__).with_name("texts").joinpath("maps.cpp").read_text()
 
 
 def test_hipcc_compiles_a_kernel_for_the_family(installed: Environment, tmp_path: Path) -> None:

@@ -43,8 +43,6 @@ OF_LAYOUT = ("share/therock/", ".rocm_sdk_devel.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """The packages of one layout."""
-
     folder: Path
     built: BuiltPackages
 
@@ -74,32 +72,16 @@ def _request(artifacts: Path, folder: Path, jobs: int | None = None) -> BuildReq
 
 
 def environment(root: Path, packages: Packages, backend: str = "uv") -> Venv:
-    """Install a layout's packages, as on a machine without a GPU."""
     uv = installer.uv_program()
     process.capture([uv, "venv", "--no-config", "--quiet", "--python", sys.executable, root])
     made = Venv(root=root)
     process.capture([uv, "pip", "install", "--quiet", "--python", made.python, "setuptools>=70.2"])
-    front: dict[str, list[str | Path]] = {
-        "uv": [uv, "pip", "install", "--no-config", "--python", made.python],
-        "pip": [
-            sys.executable,
-            "-m",
-            "pip",
-            "--isolated",
-            "--python",
-            made.python,
-            "install",
-            "--no-cache-dir",
-        ],
-    }
-    words: list[str | Path] = [
-        "--no-index",
-        "--no-build-isolation",
-        "--find-links",
-        packages.folder,
-        packages.everything,
-    ]
-    done = process.capture([*front[backend], *words], env=process.inherited(**CLEAN))
+    front: list[str | Path] = [uv, "pip", "install", "--no-config", "--python", made.python]
+    if backend == "pip":
+        front = [sys.executable, "-m", "pip", "--isolated", "--python", made.python, "install"]
+        front += ["--no-cache-dir"]
+    where = ("--no-index", "--no-build-isolation", "--find-links", packages.folder)
+    done = process.capture([*front, *where, packages.everything], env=process.inherited(**CLEAN))
     assert "does not provide the extra" not in done.stdout + done.stderr
     return made
 
@@ -226,15 +208,7 @@ class InRoot:
     folder: str
 
     def run(self, *words: str, where: str = "/") -> str:
-        clean: list[str | Path] = [
-            "env",
-            "-i",
-            "-C",
-            where,
-            "HOME=/root",
-            "PATH=/usr/bin:/usr/sbin",
-            "HIP_PLATFORM=amd",
-        ]
+        clean = ("env", "-i", "-C", where, "HOME=/root", "PATH=/usr/bin:/usr/sbin", "HIP_PLATFORM=amd")
         return process.capture(["chroot", self.root, *clean, *words]).stdout.strip()
 
     def program(self, name: str) -> str:
@@ -242,7 +216,6 @@ class InRoot:
 
     @property
     def path(self) -> Path:
-        """Its folder, from outside."""
         return self.root / self.folder.lstrip("/")
 
 
@@ -278,26 +251,7 @@ def test_rocm_sdk_test_passes_where_its_programs_run(in_root: InRoot) -> None:
     ]
 
 
-KERNEL = """
-#include <hip/hip_runtime.h>
-#include <rocblas/rocblas.h>
-#include <hipblaslt/hipblaslt.h>
-@INCLUDES@
-#include <cstdio>
-__global__ void add(float* values, int count) {
-  int index = blockIdx.x * blockDim.x + threadIdx.x;
-  if (index < count) values[index] += sinf(index);
-}
-int main() {
-  int devices = 0;
-  hipError_t status = hipGetDeviceCount(&devices);
-  if (devices == 0) { std::printf("%s\\n", hipGetErrorName(status)); return 0; }
-  rocblas_handle blas; rocblas_create_handle(&blas);
-  hipblasLtHandle_t lt; hipblasLtCreate(&lt);
-  @CALLS@
-  add<<<1, 1>>>(nullptr, 0);
-}
-"""
+KERNEL = Path(__file__).with_name("texts").joinpath("libraries.hip").read_text()
 FURTHER = {
     "rocrand": (
         "rocrand/rocrand.h",

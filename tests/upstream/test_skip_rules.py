@@ -13,24 +13,7 @@ from pytorch_build.test.skip_rules import Decision, UnderTest, decide
 from pytorch_build.verbs import skips
 
 CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
-RULES = """\
-[rules.airy]
-patterns = ["test/test_unary_ufuncs.py::TestUnaryUfuncs*::test_reference_numerics_*_special_airy_ai_cpu_*"]
-reason = "SciPy's reference does not exist."
-
-[rules.finfo]
-tests = ["test/test_type_info.py::TestDTypeInfo::test_finfo"]
-reason = "It is here to be skipped."
-
-[rules.iinfo]
-patterns = ["TestDTypeInfo::test_iinfo"]
-action = "xfail"
-reason = "It passes, which a strict rule does not let stand."
-
-[rules.gone]
-tests = ["test/test_type_info.py::TestDTypeInfo::test_gone"]
-reason = "It is not there any more."
-"""
+RULES = Path(__file__).with_name("texts").joinpath("skip-rules.toml").read_text()
 
 
 @pytest.fixture(scope="module")

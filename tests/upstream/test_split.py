@@ -26,7 +26,6 @@ MOST = 250 << 20
 
 @pytest.fixture(name="fat", scope="module")
 def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a wheel around the fat libraries."""
     found: dict[str, Path] = {}
     for path in sorted((rocm7_artifacts / "unsplit").rglob("lib*.so.*")):
         if path.is_symlink() or path.stat().st_size > MOST:
@@ -53,20 +52,7 @@ def test_real_libraries_are_split_and_held_against_the_fat_ones(fat: Path, tmp_p
                 assert f"torch/{found.binary}" == info.filename
 
 
-HIP = """
-#include <hip/hip_runtime.h>
-template <typename T> __global__ void add_NAME(T* values, int count) {
-  int index = blockIdx.x * blockDim.x + threadIdx.x;
-  if (index < count) values[index] += index * sizeof("NAME");
-}
-__global__ void scale_NAME(float* values, float by) { values[threadIdx.x] *= by; }
-extern "C" int launch_NAME(float* values) {
-  add_NAME<float><<<1, 64>>>(values, 64);
-  add_NAME<double><<<1, 64>>>((double*)values, 64);
-  scale_NAME<<<1, 64>>>(values, 2.0f);
-  return hipGetLastError();
-}
-"""
+HIP = Path(__file__).with_name("texts").joinpath("template.hip").read_text()
 NAMES = ("one", "two", "three")
 TARGETS = ("gfx90a:xnack-", "gfx90a:xnack+", "gfx1030")
 RPATH = "$ORIGIN/../../_rocm_sdk_core/lib"
@@ -98,12 +84,10 @@ def compiled_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="parts", scope="module")
 def parts_fixture(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """Split a wheel around it."""
     return split(wheel_around(compiled, tmp_path_factory.mktemp("hipcc")), tmp_path_factory.mktemp("parts"))
 
 
 def wheel_around(library: Path, folder: Path) -> Path:
-    """Write a fat wheel that holds a library."""
     return wheel_of({"torch/lib/libtorch_hip.so": library}, folder)
 
 

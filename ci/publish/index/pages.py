@@ -45,6 +45,7 @@ SIMPLE = "simple"
 
 Block = tuple[bytes, bytes | memoryview, bytes]
 
+_DEVICE = re.compile(r"(?:amd-(?P<host>[a-z0-9-]+)|rocm-sdk)-device-gfx.+")
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 
 # read where the function's zip is imported, too
@@ -115,15 +116,21 @@ def newest(entries: Sequence[Entry]) -> str:
     return next((one for one in reversed(entries) if one.yanked is None), entries[-1]).version
 
 
+def extras(names: Iterable[str]) -> Mapping[str, str]:
+    """Choose, of an index's projects, those that need an extra: without device code a kernel fails."""
+    hosts = {match["host"] or "rocm" for match in map(_DEVICE.fullmatch, names) if match}
+    return {name: "[libraries,device-all]" if name == "rocm" else "[device-all]" for name in sorted(hosts)}
+
+
 def flat_page(title: str, files: int, blocks: Iterable[Block]) -> Sequence[bytes | memoryview]:
     """Return the page for ``--find-links``, which lies beside the files, from its projects' blocks."""
     head = f"{HEAD.replace('@TITLE@', escape(title))}<p>{console.counted(files, 'file')}</p>\n"
     return [head.encode(), *chain.from_iterable(blocks), FOOT.encode()]
 
 
-def flat_block(name: str, version: str, rows: bytes | memoryview) -> Block:
+def flat_block(name: str, wanted: str, rows: bytes | memoryview) -> Block:
     """Write a project's part of the flat page, around its rows, each of which ends a line."""
-    commands = _commands(f"{name}=={version}", "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
+    commands = _commands(wanted, "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
     head = f"<section>\n<h2>{name}</h2>\n{commands}<ul>\n"
     return head.encode(), rows, b"</ul>\n</section>\n"
 
@@ -141,10 +148,10 @@ def root_json(names: Collection[str]) -> bytes:
     return f"{json.dumps(listed, separators=(',', ':'))}\n".encode()
 
 
-def project_html(name: str, version: str, rows: bytes | memoryview) -> bytes:
+def project_html(name: str, wanted: str, rows: bytes | memoryview) -> bytes:
     """Write a project's page for people and PEP 503, ``simple/{name}/``, from the rows of the flat page."""
     where = '--extra-index-url <var data-to="..">ADDRESS-OF-SIMPLE</var>'
-    head = f"{HEAD.replace('@TITLE@', f'Links for {name}')}{_commands(f'{name}=={version}', where)}<ul>\n"
+    head = f"{HEAD.replace('@TITLE@', f'Links for {name}')}{_commands(wanted, where)}<ul>\n"
     links = bytes(rows).replace(b'<li><a href="', b'<li><a href="../../')
     return b"".join([head.encode(), links, b"</ul>\n", FOOT.encode()])
 
@@ -188,8 +195,15 @@ def page_format() -> str:
     """Name the form that this version writes pages in; pages of another form are written anew."""
     sample = Entry("a-1-py3-none-any.whl", "a", "1", "0" * 64, 1, 0, ">=3", "1" * 64, "why")
     rows = f"{row(sample)}\n".encode()
-    flat = flat_page("t", 1, [flat_block("a", "1", rows)])
-    pages = [project_html("a", "1", rows), project_json("a", [sample]), root_html("a"), root_json("a"), *flat]
+    wanted = "".join(extras(["amd-a-device-gfx1", "rocm-sdk-device-gfx1"]).values())
+    flat = flat_page("t", 1, [flat_block("a", wanted, rows)])
+    pages = [
+        project_html("a", "a==1", rows),
+        project_json("a", [sample]),
+        root_html("a"),
+        root_json("a"),
+        *flat,
+    ]
     return hashlib.sha256(b"".join(pages)).hexdigest()[:12]
 
 

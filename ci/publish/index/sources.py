@@ -3,15 +3,16 @@
 A listing gives names, sizes and times. A source of another layout is any subclass of `Source`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.message import Message
 from functools import partial
+from pathlib import Path
 from sys import intern
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -20,15 +21,9 @@ from core import files
 from core.errors import DataError, MissingInputError, WheelError
 from core.parallel import each
 from core.run import is_record
+from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from email.message import Message
-    from pathlib import Path
-
-    from core.stores import Store, Stored
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_TEXT = 16 << 20
@@ -143,11 +138,9 @@ def _fields(metadata: bytes) -> Message:
     return BytesParser().parsebytes(metadata, headersonly=True)
 
 
-def _promise_of(stored: Stored, sha256: str, requires_python: str, metadata: bytes = b"") -> Promise:
+def _promise_of(stored: Stored, sha256: str, python: str, metadata: bytes = b"") -> Promise:
     digest = hashlib.sha256(metadata).hexdigest() if metadata else ""
-    return Promise(
-        stored.key.rpartition("/")[2], stored.size, sha256, digest, " ".join(requires_python.split())
-    )
+    return Promise(stored.key.rpartition("/")[2], stored.size, sha256, digest, " ".join(python.split()))
 
 
 def _sdist_requires_python(path: Path) -> str:

@@ -118,9 +118,7 @@ def load(data: bytes) -> State | None:
         for length in header["sections"]:
             sections.append(view[end : end + length])
             end += length
-        if end != len(data):
-            return None
-        return _state(header, sections)
+        return _state(header, sections) if end == len(data) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

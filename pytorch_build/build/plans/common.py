@@ -119,7 +119,7 @@ def _overridden(build: Build, env: Mapping[str, str]) -> Iterator[str]:
         mine = build.platform.find_variable(build.base_env, name)
         if mine and mine not in env[name] and need_of(name) in {"build flags", "ROCm and GPUs"}:
             set_to = env[name] or "nothing"
-            yield f"{name}={mine} of your environment does not count: the build sets {set_to}."
+            yield f"{name}={mine} of your environment is ignored: the build sets {set_to}."
 
 
 def chosen(build: Build, name: str, usual: str) -> str:

@@ -8,6 +8,7 @@ anything that looks a library up by an unversioned name, find them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -108,10 +109,12 @@ def _env(build: Build, site: Site, triton_version: str, *, attention: str) -> di
         return env | common.windows_env(build) | _libuv_env(build, site) | {"BUILD_TEST": "0"}
     if site.rocm:
         # the bundled libdrm (for rocm_smi's headers), and kineto's roctracer
-        sysdeps = site.rocm.root / "lib" / "rocm_sysdeps"
-        headers = f"-I{sysdeps / 'include'} -I{site.rocm.root / 'include' / 'roctracer'}"
+        rocm, sysdeps = site.rocm.root, site.rocm.root / "lib" / "rocm_sysdeps"
+        # quoted behind the letter: CMake drops quotes around a whole value when it reads its cache again
+        headers = " ".join(f"-I{quote(one)}" for one in (f"{sysdeps}/include", f"{rocm}/include/roctracer"))
+        libraries = f"-L{quote(f'{sysdeps}/lib')}"
         env["CXXFLAGS"] = f"{env.get('CXXFLAGS', '')} {headers}".strip()
-        env["LDFLAGS"] = f"{build.base_env.get('LDFLAGS', '').strip()} -L{sysdeps / 'lib'}".strip()
+        env["LDFLAGS"] = f"{build.base_env.get('LDFLAGS', '').strip()} {libraries}".strip()
     return env | common.sysdeps_env(build, site)
 
 

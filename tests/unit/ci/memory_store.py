@@ -26,13 +26,6 @@ class KilledError(BaseException):
 
 @dataclass
 class MemoryStore:
-    """Objects in a dictionary.
-
-    Conditions hold unless `ignores_conditions`. `before` is called
-    with every request and its key, `on_write` and `after_write` with the number of each write and its key;
-    `moments`, where there are any, keep that number of each key as its time.
-    """
-
     objects: dict[str, bytes] = field(default_factory=dict)
     moments: dict[str, int] | None = None
     ignores_conditions: bool = False
@@ -54,7 +47,6 @@ class MemoryStore:
         return self.folder_pages
 
     def copy_of(self, **changes: object) -> MemoryStore:
-        """Return a store with the same objects, and no past."""
         other = MemoryStore(objects=dict(self.objects), folder_pages=self.folder_pages)
         other.ignores_conditions = self.ignores_conditions
         for name, value in changes.items():
@@ -178,20 +170,22 @@ def audit(store: MemoryStore, area: str = "v2") -> int:
     Returns:
         How many links there were.
     """
+    with store.lock:
+        objects = dict(store.objects)
     links = 0
-    for key, page in list(store.objects.items()):
+    for key, page in objects.items():
         if not key.startswith(f"{area}/") or not key.endswith(".html"):
             continue
         folder = key.rpartition("/")[0]
         for href, sha256, rest in _LINK.findall(page.decode()):
             links += 1
             target = _joined(folder, unquote(href))
-            assert target in store.objects, f"{key} lists {target}, which does not exist"
-            assert hashlib.sha256(store.objects[target]).hexdigest() == sha256
+            assert target in objects, f"{key} lists {target}, which does not exist"
+            assert hashlib.sha256(objects[target]).hexdigest() == sha256
             metadata = re.search(r'data-core-metadata="sha256=([0-9a-f]{64})"', rest)
             assert bool(metadata) == target.endswith(".whl")
             if metadata:
-                sidecar = store.objects[f"{target}.metadata"]
+                sidecar = objects[f"{target}.metadata"]
                 assert hashlib.sha256(sidecar).hexdigest() == metadata[1]
     return links
 

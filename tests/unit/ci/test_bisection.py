@@ -1,6 +1,7 @@
 """Which run is tested next, whatever is missing; what exit codes mean; what is said to differ."""
 
 from math import ceil, log2
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,13 +49,23 @@ def test_what_must_be_built_is_tested_only_where_nothing_else_is_left() -> None:
     assert now.next == now.points[4]
     assert now.told(now.points[4], BAD).next == now.points[2]
     assert search(9, {1, 2, 3, 4, 5, 6, 7}, verdicts={"r0": GOOD, "r8": BAD}).next is None
+    lost = Verdict(result="skip", why="gone", lost=True)
+    now = search(4, build=True, verdicts={"r0": GOOD, "r3": BAD})
+    after = now.told(now.points[2], lost)
+    assert (after.next, after.points[2].lacks) == (now.points[1], "gone")
+    assert after.told(now.points[1], GOOD).next == after.points[2], "built, after all that need not be"
+    assert after.told(after.points[2], lost).verdicts["r2"] == lost, "and once"
 
 
 @pytest.mark.parametrize(("at", "verdict"), [(0, BAD), (0, SKIP), (8, GOOD)])
-def test_an_end_that_is_not_what_it_is_said_to_be_ends_the_search(at: int, verdict: Verdict) -> None:
-    now = search(9)
-    with pytest.raises(CheckError, match=rf"r{at} should be (good|bad), and is not: .*{verdict.why[-3:]}"):
-        now.told(now.points[at], verdict)
+def test_an_end_that_is_not_what_it_is_said_to_be_ends_the_search(
+    at: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    now, log = search(9), tmp_path / "log"
+    log.write_text("no module named torch\n")
+    said = rf"r{at} should be (good|bad), and is not: .*{verdict.why[-3:]}.*\n.*\nno module named torch"
+    with pytest.raises(CheckError, match=said):
+        now.told(now.points[at], verdict.model_copy(update={"log": str(log)}))
 
 
 def test_exit_codes_are_those_of_git_bisect_run() -> None:
@@ -75,7 +86,13 @@ def test_ends_are_named_by_ids_versions_locks_and_days() -> None:
     found = [end_of(points, word).name for word in ("2", "v3", "2026-11-01", "20261102")]
     assert found == ["2", "3", "1", "3"]
     assert [one.name for one in between(points, "v1", "2026-11-02")] == ["1", "2", "3"]
-    refused = {("3", "1"): "is not older", ("1", "7"): "no 7", ("1", "2026-12-01"): "2026-11-01"}
+    refused = {
+        ("3", "1"): "swap the two",
+        ("2", "v2"): "Name two",
+        ("1", "7"): "no 7",
+        ("1", "2026-12-01"): r"one of 2026-11-03\.",
+        ("20261031", "2"): r"one of 2026-11-01\.",
+    }
     for ends, said in refused.items():
         with pytest.raises(FatalError, match=said):
             between(points, *ends)
@@ -115,3 +132,5 @@ def test_commits_rules_and_packages_that_differ_are_told_and_nothing_else() -> N
     assert told(same, same) == {}
     untested = same.model_copy(update={"packages": {}, "commits": {"torch": ("/t", NEW)}})
     assert told(untested, same) == {"torch": ("b" * 12, "a" * 12, ("https://github.com/o/torch.git",))}
+    here = [facts(commit, "c", "7.10", origin="/my torch") for commit in (OLD, NEW)]
+    assert told(*here)["torch"][2] == (f"git -C '/my torch' log --oneline {'a' * 12}..{'b' * 12}",)

@@ -1,8 +1,8 @@
 import copy
 import re
+import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,20 +76,22 @@ def test_what_puts_results_together_needs_some(failing: str, result: str) -> Non
     assert (found["last"].why == "nothing has run that it needs") == (result == "left out")
 
 
-def test_only_as_many_jobs_run_at_a_time_as_allowed() -> None:
-    now, most, lock = 0, 0, threading.Lock()
+@pytest.mark.parametrize(("failing", "result"), [("build_torch", "left out"), ("test", "ok")])
+def test_nothing_is_promoted_whose_build_failed_and_tests_are_weighed(failing: str, result: str) -> None:
+    last = replace(job("promote", "build_torch", "test", tolerant=True), stage="promote")
+    made = (job("build_torch"), job("test", "build_torch"), last)
+    found = {one.name: one for one in run_all(made, Work(failing), keep_going=True)}
+    assert found["promote"].result == result
+    assert found["promote"].why == ("build_torch failed" if result == "left out" else "")
+
+
+def test_as_many_jobs_run_at_a_time_as_allowed() -> None:
+    together = threading.Barrier(3, timeout=60)
 
     def work(_: Job) -> None:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        time.sleep(0.02)
-        with lock:
-            now -= 1
+        together.wait()
 
-    run_all([job(str(number)) for number in range(8)], work, at_once=3)
-    assert most == 3
+    assert {one.result for one in run_all([*map(job, "abcdef")], work, at_once=3)} == {"ok"}
 
 
 def test_a_fault_of_the_tool_is_not_a_failed_job() -> None:
@@ -124,6 +126,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         return done.append
 
     monkeypatch.setattr(flow, "runner", runner)
+    monkeypatch.setattr(flow, "_runs", bool)
     return done
 
 
@@ -143,6 +146,7 @@ def test_a_plan_without_jobs_is_a_failure(ran: list[Job], tmp_path: Path) -> Non
 
 def test_a_failing_resolve_ends_the_flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(flow, "runner", lambda *_, **__: Work("resolve"))
+    monkeypatch.setattr(flow, "_runs", bool)
     with pytest.raises(ProcessError, match="1 of 1 jobs failed: resolve"):
         flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
 
@@ -152,6 +156,7 @@ def test_dry_runs_print_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
     tasks.nightly.body(None, dry_run=True)
     tasks.promote.body(None, run_id="17", gpu_family="gfx1151", dry_run=True)
     tasks.ci.body(None, event="pull_request", torch_ref="sample", gpu_family="gfx94X-dcgpu", dry_run=True)
+    tasks.ci.body(None, torch_ref="sample", gpu_family="cpu", run_id="local-new", dry_run=True)
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("nox -s ") for line in lines)
     called = [line.split()[2] for line in lines]
@@ -164,10 +169,16 @@ def test_dry_runs_print_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_only_some_release_types_have_a_flow(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="invoke promote"):
         release_words("release", "", "", "")
-    with pytest.raises(Exit) as caught:
-        tasks.release.body(None, type="nigthly")
-    assert caught.value.code == UsageError.exit_code
-    assert "'nigthly' is not released by a flow" in capsys.readouterr().err
+    wrong = (
+        (tasks.release, {"type": "nigthly"}, "not released by a flow.\nDid you mean 'nightly'?"),
+        (tasks.release, {"type": "dev", "jobs": "many"}, "--jobs 'many' is no number"),
+        (tasks.ci, {"torch_ref": "sample", "release_type": "nigthly"}, "Did you mean 'nightly'?"),
+    )
+    for one, given, said in wrong:
+        with pytest.raises(Exit) as caught:
+            one.body(None, **given)
+        assert caught.value.code == UsageError.exit_code
+        assert said in capsys.readouterr().err
 
 
 def test_a_rehearsal_is_of_the_sample_on_any_machine() -> None:
@@ -175,6 +186,9 @@ def test_a_rehearsal_is_of_the_sample_on_any_machine() -> None:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert {(one.gpu_family, one.torch_ref, one.python) for one in plan.cells} == {("cpu", "sample", python)}
     assert plan.promote.value
+    assert "--input=pytorch_git_refs=sample" in release_words("rehearsal", "", "sample", "")
+    with pytest.raises(UsageError, match="torch ref nightly builds others"):
+        release_words("rehearsal", "", "sample, nightly", "")
 
 
 class Nox:
@@ -204,10 +218,10 @@ def nox_fixture(monkeypatch: pytest.MonkeyPatch) -> Nox:
     def capture(argv: list[str], **_: Any) -> process.Completed:
         nox.calls.append(argv)
         page = "1 cell (1 passed)\npage     out/local-linux/reports/index.html\n"
-        return process.Completed(returncode=0, stdout="", stderr=page)
+        return process.Completed(returncode=int(bool(nox.note)), stdout="", stderr=page)
 
     monkeypatch.setattr(process, "capture", capture)
-    monkeypatch.setattr(process, "which", lambda name: Path(name) if name == "python3.12" else None)
+    monkeypatch.setattr(flow, "_runs", "python3.12".__eq__)
     return nox
 
 
@@ -247,7 +261,7 @@ def test_nox_gets_the_sessions_from_the_first_that_has_work_on(
 
 
 def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earlier_run(
-    nox: Nox, capsys: pytest.CaptureFixture[str]
+    nox: Nox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
     assert "-P" not in nox.calls[0]
@@ -267,35 +281,63 @@ def test_a_task_that_fails_ends_in_the_failed_steps_words_and_in_none_of_an_earl
     said = capsys.readouterr().err
     assert "1 of 2 jobs failed: sample." in said
     assert said.rstrip().endswith(nox.note)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")  # there the stage has said it, as an annotation
+    nox.calls.clear()
+    with pytest.raises(Exit):
+        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
+    assert "a.cpp" not in capsys.readouterr().err
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    nox.calls[1:] = [nox.calls[-1]]
     assert [call[5] for call in nox.calls] == ["resolve", "report"]
+    monkeypatch.setattr(flow, "run_jobs", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Exit) as caught:
+        tasks.ci.body(None, torch_ref="sample", gpu_family="cpu")
+    assert caught.value.code == errors.InterruptedStageError.exit_code
+    assert "run the same command again" in capsys.readouterr().err
     with pytest.raises(Exit) as caught:
         tasks.ci.body(None, torch_ref="sampel", config_file="absent.toml")
     assert caught.value.code not in {0, None}
 
 
+@pytest.mark.processes
 def test_a_python_that_is_not_there_stops_a_flow_before_it_does_anything(
-    nox: Nox, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("python3.9", "python3.13", "python3.14t", "python3.12-config", "python3"):
-        (tmp_path / name).write_text("")
+    # a version manager's shim stands for what it may not have
+    for name in ("python3.9", "python3.13", "python3.14t", "python3.99", "python3.12-config", "python3"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {127 if name == 'python3.99' else 0}\n")
+        (tmp_path / name).chmod(0o755)
     for given in ({"gpu_family": "cpu"}, {"pytorch_dir": "."}, {"event": "push", "gpu_family": "gfx1151"}):
         with pytest.raises(Exit) as caught:
             tasks.ci.body(None, torch_ref="sample", python="3.99", **given)
         assert caught.value.code == EnvironmentSetupError.exit_code
         said = capsys.readouterr().err
-        assert (
-            "There is no python3.99 on the PATH, where python3.9, python3.13, python3.14t can be found.\n"
-            in said
-        )
+        assert "no python3.99 on the PATH, where python3.9, python3.13, python3.14t can be found.\n" in said
         assert "uv python install 3.99" in said
-        assert "passed" not in said
-    assert nox.calls == []
+        assert "session" not in said
+    with pytest.raises(Exit) as caught:
+        tasks.ci.body(None, torch_ref="sample", python="3,12")
+    assert caught.value.code == UsageError.exit_code
+    assert "--python '3,12' is no Python version." in capsys.readouterr().err
 
 
 def test_a_flow_has_the_options_of_builds_for_trees() -> None:
     names = {f"--{name.replace('_', '-')}": project for name, project in tasks._TREES.items()}
     assert names == {option: project for project, option in OWN_TREES.items()}
+
+
+def test_who_interrupts_a_flow_is_told_how_to_go_on(
+    nox: Nox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flow, "run_all", interrupted)
+    with pytest.raises(Exit) as caught:
+        tasks.nightly.body(None, python="3.12")
+    assert (caught.value.code, nox.calls) == (130, [])
+    assert "run the same command again to continue" in capsys.readouterr().err
 
 
 def test_no_flow_takes_help_for_a_value() -> None:
@@ -311,19 +353,23 @@ def test_no_flow_takes_help_for_a_value() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["/venv/bin/invoke", "ic"], "error: There is no flow 'ic'. Did you mean 'ci'?"),
+        (["/venv/bin/invoke", "ic"], "There is no flow 'ic'. Did you mean 'ci'?"),
         (
             ["/lib/invoke/__main__.py", "relaese", "--help"],
-            "error: There is no flow 'relaese'. Did you mean 'release'?",
+            "There is no flow 'relaese'. Did you mean 'release'?",
         ),
-        (["invoke", "ci", "--dry-run"], ""),
+        (["invoke", "ci", "--dry-run", "--help"], ""),
+        (
+            ["invoke", "ci", "--audio-dir=~/audio"],
+            "invoke ci has no --audio-dir. Did you mean '--pytorch-audio-dir'?",
+        ),
         (["inv", "--list"], ""),
         (["invoke"], ""),
         (["pytest", "ic"], ""),
     ],
 )
-def test_a_misspelt_flow_is_answered_with_the_nearest(argv: list[str], said: str) -> None:
-    assert tasks.unknown(argv) == said
+def test_what_is_misspelt_is_answered_with_the_nearest(argv: list[str], said: str) -> None:
+    assert tasks.unknown(argv).removeprefix("error: ") == said
 
 
 def calls_of(out: str) -> dict[str, list[str]]:
@@ -332,14 +378,29 @@ def calls_of(out: str) -> dict[str, list[str]]:
     return {line[2]: line[line.index("--") + 1 :] for line in lines}
 
 
+@pytest.fixture
+def python(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name a Python that this machine need not have."""
+    monkeypatch.setattr(flow, "_runs", "python3.12".__eq__)
+    return "3.12"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, commit_files: Any, request: pytest.FixtureRequest) -> Path:
+    """Make a developer's tree, and commit it."""
+    folder: Path = tmp_path / request.param
+    commit_files(folder, {"setup.py": "", "version.txt": "2.11.0a0\n"})
+    return folder
+
+
 @pytest.mark.processes
+@pytest.mark.parametrize("tree", ["My PyTorch"], indirect=True)
 def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
-    tmp_path: Path, commit_files: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
-    run, tree = Run(root=tmp_path), tmp_path / "My PyTorch"
-    commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
-    changed, chosen = Changed(trees={"torch": tree}), run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
-    flow.run_trees(chosen, changed, python="3.12")
+    run, changed = Run(root=tmp_path), Changed(trees={"torch": tree})
+    chosen = run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
+    flow.run_trees(chosen, changed, python=python)
     said = capsys.readouterr()
     called = calls_of(said.out)
     assert list(called) == ["build_rocm", "build_triton", "check_wheels", "test_torch", "report"]
@@ -347,7 +408,7 @@ def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     run.rocm()
     run.built("triton")
     (tree / "new.py").write_text("")
-    flow.run_trees(chosen, changed, python="3.12")
+    flow.run_trees(chosen, changed, python=python)
     said = capsys.readouterr()
     called = calls_of(said.out)
     assert list(called) == ["build_torch", "check_wheels", "test_smoke", "test_torch", "report"]
@@ -363,13 +424,33 @@ def test_a_changed_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     mine, lender = (run.context(run_id=one) for one in (changed.run_id, "local"))
     flow._borrowed(mine, lender, "cp312", "triton")
     assert built(run.context(run_id=changed.run_id), "cp312", "triton")
-    flow.run_trees(replace(chosen, gpu_family="cpu"), changed, python="3.12")
+    flow.run_trees(replace(chosen, gpu_family="cpu"), changed, python=python)
     assert next(iter(calls_of(capsys.readouterr().out))) == "build_torch"
     with pytest.raises(UsageError, match="replaces no wheel") as caught:
         flow.run_trees(replace(chosen, run_id="mine"), changed)
     assert "--run-id local-mine" in caught.value.hint
     with pytest.raises(UsageError, match="--event is of no use"):
         flow.run_trees(chosen, changed, other="--event")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("tree", ["audio"], indirect=True)
+def test_a_run_that_lends_is_there_and_its_torch_says_where_its_rocm_is(
+    tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str], python: str
+) -> None:
+    run, changed = Run(root=tmp_path), Changed(trees={"audio": tree}, lender="77")
+    chosen = run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
+    with pytest.raises(MissingInputError, match="Run 77 has nothing of gfx94X-dcgpu to lend"):
+        flow.run_trees(chosen, changed, python=python)
+    torch = run.built("torch", run_id="77")
+    options = {"rocm_options": ["--extra-index-url", "https://a/", "--find-links", "/b"]}
+    cell = {"torch_ref": "sample", "python": "cp312", "run_id": "77"}
+    run.record("build_torch", torch, inputs={"rocm": ["7.1", "split", {}]}, details=options, **cell)
+    flow.run_trees(chosen, changed, python=python)
+    said = capsys.readouterr()
+    build = calls_of(said.out)["build_triton"]
+    assert build[-4:-1] == ["--rocm-version=7.1", "--rocm-index-url=https://a/", "--rocm-find-links=/b"]
+    assert "ROCm: 7.1, from where the torch of run 77 had it" in said.err
 
 
 def test_a_plan_goes_by_the_store_of_the_flow() -> None:

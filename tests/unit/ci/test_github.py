@@ -146,7 +146,7 @@ def test_patience_ends(played: Played) -> None:
         list(played.hub().runs(QUERY))
     assert len(played.asked) == 6
     played.answers = [Answer(status=429, headers={"Retry-After": "3600"})]
-    with pytest.raises(ServiceError, match=r"limits our requests.*next one in 60 min") as caught:
+    with pytest.raises(ServiceError, match=r"limits our requests.*next one in 1 h") as caught:
         list(played.hub().runs(QUERY))
     assert "GITHUB_TOKEN" in caught.value.hint
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.flow import command, planned, release_words, unresolved
-from ci.jobs import BUILDS, Call, Job, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
+from ci.flow import planned, release_words, unresolved
+from ci.jobs import BUILDS, Job, Target, left_out, plan_jobs, posargs_of, promotion_job, ref_jobs
 from ci.plan.origins import completed
 from core.cli.options import ROOT, Common
 from core.errors import UsageError
@@ -120,14 +120,6 @@ def test_a_promotion_by_hand_passes_its_options_on() -> None:
     assert expected <= set(made.calls[0].posargs)
 
 
-def test_a_call_is_a_command_of_nox() -> None:
-    call = Call(sessions=("a", "b"), python="3.12", posargs=("--run-id=1",))
-    assert command(call)[1:] == [
-        *("-m", "nox", "--no-error-on-external-run"),
-        *("-s", "a", "b", "-P", "3.12", "--", "--run-id=1"),
-    ]
-
-
 # -- `invoke ci` of one ref --------------------------------------------------------------------
 
 
@@ -177,7 +169,7 @@ def test_a_policy_is_for_the_builds_and_the_checks() -> None:
 def test_every_option_that_was_given_is_passed_on(tmp_path: Path) -> None:
     assert posargs_of(Common(gpu_family="a;b")) == ["--gpu-family=a;b", "--run-id=local", "--release-type=ci"]
     given = Common(torch_ref="r", config_file=tmp_path / "r.toml", run_id="17", store="s", release_type="dev")
-    assert posargs_of(replace(given, force=True, dry_run=True)) == [
+    assert posargs_of(replace(given, force=True)) == [
         *("--torch-ref=r", "--run-id=17", "--release-type=dev"),
-        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--dry-run", "--store=s"),
+        *(f"--config-file={tmp_path / 'r.toml'}", "--force", "--store=s"),
     ]

@@ -102,7 +102,6 @@ def jobs(trees: Mapping[str, Workflow], event: str) -> Iterator[Job]:
 
 
 def claims(file: str, ref: str, environment: str) -> Mapping[str, str]:
-    """Return what GitHub's token of a job says."""
     pull = ref.startswith("refs/pull/")
     outside = f"repo:{OURS}:pull_request" if pull else f"repo:{OURS}:ref:{ref}"
     return {

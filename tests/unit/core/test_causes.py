@@ -36,6 +36,8 @@ def test_every_log_is_expected() -> None:
         "error: command '/usr/bin/gcc' failed with exit code 1",
         "-- Performing Test HAS_ERROR - Failed",
         "src/error.cpp: in function main",
+        "ERROR: pip's dependency resolver does not currently take into account all the packages",
+        "E                                             [100%]",
     ],
 )
 def test_what_only_reports_a_failure_is_no_cause(line: str) -> None:
@@ -66,6 +68,7 @@ def test_the_lines_before_a_process_are_not_its_own_and_its_end_counts(tmp_path:
     ended = causes.in_log(log, folder=tmp_path, end="cc1plus ended with signal SIGKILL.")
     assert ended is not None
     assert "ran out of memory" in ended.headline
+    assert ended.around == ("compiling",)
 
 
 def test_a_path_is_relative_to_the_tree_it_lies_in(tmp_path: Path) -> None:

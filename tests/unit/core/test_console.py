@@ -100,15 +100,26 @@ def test_a_group_ends_with_its_duration_and_a_fold_has_no_folds_inside(
         with console.group("inner"):
             console.say("said")
             clock.now += 65
+        with console.group("a moment"):
+            clock.now += 0.9
         raise ValueError("x")
     plain = "said\n── inner: 1 min 05 s\n── outer: failed after 1 min 05 s\n"
-    fold = f"::group::outer\n── inner\n{plain}".replace("── outer", "::endgroup::\nouter")
+    moment = "── a moment\n── a moment: 0.9 s\n── outer"
+    fold = f"::group::outer\n── inner\n{plain}".replace("── outer", moment)
+    fold = fold.replace("── outer", "::endgroup::\nouter")
     assert capsys.readouterr().err == (fold if mode == "github" else plain)
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0.0 s"), (0.44, "0.4 s"), (48.2, "48 s"), (185, "3 min 05 s"), (3600, "60 min 00 s")],
+    [
+        (0, "0.0 s"),
+        (0.44, "0.4 s"),
+        (48.2, "48 s"),
+        (185, "3 min 05 s"),
+        (7205, "2 h 00 min"),
+        (100_000, "1 d 03 h"),
+    ],
 )
 def test_durations(seconds: float, said: str) -> None:
     assert console.duration(seconds) == said
@@ -255,6 +266,8 @@ def test_what_is_left_is_estimated_from_the_last_run_else_from_what_is_done(cloc
     assert step.words == "build torch  8.0 s  [5/100]  about 2 min 32 s left"
     step.hear("[1/10] another graph")
     assert step.left == 0
+    known.hear("[0/1] Re-running CMake...")
+    assert known.left == 0
     known.hear("[4/100] as many commands")
     assert known.left == 592
     clock.now += 8

@@ -6,14 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import families, process
-from core.data import load_toml
-from core.errors import DataError, UsageError
-
-TWICE = """
-targets = ["gfx942"]
-families.a = { targets = ["gfx942"], default = true }
-families.b = { targets = ["gfx942"], default = true }
-"""
+from core.errors import UsageError
 
 
 def kfd(folder: Path, *versions: int) -> Path:
@@ -57,14 +50,6 @@ def test_unknown_family_names_the_nearest(name: str) -> None:
 def test_senseless_families_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
         families.family(name)
-
-
-@pytest.mark.parametrize(
-    ("version", "target"),
-    [(90402, "gfx942"), (110000, "gfx1100"), (90010, "gfx90a"), (90012, "gfx90c"), (100306, "gfx1036")],
-)
-def test_kernel_versions_name_targets(version: int, target: str) -> None:
-    assert families.target_of_version(version) == target
 
 
 @given(st.sampled_from(sorted(name for name, f in families.families().items() if f.targets == (name,))))
@@ -126,18 +111,3 @@ def test_where_no_family_follows_the_ways_are_named(detected: tuple[str, ...], s
     with pytest.raises(UsageError) as caught:
         families.default_family(detected)
     assert all(way in str(caught.value) for way in said)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('targets = ["gfx942"]\n[families.a]\ntargets = []\n', "no targets"),
-        ('targets = ["gfx942"]\n[families.a]\ntargets = ["gfx943"]\n', "gfx942"),
-        (TWICE, "two default families"),
-    ],
-)
-def test_inconsistent_data_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "families.toml"
-    path.write_text(text)
-    with pytest.raises(DataError, match=problem):
-        load_toml(path, families._FamiliesFile)

@@ -27,14 +27,6 @@ def test_a_file_appears_whole_in_folders_that_are_made(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_path_patterns() -> None:
-    assert files.path_pattern("lib/rocblas/library/**").fullmatch("lib/rocblas/library/a/b.co")
-    for path in ("libamd_comgr.so.3", "lib/llvm/libamd_comgr.so.3"):
-        assert files.path_pattern("**/libamd_comgr.so.*").fullmatch(path)
-    assert not files.path_pattern("lib/lib*.so").fullmatch("lib/x/liba.so")
-    assert not files.path_pattern(".kpack/*").fullmatch("xkpack/a")
-
-
 def test_an_interrupted_write_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "b.txt"
     path.write_text("before")
@@ -115,8 +107,10 @@ def test_a_second_holder_waits_aloud(tmp_path: Path, capsys: pytest.CaptureFixtu
     with files.locked(tmp_path / "sub" / "x.lock", what="src/torch"):
         thread = threading.Thread(target=second)
         thread.start()
-        thread.join(0.2)
+        said = ""
+        while "Waiting for another process that works on src/torch" not in said:
+            thread.join(0.01)
+            said += capsys.readouterr().err
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert "Waiting for another process that works on src/torch" in capsys.readouterr().err

@@ -284,30 +284,7 @@ def test_an_absent_report_is_a_problem(tmp_path: Path) -> None:
     assert "cannot be read" in junit.read_file(tmp_path).problems[0]
 
 
-MIXED = """
-import pytest, unittest
-def test_ok(): pass
-def test_bad(): assert 1 == 2, "first" + chr(10) + "second"
-@pytest.fixture
-def boom(): raise RuntimeError("set-up")
-def test_err(boom): pass
-@pytest.fixture
-def late():
-    yield
-    raise RuntimeError("clean-up")
-def test_late(late): pass
-def test_both(late): assert 0
-@pytest.mark.skip(reason="why")
-def test_skip(): pass
-@pytest.mark.xfail(reason="known")
-def test_xf(): assert 0
-@pytest.mark.xfail(strict=True, reason="known")
-def test_xs(): pass
-class TestU(unittest.TestCase):
-    def test_out(self): print("x" * 100_000)
-@pytest.mark.parametrize("x", ["a|b", "`<b>`", "é", chr(27) + "[31m"])
-def test_p(x): pass
-"""
+MIXED = Path(__file__).with_name("recorded").joinpath("mixed-tests.txt").read_text()
 
 
 @pytest.mark.processes

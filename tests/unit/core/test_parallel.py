@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from core import console
+from core import console, errors, parallel
 from core.parallel import each, transfer
 
 
@@ -11,7 +11,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
     def action(item: int) -> int:
         if item == 1:
-            assert second.wait(5)
+            assert second.wait(60)
         else:
             second.set()
         return item * 10
@@ -37,6 +37,29 @@ def test_the_first_error_stops_what_has_not_begun() -> None:
     assert len(begun) < 1000
 
 
+def test_work_beside_an_interrupted_wait_ends_at_its_next_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, told = threading.Event(), threading.Event()
+
+    def interrupted(*_: object, **__: object) -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    def action(_: int) -> None:
+        begun.set()
+        assert errors.STOPPING.wait(60)
+        with pytest.raises(errors.InterruptedStageError):
+            errors.require_going()
+        told.set()
+
+    monkeypatch.setattr(parallel, "wait", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            each(action, range(2), jobs=2)
+    finally:
+        errors.STOPPING.clear()
+    assert told.is_set()
+
+
 def test_no_more_than_asked_run_at_once() -> None:
     running, most, lock = 0, 0, threading.Lock()
 
@@ -53,7 +76,7 @@ def test_no_more_than_asked_run_at_once() -> None:
     assert 1 < most <= 3
 
 
-@pytest.mark.parametrize(("mode", "lines"), [("terminal", 1), ("plain", 1), ("github", 7)])
+@pytest.mark.parametrize(("mode", "lines"), [("terminal", 0), ("plain", 0), ("github", 7)])
 def test_any_thread_may_report_of_a_transfer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: console.Mode, lines: int
 ) -> None:

@@ -285,9 +285,9 @@ def test_a_hanging_process_says_where_and_is_stopped_with_what_it_started(tmp_pa
         apart=False, told=str(told), seconds=60
     )
     started = time.monotonic()
-    ended = supervised(tmp_path, code, seconds=2)
-    assert ended.stopped == "did not end within 2.0 s"
-    assert time.monotonic() - started < 20
+    ended = supervised(tmp_path, code, seconds=5)
+    assert ended.stopped == "did not end within 5.0 s"
+    assert time.monotonic() - started < 50
     assert "Fatal Python error: Aborted" in tail(tmp_path / "logs" / "log", lines=50)
     assert gone(int(told.read_text()))
 
@@ -298,7 +298,7 @@ def test_what_ignores_every_signal_is_killed(tmp_path: Path, monkeypatch: pytest
     code = "import signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(60)"
     ended = supervised(tmp_path, code, seconds=1)
     assert ended.stopped
-    assert ended.seconds < 20
+    assert ended.seconds < 50
 
 
 @processes

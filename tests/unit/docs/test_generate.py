@@ -25,6 +25,8 @@ def test_every_verb_has_a_section_and_every_option_stands_once_in_it() -> None:
     assert "--torch-ref" not in build
     assert "[Where ROCm comes from](#where-rocm-comes-from)" in build
     assert text.count("\n### Where ROCm comes from\n") == 1
+    assert "SUPPRESS" not in text
+    assert "%(" not in text
 
 
 def test_flows_keep_the_help_of_their_options() -> None:

@@ -26,6 +26,8 @@ def test_the_modules_that_are_judged_and_their_tests_are_there() -> None:
     for module, judged in load_toml(mutants.DATA_FILE, mutants.Mutants).modules.items():
         for path in (module, *mutants.unit_tests(module, judged)):
             assert (ROOT / path).exists(), path
+        lines = {line.strip() for line in (ROOT / module).read_text(encoding="utf-8").splitlines()}
+        assert {one.line for one in judged.stay} <= lines, module
 
 
 def test_a_module_that_is_not_judged_is_named(capsys: pytest.CaptureFixture[str]) -> None:

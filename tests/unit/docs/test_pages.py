@@ -1,5 +1,6 @@
 """What the pages print: links lead somewhere, and every command is one that the tool takes."""
 
+import argparse
 import contextlib
 import io
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from invoke.collection import Collection
 from invoke.parser import Parser
+from packaging.requirements import Requirement
 
 import tasks
 from core.cli import verb_parser
@@ -108,9 +110,23 @@ def test_invoke_takes_what_is_printed(page: str, command: str) -> None:
     assert not parsed.unparsed
 
 
+@pytest.mark.parametrize(("page", "command"), printed("(?:uv )?pip install"))
+def test_pip_takes_what_is_printed(page: str, command: str) -> None:
+    del page
+    pip = argparse.ArgumentParser(allow_abbrev=False)
+    for flag in ("--pre", "--no-index", "--no-cache-dir", "--no-build-isolation"):
+        pip.add_argument(flag, action="store_true")
+    for option in ("-r", "--index-url", "--extra-index-url", "--find-links"):
+        pip.add_argument(option)
+    pip.add_argument("wanted", nargs="*", type=Requirement)
+    given = pip.parse_intermixed_args(words(command.partition("pip ")[2]))
+    assert given.wanted or (ROOT / given.r).is_file()
+
+
 def test_there_are_commands_and_links_to_look_at() -> None:
     assert len(printed("nox")) > 100
     assert len(printed("invoke")) > 10
+    assert len(printed("pip install")) > 10
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,6 @@ class Run:
         return file
 
     def lock(self, **changes: Any) -> SourceLock:
-        """Return a lock of the sample, as `resolve` writes it."""
         projects = {
             name: LockedProject(
                 project=name,
@@ -168,5 +167,4 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return an empty run below a folder of the test's own."""
     return Run(root=tmp_path)

@@ -101,7 +101,7 @@ def test_the_runs_outputs_are_found_with_their_digests_and_nothing_else(run: Any
 
 def test_outputs_of_another_version_are_refused(run: Any) -> None:
     run.rocm("7.1.0")
-    with pytest.raises(MissingInputError, match=r"says ROCm 7\.2\.0;.*holds 7\.1\.0") as caught:
+    with pytest.raises(MissingInputError, match=r"^ROCm 7\.2\.0 is asked for;.*holds 7\.1\.0") as caught:
         sdk.find_source(run.context(ref="nightly"), NONE, "7.2.0")
     # the hint's command exists as written
     assert "(nox -s resolve)" in caught.value.hint

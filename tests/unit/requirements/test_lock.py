@@ -35,6 +35,7 @@ def test_every_lock_of_the_repository_is_compiled(compilers: Compilers) -> None:
     lock.compile_all(lock.FOLDER)
     present = {"../requirements.txt", *(path.name for path in lock.FOLDER.glob("*.txt"))}
     assert set(compilers.compiled()) == present
+    assert (lock.FOLDER.parent / "requirements.txt").read_text().startswith(lock._GUARD)
 
 
 def test_locks_are_hashed_and_take_no_settings(compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:

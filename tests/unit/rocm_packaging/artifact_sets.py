@@ -62,31 +62,26 @@ def write_whole(
 
 
 def path_of(glob: str) -> str:
-    """Return the shortest path that a glob matches."""
     return glob.replace("**/", "").replace("*", "")
 
 
 def request(artifacts: Path, **changes: Any) -> BuildRequest:
-    """Ask for packages of a set, beside it, whatever it lacks."""
     own = {"artifact_dir": artifacts, "output_dir": artifacts.parent / "out", "without": ("*",)}
     return BuildRequest(**{**own, **changes})
 
 
 def names_in(wheel: Path) -> set[str]:
-    """List a wheel's files outside ``.dist-info``."""
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
 def executed(dist_info: bytes) -> ModuleType:
-    """Run a ``_dist_info.py``."""
     module = ModuleType("dist_info")
     exec(compile(dist_info, "_dist_info.py", "exec"), module.__dict__)  # noqa: S102 - our own file
     return module
 
 
 def in_sdist(sdist: Path, name: str) -> bytes:
-    """Read a file of a sdist."""
     with tarfile.open(sdist) as archive:
         member = archive.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/{name}")
         assert member is not None

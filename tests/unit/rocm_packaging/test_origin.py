@@ -21,8 +21,6 @@ SPLIT = (*ALWAYS, "rocm-sdk-libraries", "rocm-sdk-device-gfx942", "rocm-sdk-devi
 
 @pytest.fixture
 def folder(tmp_path: Path, make_wheel: Callable[..., Path]) -> Callable[..., PackageSource]:
-    """Write packages of a version into a folder."""
-
     def made(*names: str, version: str = "7.1.0") -> PackageSource:
         for name in names:
             if name == "rocm":

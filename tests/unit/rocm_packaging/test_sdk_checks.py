@@ -64,21 +64,6 @@ def test_outcomes_say_why(sdk: Sdk) -> None:
     ]
 
 
-def test_a_missing_or_changed_file_of_a_package_is_found(sdk: Sdk) -> None:
-    listed = {"there.py": "text", "gone.py": "text", "changed.py": "text", "_devel.tar": "text"}
-    rows = [f"{name},sha256=x,{len(text)}" for name, text in listed.items()]
-    sdk.write("x-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: x\nVersion: 1\n")
-    sdk.write("x-1.dist-info/RECORD", "\n".join([*rows, "later.pyc,,", "x-1.dist-info/RECORD,,"]))
-    sdk.write("there.py", "text")
-    sdk.write("changed.py", "another text")
-    (one,) = importlib.metadata.distributions(name="x", path=[str(sdk.site)])
-    found = sdk.run(sdk.module("support").files_check, one)
-    assert (found.outcome, found.text.splitlines()) == (
-        "failed",
-        ["2 files are not as they were installed:", "gone.py is missing", "changed.py has 12 bytes, not 4"],
-    )
-
-
 @pytest.mark.parametrize(
     ("files", "said"),
     [

@@ -1,11 +1,9 @@
 import json
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.cleanup import listed, required, units
-from ci.publish.index import is_page
 from ci.publish.index.pages import Entry
 from core.errors import DataError
 from tests.unit.ci.cleanup.test_plan import stored
@@ -66,18 +64,6 @@ def test_pages_that_are_written_again_make_a_run_no_younger() -> None:
     run = [stored("17-linux/python/g/index.html", 0), stored("17-linux/python/g/simple/index.html", 0)]
     assert units([*run, stored("17-linux/python/g/x.whl", 50)])[0].modified == stored("x", 50).modified
     assert units(run)[0].modified == stored("x", 0).modified
-
-
-@given(st.sets(KEYS, max_size=12))
-def test_no_object_is_in_two_units_and_protected_folders_are_in_none(keys: set[str]) -> None:
-    found = units([stored(key) for key in keys])
-    inside = [one.key for unit in found for one in unit.objects]
-    assert len(inside) == len(set(inside))
-    assert not [key for key in inside if key.startswith(("v2/", "python-deps/"))]
-    assert not [key for key in inside if key.startswith("v2-staging/") and is_page(key)]
-    assert len({unit.name for unit in found}) == len(found)
-    order = [unit.series for unit in found]
-    assert order == sorted(order, reverse=True)
 
 
 @pytest.mark.parametrize("page", ["index.html", "simple/torch/index.html", "simple/torch/index.json"])

@@ -1,114 +1,22 @@
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from ci import install
-from ci.install import MARKER, Chosen, Devices, Wanted, choose, install_chosen, others_index
+from ci.install import others_index
 from ci.install.dependencies import mirror
-from core import process
-from core.env import Installed, installer
 from core.env.installer import Sources
-from core.errors import CheckError, EnvironmentSetupError, MissingInputError
+from core.errors import EnvironmentSetupError, MissingInputError
 from core.http import served_store
-from core.packages import Offer, RunGroup, resolution
-from core.packages.resolution import Resolved
+from core.packages import Offer, RunGroup
 from core.packages.sources import PackageSource
 from core.run import RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.unit.target_samples import target_in
-
-A, B = "a" * 64, "b" * 64
-TORCH = Offer(name="torch-2-py3-none-any.whl", distribution="torch", version="2", sha256=A)
-ROCM = Offer(name="rocm-7.tar.gz", distribution="rocm", version="7", sha256=B)
-WHEEL = Offer(name="n", distribution="numpy", version="2", url="https://x/n", sha256=B)
-NUMPY = Resolved(name="numpy", version="2", files=(WHEEL,))
-OURS, THEIRS = Sources(find_links=("http://run/",), no_index=True), Sources(index_url="https://deps/")
-
-
-def wanted_of(folder: Path, **facts: Any) -> Wanted:
-    values = {
-        "requirements": ("torch==2",),
-        "source": PackageSource(find_links=(str(folder / "dist"),)),
-        "offers": (TORCH, ROCM),
-        "devices": Devices(family="gfx94X-dcgpu", targets=("gfx942",)),
-        "locks": folder / "locks",
-    }
-    return Wanted(**{**values, **facts})
-
-
-@pytest.fixture(name="done")
-def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is done to an environment, in order."""
-    done: list[Any] = []
-    monkeypatch.setattr(installer, "install", lambda _target, call, **_: done.append(call))
-    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: [])
-    there = tuple(
-        Installed(name=one.distribution, version=one.version, extras=(), folder=Path("/none"))
-        for one in (ROCM, TORCH)
-    )
-    for module in (install, installer):
-        monkeypatch.setattr(module, "installed", lambda _target: there)
-    monkeypatch.setattr(installer, "uv_program", lambda: "uv")
-    monkeypatch.setattr(process, "run", lambda argv, **_: done.append(list(map(str, argv))))
-    return done
-
-
-def test_each_side_is_installed_from_its_own_side_by_digest(tmp_path: Path, done: list[Any]) -> None:
-    target = target_in(tmp_path / "venv")
-    chosen = Chosen(ours=(ROCM, TORCH), theirs=(NUMPY,))
-    install_chosen(target, wanted_of(tmp_path), chosen, OURS, THEIRS)
-    uninstall, setuptools, theirs, ours = done
-    assert uninstall[-2:] == ["rocm", "torch"]
-    assert (setuptools.requirements, setuptools.sources) == (("setuptools",), THEIRS)
-    assert (theirs.sources, ours.sources) == (THEIRS, OURS)
-    assert theirs.files[0].read_text() == f"numpy==2 --hash=sha256:{B}\n"
-    assert ours.files[0].read_text() == f"rocm==7 --hash=sha256:{B}\ntorch==2 --hash=sha256:{A}\n"
-    assert all(call.hashed and not call.dependencies for call in (theirs, ours))
-    assert ours.env == {"ROCM_SDK_TARGET_FAMILY": "gfx94X-dcgpu"}
-    assert json.loads((target.prefix / MARKER).read_text()) == {"rocm": B, "torch": A}
-
-
-def test_what_is_installed_from_the_same_file_stays(tmp_path: Path, done: list[Any]) -> None:
-    target = target_in(tmp_path / "venv")
-    for _ in range(2):
-        chosen = Chosen(ours=(TORCH,), theirs=())
-        install_chosen(target, wanted_of(tmp_path, offers=(TORCH,)), chosen, OURS, None)
-    assert [one[-1] for one in done if isinstance(one, list)] == ["torch"]
-
-
-def test_misfits_are_an_error(tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installer, "missing_dependencies", lambda _target: ["torch lacks numpy"])
-    with pytest.raises(CheckError, match="torch lacks numpy"):
-        install_chosen(target_in(tmp_path), wanted_of(tmp_path), Chosen(ours=(), theirs=()), OURS, None)
-    assert len(done) == 0
-
-
-def test_ours_come_with_their_device_packages_and_others_from_elsewhere(
-    tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def resolve(one: Any) -> Any:
-        asked.append(one)
-        return (NUMPY,)
-
-    monkeypatch.setattr(resolution, "resolve", resolve)
-    for name in ("torch", "amd-torch-device-gfx942"):
-        make_wheel(tmp_path / "dist", name, "2", fields=[("Requires-Dist", "numpy")])
-    source = PackageSource(find_links=(str(tmp_path / "dist"),))
-    wanted = wanted_of(tmp_path, source=source, offers=source.listed)
-    chosen = choose(wanted, THEIRS, target_in(tmp_path / "venv"))
-    assert [one.distribution for one in chosen.ours] == ["amd-torch-device-gfx942", "torch"]
-    assert chosen.theirs == (NUMPY,)
-    assert (asked[0].sources, asked[0].exact, asked[0].requirements) == (THEIRS, True, ("numpy",))
-    assert set(asked[0].excludes) == {"torch", "amd-torch-device-gfx942"}
 
 
 @pytest.fixture(name="group")
@@ -121,7 +29,7 @@ def test_others_come_from_the_index_that_is_named_the_stores_own_or_the_persons(
     with others_index(group, "") as theirs:
         assert theirs is None
     with others_index(None, "https://deps/") as theirs:
-        assert theirs == THEIRS
+        assert theirs == Sources(index_url="https://deps/")
     group.store.put_bytes(mirror().index_key, b"")
     with others_index(group, "") as theirs:
         assert theirs is not None

@@ -56,7 +56,6 @@ def asked(
     what: Data | None = None,
     **facts: Any,
 ) -> Question:
-    """Ask for the plan of an event."""
     repository = facts.pop("repository", OURS)
     event = events.parse(name, payload or {}, repository=repository, ref_name="main")
     what = what or known()
@@ -75,12 +74,10 @@ def asked(
 
 
 def planned(*words: Any, **facts: Any) -> Plan:
-    """Plan for an event; arguments as of `asked`."""
     return plan(asked(*words, **facts))
 
 
 def dispatched(**given: Any) -> Plan:
-    """Plan a dispatch with these inputs."""
     return planned("workflow_dispatch", {"ref": "refs/heads/main", "inputs": given})
 
 
@@ -91,7 +88,6 @@ def changed(**tables: Any) -> Data:
 
 
 def stages(made: Plan, platform: str = "linux") -> dict[str, list[str]]:
-    """Return the families of each stage on a platform."""
     found: dict[str, list[str]] = {}
     for cell in made.cells:
         if cell.platform == platform:
@@ -100,12 +96,10 @@ def stages(made: Plan, platform: str = "linux") -> dict[str, list[str]]:
 
 
 def why(made: Plan, what: str) -> str:
-    """Return why something was left out."""
     return next(one.reason for one in made.left_out if one.what == what)
 
 
 def made_run(run_id: str, workflow: str = "multi_arch_ci.yml", **facts: Any) -> Run:
-    """Make a green run of the main branch."""
     values: dict[str, Any] = {
         "run_id": run_id,
         "commit": "d" * 40,

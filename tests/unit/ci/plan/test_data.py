@@ -6,10 +6,11 @@ import pytest
 
 from ci.plan import data
 from ci.plan.data import runners
-from core.data import read_toml, use_own
+from core.data import read_toml
 from core.errors import DataError
 from docs.command_tables import all_sessions
 from pytorch_build.test import upstream_tests
+from tests.front_door import run_ci
 from tests.unit.ci.plan.planning import known
 
 REFUSED = read_toml(Path(__file__).with_name("refused.toml"))["refused"]
@@ -26,24 +27,16 @@ def test_the_data_names_what_is_there() -> None:
     assert {label for _, label in runners()._labels()} <= {*runners().github, *runners().self_hosted}
 
 
-def test_a_label_without_machines_is_known_before_it_queues() -> None:
-    data = runners()
-    assert data.unserved("ubuntu-24.04", "anybody") == ""
-    assert data.unserved("linux-gfx1151-gpu-rocm", "rocm") == ""
-    assert "serves repositories of ROCm only" in data.unserved("linux-gfx1151-gpu-rocm", "anybody")
-    assert "no machine has" in data.unserved("linux-gfx1152-gpu-rocm", "ROCm")
-    out = data.model_copy(update={"out_of_service": {"ubuntu-24.04": "a leak"}})
-    assert out.unserved("ubuntu-24.04", "ROCm") == "ubuntu-24.04 is out of service: a leak"
-
-
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["said"])
-def test_what_breaks_the_schema_is_refused_with_the_nearest_key(tmp_path: Path, row: dict[str, str]) -> None:
-    (tmp_path / "ci.toml").write_text(row["file"])
-    use_own(tmp_path / "ci.toml")
-    with pytest.raises(DataError) as caught:
-        data.load()
-    assert row["said"] in str(caught.value)
-    assert "ci.toml" in str(caught.value)
+def test_configure_names_file_and_key_of_what_cannot_be_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, str]
+) -> None:
+    file = tmp_path / "ci.toml"
+    file.write_text(row["file"])
+    assert run_ci("configure", "--event", "push", "--config-file", str(file)) == DataError.exit_code
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {file}")
+    assert row["said"] in said
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ TIER, AFTER_MERGE = attrgetter("tier"), attrgetter("does_after_merge")
         ("a/b.mdx", "**/*.md", False),
         ("docs/a/b", "docs/**", True),
         ("docs", "docs/**", False),
+        ("libamd_comgr.so.3", "**/libamd_comgr.so.*", True),
+        ("xkpack/a", ".kpack/*", False),
         ("axb", "a.b", False),
         ("a.b", "a.b", True),
         ("x(1)[2]+", "x(1)[2]+", True),

@@ -136,6 +136,8 @@ def test_a_repository_is_owner_and_name(repository: str) -> None:
         events.parse("push", push(), repository=repository)
     with pytest.raises(UsageError, match=r"on the event 'pul'\. .*pull_request"):
         event("pul", {})
+    with pytest.raises(UsageError, match="CI does nothing on the event 'pull_request_target'"):
+        event("pull_request_target", pull_request())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "[" * 100_000, '{"a": 1} x'])
@@ -147,8 +149,6 @@ def test_a_file_that_is_no_event(tmp_path: Path, text: str) -> None:
 
 @dataclass
 class FakeGitHub:
-    """Answers as GitHub would, or raises."""
-
     problem: BaseException | None = None
     asked: list[str] = field(default_factory=list)
 

@@ -36,8 +36,6 @@ INDEX = "https://packages.example/whl/"
 
 @dataclass
 class World:
-    """A store of runs, and a search in it."""
-
     root: Path
     hub: RunsOfGitHub = field(default_factory=RunsOfGitHub)
     notes: list[str] = field(default_factory=list)
@@ -52,7 +50,6 @@ class World:
                 (folder / f"{name}.tar.zst.sha256sum").write_text(line, encoding="utf-8")
 
     def put_run(self, run_id: str, *families: str, **facts: Any) -> None:
-        """Put a whole run for these families."""
         self.put(run_id, "base_lib_generic", *(f"blas_lib_{one}" for one in families), **facts)
 
     def search(self, repository: str = OURS, what: RocmData | None = None, **asked: Any) -> Search:
@@ -97,7 +94,6 @@ LINUX, WIN = "linux_x86_64", "win_amd64"
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Serve a folder as the release index of every name."""
     folder = tmp_path / "index"
     folder.mkdir()
     (folder / "index.html").write_text("", encoding="utf-8")

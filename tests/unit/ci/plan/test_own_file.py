@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from ci.plan.data import load
-from ci.promote.policy import gates
 from ci.publish.buckets import buckets
 from ci.verbs import cells
 from core.cli import options
 from core.cli.options import ROOT, use_config_file
 from core.data import LAYERED, in_force, own, use_own
-from core.errors import DataError, MissingInputError
+from core.errors import MissingInputError
 from core.families import default_family, family
 from core.run.locations import run_buckets
 from core.run.plan import Plan
@@ -88,31 +86,6 @@ def test_the_option_comes_first_then_the_variable(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CI_CONFIG", "absent.toml")
     with pytest.raises(MissingInputError, match=r"absent\.toml does not exist(.|\n)*CI_CONFIG"):
         use_config_file(None)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[bucket]\n", "bucket: unknown key. Did you mean 'buckets'"),
-        ("buckets = 1\n", "buckets: this is a table"),
-        ("[buckets]\nregon = ''\n", "buckets.regon: unknown key. Did you mean 'region'"),
-        ("[families.gfx94X-lba]\nlinux = {}\n", "family gfx94X-lba has no targets"),
-        ("[families.lab]\ntargets = ['gfx943']\n", "family lab: gfx943? Did you mean 'gfx942'"),
-        ("[families.lab]\ntarget = ['gfx942']\n", "families.lab.target: unknown key. Did you mean 'targets'"),
-        (
-            "[matrix.ci]\ngpu_families = { linux = ['gfx94X-lba'] }\n",
-            "gpu_families.linux[0]: unknown GPU family 'gfx94X-lba'",
-        ),
-        ("[promotion]\nrequire = []\n", "promotion.require: unknown key. Did you mean 'required'"),
-    ],
-)
-def test_a_file_that_cannot_be_meant_is_named_with_the_key(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "own.toml").write_text(text)
-    use_own(tmp_path / "own.toml")
-    with pytest.raises(DataError) as caught:
-        assert not [load(), buckets(), gates()]
-    assert f"{tmp_path / 'own.toml'}: " in str(caught.value)
-    assert said in str(caught.value)
 
 
 def test_each_value_in_force_has_the_line_that_says_it(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def test_every_reason_is_given_at_once_cell_by_cell(desk: Desk) -> None:
 def test_no_runner_blocks_unless_excused(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.staged(NO_RUNNER, tested=False)
     assert desk.promote() == 9
-    assert "Test again, or override the tests" in desk.said()
+    said = desk.said()
+    assert re.search("tests: nox -s promote -- .+ --override-by NAME --override-reason TEXT\n", said)
     assert desk.released_nothing()
     # a downstream's own data counts, as when its plan was made
     mine = tmp_path / "mine.toml"
@@ -237,7 +239,10 @@ def test_a_set_is_removed_with_its_staging_but_for_what_another_set_has(desk: De
     assert f"Did you mean {torch!r}?" in desk.said()
     # as where it was interrupted
     desk.bucket.delete(next(key for key in before if key.startswith(f"manifests/v2/{GFX94}/{torch}")))
-    assert desk.indexes("--write") == desk.indexes("--remove", torch, "--write") == desk.indexes() == 0
+    desk.said()
+    assert desk.indexes("--write") == desk.indexes("--remove", torch, "--write") == 0
+    assert re.search(rf"{re.escape(torch)} is removed, \d+ files; \d+ pages written in", desk.said())
+    assert desk.indexes() == 0
     for area, family in product(("v2", "v2-staging"), (GFX94, GFX1151)):
         page = desk.bucket.read(f"{area}/{family}/index.html").decode()
         keys = "".join(one.key for one in desk.bucket.list(f"{area}/{family}"))
@@ -245,7 +250,9 @@ def test_a_set_is_removed_with_its_staging_but_for_what_another_set_has(desk: De
         there = shared or area == "v2-staging"
         assert ("rocm_sdk_core" in page, "rocm_sdk_core" in keys) == (there, there)
     assert desk.promote() == 2
-    assert "No torch versions are staged" in desk.said()
+    said = desk.said()
+    assert "No torch versions are staged" in said
+    assert f"ROCm's own packages are: --rocm-version {desk.runs.rocm}." in said
     if shared:
         assert desk.indexes("--remove", rocm, "--write") == desk.indexes() == 0
         assert not [one.key for one in desk.bucket.list("") if one.key.endswith((".whl", ".tar.gz"))]
@@ -259,6 +266,7 @@ def test_what_is_yanked_is_named_in_every_index_that_has_it(desk: Desk) -> None:
     assert f"has released no torch==2. Did you mean {what!r}?" in desk.said()
     for reason in ("wrong sums", "wrong <results>"):
         assert desk.indexes("--yank", what, "--reason", reason, "--write") == 0
+        assert f"{what} is yanked; " in desk.said()
     for family in (GFX94, GFX1151):
         page = desk.bucket.read(f"v2/{family}/simple/torch/index.html").decode()
         assert 'data-yanked="wrong &lt;results&gt;"' in page

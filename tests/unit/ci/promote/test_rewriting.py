@@ -167,22 +167,6 @@ def test_a_set_is_what_a_build_of_the_release_would_write(tmp_path: Path) -> Non
         assert (one.file.sha256, one.file.size) == (sha256(one.file.path), one.file.path.stat().st_size)
 
 
-def test_the_source_locks_promises_hold_with_the_new_versions(tmp_path: Path) -> None:
-    wheel = torch().write(tmp_path / "old")
-    promised = Expectation(
-        distribution="torch",
-        version=TORCH,
-        python_tag="cp312",
-        requires=("rocm[libraries]==7.10.0rc2", "triton==3.6.0+rocm7.10.0rc2"),
-        local_label="sample",
-    )
-    rewrite_set([wheel], tmp_path / "new", CHANGE, expected={"torch": promised})
-    other = Expectation(distribution="torch", version=TORCH, requires=("numpy>=2",), local_label="sample")
-    with pytest.raises(CheckError, match="does not require numpy>=2"):
-        rewrite_set([wheel], tmp_path / "other", CHANGE, expected={"torch": other})
-    assert list((tmp_path / "other").iterdir()) == []
-
-
 def having(package: Package, member: str, content: bytes | None) -> Package:
     """Return a package another member, or take one away."""
     members = {name: data for name, data in package.members.items() if name != member}

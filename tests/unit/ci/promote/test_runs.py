@@ -10,7 +10,7 @@ from ci.promote import documents
 from ci.promote.documents import Cell, Document, PromotedFile, StagedFile, StagingRecord
 from ci.promote.facts import Facts, Wheel
 from ci.promote.promotion import identity_of, promoted_files
-from ci.promote.runs import is_sample, merged, python_of, read_group
+from ci.promote.runs import merged, python_of, read_group
 from core.errors import StoreError
 from core.stores import Store
 from tests.front_door import run_ci
@@ -58,21 +58,6 @@ def test_what_two_jobs_staged_adds_up_in_any_order(one: StagingRecord, other: St
     # run again, neither job has news
     assert merged(both, other) is both
     assert merged(both, both) is both
-
-
-@pytest.mark.parametrize(
-    ("version", "sample"),
-    [
-        ("2.10.0a0+devrocm7.99.0.dev0.sample", True),
-        ("7.99.0.dev0+sample", True),
-        ("2.10.0+cpu.sample", True),
-        ("2.10.0+rocm7.10.0", False),
-        ("2.10.0", False),
-        ("no version", False),
-    ],
-)
-def test_the_samples_wheels_are_known_by_their_version(version: str, *, sample: bool) -> None:
-    assert is_sample(version) == sample
 
 
 @pytest.mark.parametrize(

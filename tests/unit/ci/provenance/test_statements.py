@@ -168,7 +168,6 @@ def empty(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture
 def store(empty: DirectoryStore) -> DirectoryStore:
-    """A store with a run that was built."""
     fill(empty)
     return empty
 

@@ -11,7 +11,7 @@ from ci.publish import folders, upload, wheels
 from ci.publish.folders import Digests, pack
 from core import files
 from core.cli.options import Common
-from core.errors import ArtifactError, MissingInputError, UsageError
+from core.errors import ArtifactError, MissingInputError
 from core.stores import Store
 
 
@@ -87,13 +87,13 @@ def test_artifacts_are_held_to_the_digest_beside_them(common: Common, store: Sto
 
 def test_a_builds_manifest_lies_beside_the_records(common: Common, store: Store, tmp_path: Path) -> None:
     path = tmp_path / "therock_manifest.json"
-    with pytest.raises(MissingInputError, match="is not a file"):
+    with pytest.raises(MissingInputError, match="is not a build's therock_manifest"):
         upload.upload_manifest(common, path, "g", Digests())
     path.write_text("{}")
     upload.upload_manifest(common, path, "g", Digests())
     assert store.read(f"17-linux/manifests/g/{path.name}") == b"{}"
     other = path.rename(tmp_path / "build_torch.json")
-    with pytest.raises(UsageError, match=r"not named therock_manifest.json"):
+    with pytest.raises(MissingInputError, match="records are uploaded with their run"):
         upload.upload_manifest(common, other, "g", Digests())
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -86,34 +85,6 @@ def test_in_ci_the_bucket_and_the_folder_follow_the_repository(
     assert f"{folder}/{wheel.name}" in keys(s3, "therock-ci-artifacts-external")
     address = f"https://therock-ci-artifacts-external.s3.amazonaws.com/{folder}/index.html"
     assert address in (tmp_path / "outputs").read_text().splitlines()
-
-
-def test_the_second_time_no_file_is_asked_about(
-    s3: S3Client, run: Callable[..., int], make_wheel: Callable[..., Path], tmp_path: Path
-) -> None:
-    for number in range(30):
-        make_wheel(tmp_path / "mine", f"demo-{number}", "1.0")
-    (tmp_path / "logs").mkdir()
-    for number in range(30):
-        (tmp_path / "logs" / f"{number}.log").write_text(str(number))
-    words = (*WORDS, "--store", "s3://bucket", "--logs-dir", "logs")
-    asked: Counter[str] = Counter()
-
-    def count(model: Any, **_more: Any) -> None:
-        asked[model.name] += 1
-
-    s3.meta.events.register("before-call.s3", count)  # the client that the verb gets, too
-    assert run(*words) == 0
-    first, before = dict(asked), keys(s3)
-    pages = 30 * 3 + 3 + 1 + 1  # of projects, of all, the flat one, and what the index remembers
-    assert first["PutObject"] == 30 + 30 + 1 + 30 + 1 + pages
-    assert first.get("HeadObject", 0) <= pages + 8
-    asked.clear()
-    assert run(*words) == 0
-    s3.meta.events.unregister("before-call.s3", count)
-    assert keys(s3) == before
-    assert set(asked) == {"ListObjectsV2", "GetObject", "HeadObject"}
-    assert sum(asked.values()) <= 16
 
 
 FOLDER = " ".join(WORDS)

@@ -5,11 +5,11 @@ import pytest
 from ci.report import page_of
 from ci.report.facts import earlier, has_built, previous, read_run, stored_runs
 from ci.report.model import CellName
+from core import junit
 from core.cli.options import Common
-from core.errors import MissingInputError
+from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import RunOutputs, records
-from pytorch_build.test import summary
 from pytorch_build.test.results import Origin, Report, document_of
 from tests import page_samples as samples
 from tests.unit.ci.memory_store import MemoryStore
@@ -32,8 +32,6 @@ def put(common: Common, name: str, content: bytes) -> str:
 
 def report_of_tests(common: Common, *cases: Case) -> None:
     origin = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
-    from core import junit
-
     content = junit.write(document_of(Report(origin=origin, document=Document(cases=cases))))
     key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
     common.open_store().put_bytes(key, content)
@@ -77,7 +75,7 @@ def test_what_is_no_record_of_this_version_is_told_and_stops_nothing(
     ((_, run),) = group.unreadable
     assert run.stage in {"build_apex", "build_apex-nightly-cp312"}
     page = page_of(read_run(common))
-    assert page.problems[0].where == key
+    assert (page.state, page.problems[0].where) == ("unreadable", key)
 
 
 def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: records.Record) -> None:
@@ -88,36 +86,28 @@ def test_one_ref_is_read_with_what_is_no_refs(common: Common, built: records.Rec
     (group,) = read_run(replace(common, torch_ref="nightly")).groups
     expected = {"build_rocm": "", built.stage: "nightly"}
     assert {one.stage: one.cell.torch_ref for _, one in group.records} == expected
+    with pytest.raises(UsageError, match="Did you mean 'nightly'"):
+        read_run(replace(common, torch_ref="nihgtly"))
 
 
-def test_results_come_from_reports_alone(common: Common, built: records.Record) -> None:
+def test_results_come_from_reports_where_these_are_read(common: Common, built: records.Record) -> None:
     assert built.files
     failing = Case(test="test_nn.py::test_a", outcome="failed", seconds=2, line="No.", file="test_nn.py")
     report_of_tests(common, failing)
     (tests,) = read_run(common).groups[0].tests
     assert (tests.torch_ref, tests.python, tests.totals["failed"]) == ("nightly", "cp312", 1)
-    filed = summary.ReportData(
-        run_id="17", passed=True, tests=(tests.model_copy(update={"totals": {"passed": 77}, "passed": True}),)
-    )
-    key = f"{common.outputs.reports_prefix(GROUP)}/test-report.json"
-    common.open_store().put_bytes(key, filed.model_dump_json().encode())
-    assert read_run(common).groups[0].tests[0].totals == tests.totals
     assert read_run(common, tests=False).groups[0].tests == ()
 
 
-def test_what_cannot_be_read_or_is_not_there_is_told(common: Common) -> None:
-    with pytest.raises(MissingInputError, match="Run 17 has no records"):
-        read_run(common)
-    store = common.open_store()
-    records.write(store, common.outputs, GROUP, samples.build("torch", GROUP, "nightly", "cp312"))
+def test_what_cannot_be_read_or_is_not_there_is_told(common: Common, built: records.Record) -> None:
+    assert built.files
     with pytest.raises(MissingInputError, match="has no group 'gfx90'") as caught:
         read_run(replace(common, gpu_family="gfx90"))
     assert GROUP in caught.value.hint
-    store.put_bytes(common.outputs.source_lock_key("nightly"), b"{}")
+    key = common.outputs.source_lock_key("nightly")
+    common.open_store().put_bytes(key, b"{}")
     facts = read_run(common)
-    assert facts.locks == {}
-    assert facts.problems[0].where == common.outputs.source_lock_key("nightly")
-    assert facts.groups[0].tests == ()
+    assert (facts.locks, facts.problems[0].where, facts.groups[0].tests) == ({}, key, ())
 
 
 def test_runs_of_ci_are_in_the_order_of_their_numbers_and_others_in_that_of_their_records() -> None:

@@ -32,11 +32,15 @@ def matrix(**changes: Any) -> Matrix:
     return Matrix.model_validate({**values, **changes})
 
 
+UPSTREAM = known().triggers.tests.values()
+
+
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("name", ["ci", "release"])
 def test_the_embedded_matrices_expand_and_fit_into_ci(name: str, platform: Platform) -> None:
-    expanded = expand(load_matrix(name, ROOT), refs(platform), platform)
+    expanded = expand(load_matrix(name, ROOT), refs(platform), platform, tuple(UPSTREAM))
     assert expanded["build_torch"]
+    assert bool(expanded["test_torch"]) == (name == "release")
     assert expanded["test_smoke"] == expanded["build_torch"]
     assert all(len(found) <= MAX_JOBS for found in expanded.values())
     assert load_matrix(name, ROOT).tool_pythons == ("3.11", "3.12", "3.13")
@@ -48,9 +52,6 @@ def test_a_ref_gets_only_the_stages_of_its_components() -> None:
     cell = Cell(python="3.12", torch_ref="nightly", gpu_family="gfx94X-dcgpu")
     assert {name for name, found in sessions.items() if found} == {"build_torch", "build_audio", "test_smoke"}
     assert sessions["build_torch"] == [cell]
-
-
-UPSTREAM = known().triggers.tests.values()
 
 
 def test_upstreams_tests_are_a_cell_for_each_part_on_one_python_of_a_ref() -> None:
@@ -73,10 +74,6 @@ def test_where_a_matrix_has_upstreams_tests() -> None:
     windows = matrix(gpu_families={"windows": ("gfx110X-all",)}, test_type="full")
     found = expand(windows, refs("windows"), "windows", tuple(UPSTREAM))["test_torch"]
     assert {one.config for one in found} == {"default"}
-    for name, some in (("release", True), ("ci", False)):
-        found = expand(load_matrix(name, ROOT), refs(), "linux", tuple(UPSTREAM))["test_torch"]
-        assert bool(found) is some
-        assert len(found) <= MAX_JOBS
 
 
 def test_what_cannot_be_built_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

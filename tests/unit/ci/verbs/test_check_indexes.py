@@ -38,7 +38,7 @@ def store_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
 
 def test_pages_that_list_what_is_there_pass(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert door(store) == 0
-    assert "1 indexes" in capsys.readouterr().err
+    assert f"the pages of {store} list what is there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
@@ -49,11 +49,13 @@ def test_a_lost_page_is_named_and_left(store: Path, page: str, capsys: pytest.Ca
     assert f"{mirror().prefix}/{page} is not what it should be" in capsys.readouterr().err
     assert not path.exists()
     assert door(store, "--write") == 0
+    assert f"1 page written in {store}" in capsys.readouterr().err
     assert path.exists()
     assert door(store) == 0
 
 
 def test_a_store_without_an_index_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "store").mkdir()
-    assert door(tmp_path / "store") != 0
-    assert "no index that stays" in capsys.readouterr().err
+    for words in ((), ("--yank=torch==2", "--reason=x")):
+        assert door(tmp_path / "store", *words) != 0
+        assert "no index that stays" in capsys.readouterr().err

@@ -147,32 +147,6 @@ def test_a_variants_artifacts_have_a_folder_and_a_record_of_their_own(
         command("--latest", "--build-variant=tsan")
 
 
-def test_own_data_says_whose_runs(tmp_path: Path, command: Callable[..., Path], source: RunsOfGitHub) -> None:
-    own = (
-        '[rocm.runs.ci]\nrepository = "acme/rocm"\nbranch = "stable"\nworkflows = { release = "rocm.yml" }\n'
-    )
-    (tmp_path / "ci.toml").write_text(f'{own}store = "{tmp_path / "there"}"\n', encoding="utf-8")
-    put(run_folder(tmp_path, "33", store="there"), "base_lib_generic", "blas_lib_gfx110X-all")
-    found = command("--latest", f"--config-file={tmp_path / 'ci.toml'}", run_id="33")
-    assert len(scan(found)) == 2
-    (query,) = source.asked
-    assert (query.repository, query.workflow, query.branch) == ("acme/rocm", "rocm.yml", "stable")
-
-
-def test_a_failure_is_recorded_and_names_the_artifact(tmp_path: Path, command: Callable[..., Path]) -> None:
-    run = run_folder(tmp_path)
-    put(run, "base_lib_generic", "blas_lib_gfx110X-all")
-    (run / "blas_lib_gfx110X-all.tar.zst").write_bytes(b"broken")
-    with pytest.raises(ArtifactError, match=r"1 of 2 artifacts(.|\n)*blas_lib_gfx110X-all"):
-        command("--run-id", "17")
-    failed = record(tmp_path, "fetch_artifacts.failed")
-    assert failed is not None
-    assert (failed.status, failed.exit_code) == ("failed", ArtifactError.exit_code)
-    put(run, "blas_lib_gfx110X-all")
-    assert len(scan(command("--run-id", "17"))) == 2
-    assert record(tmp_path, "fetch_artifacts.failed") is None
-
-
 def test_a_run_without_artifacts_is_an_error(tmp_path: Path, command: Callable[..., Path]) -> None:
     with pytest.raises(MissingInputError, match="Run 17 has no artifacts in"):
         command("--run-id", "17", "--store", str(tmp_path / "empty"))

@@ -73,15 +73,18 @@ def test_what_is_unreadable_hides_no_other_run(tmp_path: Path, capsys: pytest.Ca
     assert f'href="../10-linux/reports/index.html#cell-{GROUP}-nightly-cp312"' in page
     assert "8-windows" in store.read("history/windows.html").decode()
     # the same page, from elsewhere
-    assert history(store.url, "--platform", "linux", "-o", str(tmp_path / "h.html")) == 0
+    assert history(store.url, "--runs", "2", "--platform", "linux", "-o", str(tmp_path / "h.html")) == 0
+    assert "9 or before" in capsys.readouterr().err, "as far as the page goes back"
     assert f'href="{store.url_of("10-linux/reports/index.html")}"' in (tmp_path / "h.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--torch-ref", "main"], "no run for linux or windows with records of builds of main"),
-        (["--gpu-family", "gfx9", "--platform", "linux"], "no run for linux with records of builds of gfx9"),
+        (["--torch-ref", "sample"], "no run for linux or windows with records of builds of sample"),
+        (["--gpu-family", "cpu", "--platform", "linux"], "no run for linux with records of builds of cpu"),
+        (["--torch-ref", "nihgtly"], "Unknown torch ref 'nihgtly'. Did you mean 'nightly'?"),
+        (["--gpu-family", "gfx94X"], "Did you mean 'gfx94X-all' or 'gfx94X-dcgpu'?"),
         (["--release-type", "nightly"], "of builds of nightly"),
         (["--json"], "Name one: --platform linux"),
         (["--runs", "0"], "Give 1 or more"),
@@ -93,6 +96,6 @@ def test_no_runs_are_an_error_that_says_where_it_looked(
     store = Common(root=tmp_path, store=str(tmp_path / "runs")).open_store()
     for platform in get_args(Platform):
         leave(store, "7", platform=platform)
-    code = (UsageError if said[0].isupper() else MissingInputError).exit_code
+    code = (MissingInputError if "of builds of" in said else UsageError).exit_code
     assert history(store.url, *words) == code
     assert said in capsys.readouterr().err

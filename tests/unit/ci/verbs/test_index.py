@@ -77,6 +77,6 @@ def test_the_verb_indexes_every_group_or_the_chosen_one(lab: Lab, capsys: pytest
     assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is None
     assert run_ci(*words) == 0
     said = capsys.readouterr().err
-    assert "index: 1 files, 5 pages written" in said
-    assert "index: unchanged, 1 files listed" in said
+    assert "index: 1 file, 5 pages written" in said
+    assert "index: unchanged, 1 file listed" in said
     assert lab.store.find(f"{lab.outputs.python_prefix('g')}/index.html") is not None

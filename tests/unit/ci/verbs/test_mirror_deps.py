@@ -1,5 +1,4 @@
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from core import files
 from core.errors import StoreError
 from core.packages import Offer
 from core.packages.resolution import Resolved
-from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
 from tests.conftest import MakeWheel
 from tests.front_door import run_ci
@@ -52,23 +50,6 @@ def front(store: Path, *words: str) -> int:
     return run_ci("mirror-deps", "--store", store, *words)
 
 
-def test_files_sidecars_a_record_and_pages_are_written_once(tmp_path: Path, index: list[Source]) -> None:
-    assert front(tmp_path / "s") == 0
-    assert sorted(one.distribution for one in index) == ["numpy", "pillow"]
-    store = DirectoryStore(tmp_path / "s")
-    page = store.read("python-deps/simple/numpy/index.html").decode()
-    wheel = tmp_path / "public/numpy-1-py3-none-any.whl"
-    metadata = store.read("python-deps/numpy-1-py3-none-any.whl.metadata")
-    assert f"../../{wheel.name}#sha256={files.sha256(wheel)}" in page
-    assert 'data-requires-python="&gt;=3.9"' in page
-    assert f'data-core-metadata="sha256={hashlib.sha256(metadata).hexdigest()}"' in page
-    assert store.find("python-deps/simple/torch/index.html") is None
-    before = store.list("")
-    assert front(tmp_path / "s") == 0
-    assert len(index) == 2, "nothing that is there is fetched again"
-    assert store.list("") == before, "and no page is written again"
-
-
 def test_a_dry_run_writes_nothing(
     tmp_path: Path, index: list[Source], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,23 +82,3 @@ def test_other_bytes_under_a_mirrored_name_are_refused(
         DirectoryStore(tmp_path / "s").put_bytes("python-deps/numpy-1-py3-none-any.whl", b"another's")
     assert front(tmp_path / "s") == StoreError.exit_code
     assert index == []
-
-
-@pytest.mark.parametrize("words", [(), ("--artifact-group", "g")])
-def test_a_runs_own_requirements_are_mirrored_too(
-    tmp_path: Path, index: list[Source], publish: Callable[..., FileRecord], words: tuple[str, ...]
-) -> None:
-    publish("torch", fields=[("Requires-Dist", "pillow<2"), ("Requires-Dist", "rocm")], group="g")
-    asked: list[str] = []
-    real = vars(dependencies)["resolve"]
-
-    def resolve(question: Any) -> Any:
-        asked.extend(question.requirements)
-        return [] if "pillow<2" in question.requirements else real(question)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dependencies, "resolve", resolve)
-        assert front(tmp_path / "out", "--from-run-id", "17", *words) == 0
-    assert "pillow<2" in asked
-    assert not any(one.startswith("rocm") for one in asked)
-    assert index

@@ -44,7 +44,7 @@ def test_the_verb_prints_tables_failures_and_paths_and_writes_the_page(
     assert built.sha256[:12] in said
     assert "build_apex g nightly cp312: Two wheels." in said
     assert f"wheels   {lab.store.url}/{lab.outputs.python_prefix('g')}/\n" in said
-    assert "1 cell (1 failed), 1 file, 2 problems" in said
+    assert "1 cell (1 failed), 1 file, 1 problem" in said
     assert built.sha256[:12] in (lab.common.root / "summary.md").read_text()
     page = lab.store.read(report.page_key(lab.outputs)).decode()
     assert f"page     {lab.store.url_of(report.page_key(lab.outputs))}\n" in said
@@ -63,12 +63,13 @@ def test_who_only_asks_leaves_nothing(lab: Lab, option: str, built: FileRecord, 
     assert lab.store.find(report.page_key(lab.outputs)) is None
 
 
+def refuse(*_: object, **__: object) -> None:
+    raise StoreError("Access denied.")
+
+
 def test_a_store_that_takes_no_page_still_leaves_the_summary(
     built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise StoreError("Access denied.")
-
     monkeypatch.setattr(DirectoryStore, "put_bytes", refuse)
     assert run_ci(*words) == StoreError.exit_code
     said = capsys.readouterr().err
@@ -110,9 +111,6 @@ def test_a_run_of_ci_is_held_against_the_last_one_before_with_its_cells(
 def test_a_store_that_cannot_be_listed_leaves_the_report_without_another_run(
     built: FileRecord, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise StoreError("Access denied.")
-
     assert built.size > 0
     monkeypatch.setattr(DirectoryStore, "folders", refuse)
     assert run_ci(*words, "--text") == 0

@@ -168,5 +168,7 @@ def test_a_flat_page_is_a_source_by_either_name(tmp_path: Path, calls: list[Any]
 
 def test_a_run_without_a_file_for_the_python_is_said(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
     lab.publish("torch", group="g", tag="cp311-cp311-linux_x86_64")
-    assert front("--packages", "torch", "--from-run-id", "17", "--store", str(lab.root / "out")) == 4
-    assert "none is for Python 3.12" in capfd.readouterr().err
+    for option in ("--from-run-id", "--run-id"):
+        assert front("--packages", "torch", option, "17", "--store", str(lab.root / "out")) == 4
+        said = capfd.readouterr().err
+        assert "none is for Python 3.12.\nThey are for cp311: choose another" in said

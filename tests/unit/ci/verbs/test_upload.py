@@ -10,7 +10,6 @@ from ci.publish import wheels
 from ci.publish.folders import Digests
 from ci.verbs import index, upload
 from ci.verbs.upload import Folders
-from core import files
 from core.archive import Member
 from core.cli import options
 from core.cli.options import Common
@@ -38,16 +37,6 @@ def upload_folder(common: Common, folder: Path, group: str) -> Sequence[FileReco
 def upload_group(common: Common, store: Store, group: str) -> Sequence[FileRecord]:
     source = wheels.Source(store=store, outputs=replace(common, store="out").outputs)
     return wheels.upload_group(common, source, group)
-
-
-def test_a_folder_is_put_with_records_that_the_index_takes(lab: Lab) -> None:
-    path = lab.make_wheel(lab.root / "mine")
-    (lab.root / "mine" / "notes.txt").write_text("not uploaded")
-    (one,) = upload_folder(lab.common, lab.root / "mine", "g")
-    assert (one.key, one.sha256) == (f"{lab.outputs.python_prefix('g')}/{path.name}", files.sha256(path))
-    (record,) = records.read_all(lab.store, lab.outputs, "g")
-    assert (record.files, record.cell.gpu_family) == ((one,), "g")
-    assert index.write_pages(lab.store, lab.outputs, "g").files == 1
 
 
 def test_other_bytes_in_an_immutable_run_are_refused_before_anything_is_written(lab: Lab) -> None:
@@ -276,13 +265,13 @@ def test_a_dry_run_without_the_store_lists_keys_and_pages(
     words = ["--input-dir", str(path.parent), "--artifact-group", "g", "--run-id", "17"]
     assert run_ci("upload", "--store", "s3://nobody", "--dry-run", *words) == 0
     said = capsys.readouterr().err
-    assert "s3://nobody cannot be read: this is what would be uploaded were nothing there." in said
+    assert "s3://nobody cannot be read: this is what would be uploaded to an empty store." in said
     prefix = "s3://nobody/17-linux/python/g"
     written = [line.split()[2] for line in said.splitlines() if line.startswith("would write")]
     assert written[:2] == [f"{prefix}/{path.name}", f"{prefix}/{path.name}.metadata"]
     assert written[2].startswith("s3://nobody/17-linux/manifests/g/upload-")
     assert written.index(f"{prefix}/simple/torch/index.html") < written.index(f"{prefix}/index.html")
-    assert "index: 1 files, 7 pages would change" in said
+    assert "index: 1 file, 7 pages would change" in said
     assert "package_find_links_url" not in said
 
 
@@ -319,22 +308,12 @@ def test_the_summary_links_wheels_and_pins_versions(tmp_path: Path, monkeypatch:
     page = "https://b.s3.amazonaws.com/17-linux/python/g/index.html"
     assert f"pip install 'torch==1.0+rocm7.1' --find-links '{page}'" in text
     assert "(<https://b.s3.amazonaws.com/17-linux/python/g/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in text
+    devices = [wheel_record(f"{kind}-device-gfx942") for kind in ("amd-torch", "rocm-sdk")]
+    for name, extras in (("torch", "device-all"), ("rocm", "libraries,device-all")):
+        upload.summarize(OUTPUTS, "g", [wheel_record(name), *devices])
+        assert f"pip install '{name}[{extras}]==1.0+rocm7.1'" in (tmp_path / "summary").read_text()
     upload.summarize(OUTPUTS, "g", [wheel_record(f"a{number}") for number in range(250)])
     assert "and 50 more" in (tmp_path / "summary").read_text()
-
-
-def test_split_wheels_are_installed_with_device_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    devices = [
-        wheel_record(f"{kind}-device-{gpu}")
-        for kind in ("amd-torch", "rocm-sdk")
-        for gpu in ("gfx942", "gfx11")
-    ]
-    upload.summarize(OUTPUTS, "g", [wheel_record("torch"), *devices])
-    upload.summarize(OUTPUTS, "g", [wheel_record("rocm"), *devices])
-    text = (tmp_path / "summary").read_text()
-    for said in ("torch[device-all]==1.0+rocm7.1", "rocm[libraries,device-all]==1.0+rocm7.1"):
-        assert f"pip install '{said}' --find-links" in text
 
 
 def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,9 @@ def test_a_file_elsewhere_or_named_run(run: Run, tmp_path: Path, capsys: pytest.
     copy = tmp_path / run.file.name
     copy.write_bytes(run.wheel.read_bytes())
     assert verify(copy, "--run-id=123", f"--store={run.store.url}") == 0
-    for word, other in (("--run-id=124", "124-linux"), ("--platform=windows", "123-windows")):
-        assert verify(copy, "--run-id=123", f"--store={run.store.url}", word) == MissingInputError.exit_code
+    for run_id, platform, other in (("124", "linux", "124-linux"), ("123", "windows", "123-windows")):
+        words = (f"--run-id={run_id}", f"--platform={platform}", f"--store={run.store.url}")
+        assert verify(copy, *words) == MissingInputError.exit_code
         said = capsys.readouterr().err
         assert f"No record of {run.store.url}/{other} names {run.file.name}." in said
         assert "--run-id" in said

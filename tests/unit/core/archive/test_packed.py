@@ -229,13 +229,6 @@ def inflated(*chunks: bytes) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("level", [1, 4, 5, 9, 12])
-def test_runs_join_to_one_stream(level: int) -> None:
-    parts = [text(15_000), os.urandom(100_000), bytes(100_000), text(15_000, seed=1)]
-    packed = [archives.deflate_run(part, level, last=part is parts[-1]) for part in parts]
-    assert inflated(*packed) == b"".join(parts)
-
-
 def test_a_run_that_goes_on_costs_little() -> None:
     data = text(30_000)
     closed, opened = (archives.deflate_run(data, 5, last=last) for last in (True, False))

@@ -88,8 +88,8 @@ def test_help_lists_verbs_and_imports_none(words: Sequence[str], capsys: pytest.
     [
         (("biuld",), "python -m pytorch_build has no verb 'biuld'.\nDid you mean 'build'?"),
         (("build",), "the following arguments are required: project"),
-        (("build", "torch", "--zzz"), "arguments: --zzz\nSee: python -m pytorch_build build --help"),
-        (("build", "torch", "--gpu-famly=cpu"), "Did you mean '--gpu-family'? See: python -m"),
+        (("build", "torch", "--zzz"), "arguments: --zzz\nSee: nox -s build_torch -- --help"),
+        (("build", "torch", "--gpu-famly=cpu"), "Did you mean '--gpu-family'? See: nox -s build_torch --"),
         (("build", "torch", "--clean"), "unrecognized arguments: --clean"),  # abbreviations change meaning
         (("build", "torch", "--torch-ref=a", "--torch-ref=b"), "cannot be 'b' too"),
     ],
@@ -102,10 +102,14 @@ def test_bad_words_end_as_usage(words: Sequence[str], said: str, capsys: pytest.
     assert said in err
 
 
-def test_a_verb_may_take_options_that_it_does_not_know(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verb_may_take_options_that_it_does_not_know_and_are_not_misspelt(
+    build: Build, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(build, "PASSES_REST", True, raising=False)
     assert call("build", "torch", "--", "-k", "autograd", "--tb=short") == 0
     assert build.called[0].rest == ["-k", "autograd", "--tb=short"]
+    assert call("build", "torch", "--gpu-famly=cpu") == 2
+    assert "Did you mean '--gpu-family'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -173,11 +177,13 @@ def test_a_failed_tool_ends_in_its_error_the_command_and_the_log(
     assert (tmp_path / "failure.txt").read_text() == f"ninja ended with status 1.\n{block}"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("FAILURE_FILE", str(tmp_path / "failure.txt"))  # which has no annotation
     main("pytorch_build", "", VERBS, ["build", "torch"])
     said = capsys.readouterr().err
     assert "::error file=a%2Cb.cpp,line=3::a,b.cpp:3: error: 5%25 bad\n" in said
     assert f"    {ending.splitlines()[0]}" in (tmp_path / "summary.md").read_text()
-    monkeypatch.delenv("GITHUB_ACTIONS")
+    for name in ("GITHUB_ACTIONS", "FAILURE_FILE"):
+        monkeypatch.delenv(name)
     problem.cause, problem.output = None, "what it\nsaid"
     main("pytorch_build", "", VERBS, ["build", "torch"])
     assert capsys.readouterr().err.endswith(f"  | what it\n  | said\n{ending}\n")

@@ -51,13 +51,6 @@ def test_a_python_is_named_by_its_abi(
     assert (found.series, found.tag) == (series, tag)
 
 
-def test_a_virtual_environment_has_another_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, json.dumps(ANSWER))
-    assert interpreter(Path("/venv/bin/python")).virtual
-    answering(monkeypatch, json.dumps({**ANSWER, "prefix": "/usr"}))
-    assert not interpreter(Path("/usr/bin/python")).virtual
-
-
 @pytest.mark.parametrize("text", ["", "-I -c import json", '{"implementation": "pypy"}'])
 def test_what_answers_otherwise_is_no_python_to_build_for(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     answering(monkeypatch, text)

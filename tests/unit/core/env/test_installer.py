@@ -34,8 +34,6 @@ def one_installed(name: str, version: str, folder: Path = Path("/nowhere")) -> I
 
 
 class Called:
-    """What the installer was called with."""
-
     def __init__(self) -> None:
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
@@ -261,7 +259,6 @@ def target_fixture(tmp_path: Path) -> Interpreter:
 
 @pytest.fixture(name="done")
 def done_fixture(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was run and installed, in order."""
     done: list[str] = []
 
     def run(argv: Sequence[object], **_: object) -> None:

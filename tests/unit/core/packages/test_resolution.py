@@ -18,8 +18,6 @@ from tests.unit.target_samples import target_in
 
 @pytest.fixture
 def chosen(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., Any]:
-    """Choose among wheels: name, version and requirements of each."""
-
     def made(offered: Sequence[tuple[str, str, Sequence[str]]], *asked: str, **more: Any) -> Any:
         for name, version, lines in offered:
             fields = [("Requires-Dist", line) for line in lines]

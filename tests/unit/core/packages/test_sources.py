@@ -10,7 +10,7 @@ import pytest
 
 from core import files, http
 from core.env.installer import Sources
-from core.errors import MissingInputError, ServiceError
+from core.errors import MissingInputError, ServiceError, UsageError
 from core.packages.sources import (
     PackageSource,
     SourceOptions,
@@ -71,8 +71,8 @@ def test_a_folder_lies_below_its_index() -> None:
 
 def test_folders_are_named_from_where_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    links = ("wheels", "/data/wheels", "https://a.example/index.html", "file:///data")
-    assert absolute(list(links)) == (str(Path.cwd() / "wheels"), *links[1:])
+    links = ("wheels", "/data/wheels", "https://a.example/index.html", "file:///my%20data")
+    assert absolute(links) == (str(Path.cwd() / "wheels"), *links[1:3], "/my data")
 
 
 PASSWORD = "s3cret"  # noqa: S105 - of a server of the test's own
@@ -122,6 +122,7 @@ def test_a_folder_a_page_and_an_index_offer_the_same(tmp_path: Path, make_wheel:
         for source in (
             PackageSource(find_links=(str(tmp_path / "dist"),)),
             PackageSource(find_links=(f"{url}/dist/index.html",)),
+            PackageSource(find_links=(str(tmp_path / "dist" / "index.html"),)),
             PackageSource(index_urls=(f"{url}/simple/",)),
         ):
             (one,) = source.offers("torch")
@@ -134,11 +135,11 @@ def test_a_folder_a_page_and_an_index_offer_the_same(tmp_path: Path, make_wheel:
 
 
 def test_yanked_versions_are_not_the_newest(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text(
-        '<a href="rocm-7.1.0.tar.gz" data-yanked="broken">x</a><a href="rocm-7.0.0.tar.gz">x</a>'
-    )
+    page = tmp_path / "index.html"
+    page.write_text('<a href="rocm-7.1.0.tar.gz" data-yanked="broken">x</a><a href="rocm-7.0.0.tar.gz">x</a>')
     with served(tmp_path) as url:
-        assert PackageSource(find_links=(f"{url}/index.html",)).versions("rocm") == ("7.0.0",)
+        for place in (f"{url}/index.html", str(page)):
+            assert PackageSource(find_links=(place,)).versions("rocm") == ("7.0.0",)
 
 
 def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) -> None:
@@ -148,6 +149,8 @@ def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) 
         assert source.versions("rocm") == ()
         assert "There is no rocm at" in source.lacks("rocm").message
         assert "--rocm-index-url" in source.lacks("rocm").hint
+        with pytest.raises(UsageError, match="--index-url file:///x is not an HTTP address"):
+            PackageSource(index_urls=("file:///x",)).versions("rocm")
         with pytest.raises(MissingInputError, match=r"/nowhere/: it answers 404") as caught:
             PackageSource(index_urls=(f"{url}/nowhere/",)).versions("rocm")
         assert "--index-url" in caught.value.hint
@@ -156,11 +159,12 @@ def test_what_does_not_answer_is_told_from_what_lacks_a_package(tmp_path: Path) 
         (tmp_path / "index.html").write_text('<a href="/help/">Help</a>')
         for name, why in (("rocm", "answers with a page that links to no"), ("torch", "names no project")):
             login = PackageSource(index_urls=(f"{url}/",))
-            assert login.versions(name) == ()
+            assert login.versions(name) == login.versions(f"{name}-sdk") == ()
+            assert login.lacks(name).hint.count("is it an index?") == 1 + (name == "rocm")
             assert why in login.lacks(name).hint
     with pytest.raises(ServiceError, match="cannot be reached"):
         source.__class__(index_urls=(f"{url}/simple/",)).versions("rocm")
-    with pytest.raises(MissingInputError, match="is not a folder"):
+    with pytest.raises(MissingInputError, match="is neither a folder nor a page"):
         PackageSource(find_links=(str(tmp_path / "absent"),)).versions("rocm")
 
 

@@ -194,14 +194,14 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, wheel: Path, capsys: pytest.C
     work = Work(wheel)
     dry = stage(tmp_path, dry_run=True, output_dir=tmp_path / "mine")
     assert perform(dry, INPUTS, work) == ("it was not done yet",)
-    assert "would do the work: it was not done yet" in capsys.readouterr().err
+    assert "would run: it was not done yet" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["dist"]
     first = perform(stage(tmp_path), INPUTS, work)
     assert perform(dry, INPUTS, work) == first
     changed = {**INPUTS, "flags": {"CC": "gcc"}, "targets": ("a",)}
     expected = ('flags was nothing and is {"CC":"gcc"}', 'targets was nothing and is ["a"]')
     assert perform(dry, changed, work) == expected
-    assert 'would do the work: flags was nothing and is {"CC":"gcc"}' in capsys.readouterr().err
+    assert 'would run: flags was nothing and is {"CC":"gcc"}' in capsys.readouterr().err
     forced = stage(tmp_path, force=True, dry_run=True)
     assert perform(forced, INPUTS, work) == ("--force asks for it",)
     (tmp_path / "out" / dry.outputs.python_prefix("cpu") / wheel.name).unlink()

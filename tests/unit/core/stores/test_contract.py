@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -218,21 +217,6 @@ def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
     with pytest.raises(StoreError, match="with other bytes"):
         copy()
     assert store.read("v2/a.whl") == b"other"
-
-
-def test_a_dry_run_reads_and_writes_nothing(store: Store, put: Put) -> None:
-    store.put_bytes("r/a.whl", b"a")
-    dry = DryRunStore(store)
-    before: Any = store.list("")
-    assert put("r/b.whl", b"b", into=dry) == "planned"
-    assert put("r/a.whl", b"a", into=dry) == "unchanged"
-    assert dry.put_bytes("r/x.html", b"x", if_match="") == "planned"
-    assert dry.copy("r/c.whl", store, "r/a.whl", sha256=sha(b"a")) == "planned"
-    dry.delete("r/a.whl")
-    with pytest.raises(StoreError, match="with other bytes"):
-        put("r/a.whl", b"other", into=dry)
-    assert store.list("") == before
-    assert dry.read("r/a.whl") == b"a"
 
 
 def test_a_store_that_keeps_pages_of_folders_gives_them_back(store: Store) -> None:

@@ -14,7 +14,8 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ConflictError, ServiceError, StoreError
+from core import errors
+from core.errors import ConflictError, InterruptedStageError, ServiceError, StoreError
 from core.stores import s3_client, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
@@ -185,6 +186,31 @@ def test_an_upload_that_fails_leaves_nothing(
     for _ in range(20):
         assert store.connection.parts.acquire(timeout=1)
         store.connection.parts.release()
+
+
+def test_an_interrupted_process_sends_and_reads_no_more_of_a_file(
+    store: S3Store, s3: S3Client, large: Path, around: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_transfer, "PART", IN_PARTS["PART"])
+    store.put_file("r/small.whl", large, sha256=SHA, replace=False)
+    sent = []
+
+    def part(real: Call, **asked: Any) -> Any:
+        errors.STOPPING.set()
+        sent.append(asked["PartNumber"])
+        return real(**asked)
+
+    around("upload_part", part)
+    with store.open("r/small.whl") as stream:
+        try:
+            with pytest.raises(InterruptedStageError):
+                store.put_file("r/large.whl", large, sha256=SHA, replace=False)
+            with pytest.raises(InterruptedStageError):
+                stream.read()
+        finally:
+            errors.STOPPING.clear()
+    assert sent
+    assert (store.find("r/large.whl"), unfinished(s3)) == (None, [])
 
 
 @pytest.fixture(name="stores")
@@ -400,23 +426,6 @@ def break_reads_fixture(store: S3Store, around: Call) -> Call:
         return asked
 
     return breaking
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        boto.IncompleteReadError(actual_bytes=1, expected_bytes=2),
-        boto.ReadTimeoutError(endpoint_url="x"),
-        boto.ResponseStreamingError(error="reset"),
-        ConnectionResetError(),
-        None,
-    ],
-)
-def test_a_read_that_breaks_is_resumed(store: S3Store, break_reads: Call, problem: Exception | None) -> None:
-    asked = break_reads(1_000_000, problem)
-    with store.open("a.whl") as stream:
-        assert stream.read() == READ
-    assert asked == ["", "bytes=1000000-", "bytes=2000000-"]
 
 
 def test_a_read_that_gains_nothing_is_an_error(store: S3Store, break_reads: Call) -> None:

@@ -36,7 +36,6 @@ def sound_fixture(tmp_path: Path) -> Path:
 
 
 def found(path: Path) -> dict[str, str]:
-    """Return what is wrong with each member."""
     said: dict[str, str] = {}
     for problem in verify_record(path):
         said[problem.member] = said.get(problem.member, "") + problem.message
@@ -168,7 +167,6 @@ def test_members_that_installers_refuse(
 
 
 def central_entry(data: bytes | bytearray, member: str) -> int:
-    """Find a member's entry in the central directory."""
     at = data.index(b"PK\x01\x02")
     while data[at + 46 : at + 46 + len(member)] != member.encode():
         at = data.index(b"PK\x01\x02", at + 4)

@@ -56,17 +56,7 @@ def test_names_that_are_none(name: str) -> None:
         parse_name(f"{name}.tar.gz")
 
 
-METADATA = b"""\
-Metadata-Version: 2.1
-Name: Demo
-Version: 1.0+cpu
-Requires-Python: >=3.11
-Requires-Dist: torch==2.13.0
-Requires-Dist: numpy; extra == "np"
-Provides-Extra: np
-
-# Demo
-"""
+METADATA = Path(__file__).with_name("recorded").joinpath("METADATA").read_bytes()
 WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux_x86_64\nTag: cp312-abi3-any\n"
 
 

@@ -1,9 +1,9 @@
 """A build of the sample's torch, of which every part is a value."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,17 +19,10 @@ ROCM = RocmSource(version="7.1.0", packages=PackageSource(find_links=("/rocm",))
 VERSION = "2.10.0a0+devrocm7.99.0.dev0.sample"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeTree:
+def fake_tree(path: Path, *, version: str = VERSION, inputs: Mapping[str, Any] | None = None) -> Any:
     """A tree that lies there, ready."""
-
-    path: Path
-    version: str = VERSION
-    inputs: Mapping[str, Any] = field(default_factory=lambda: {"commit": "1" * 40, "hipify": True})
-
-    @contextmanager
-    def checked_out(self) -> Iterator[Path]:
-        yield self.path
+    given = {"commit": "1" * 40, "hipify": True} if inputs is None else inputs
+    return SimpleNamespace(path=path, version=version, inputs=given, checked_out=lambda: nullcontext(path))
 
 
 @pytest.fixture
@@ -46,7 +39,7 @@ def build(run: Any) -> Build:
         choices=BuildChoices(rocm=RocmOptions(), own_trees={}, mirrors={}),
         target=run.target(),
         project="torch",
-        tree=FakeTree(path=tree),
+        tree=fake_tree(path=tree),
         rocm=ROCM,
         dependencies=(
             Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb"),

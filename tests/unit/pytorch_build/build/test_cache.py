@@ -1,7 +1,7 @@
 import json
 import os
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -313,19 +313,7 @@ def sccache_text(**changes: Any) -> str:
 
 
 # The statistics log of ccache 4.7.5 for a miss, a hit and one `gcc -E`.
-CCACHE_TEXT = """\
-# a.c
-cache_miss
-direct_cache_miss
-local_storage_miss
-local_storage_write
-preprocessed_cache_miss
-# a.c
-direct_cache_hit
-local_storage_hit
-# a.c
-called_for_preprocessing
-"""
+CCACHE_TEXT = Path(__file__).with_name("recorded").joinpath("ccache-statistics.txt").read_text()
 
 
 LANGUAGES = sccache_text(

@@ -51,8 +51,6 @@ def tree(tmp_path: Path, commit_files: Commit) -> Path:
 
 
 class Cache:
-    """A compiler cache that says where it is."""
-
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         return {**env, "SEEN": env["ADDED"]}
 
@@ -216,7 +214,6 @@ def test_a_wheel_of_another_version_or_name_is_refused(
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Keep the installer's calls, in order, instead of making them."""
     made: list[Any] = []
     monkeypatch.setattr(installer, "uv_program", lambda: "uv")
     monkeypatch.setattr(installer, "install", lambda _target, call, **options: made.append((call, options)))
@@ -261,7 +258,8 @@ def test_a_wheel_is_imported_where_it_was_built(
     run: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = run.root / "dist" / WHEEL
-    failed = process.Completed(returncode=1, stdout="", stderr="ImportError: libamdhip64.so: cannot open")
+    said = '  File "/a.py", line 3, in <module>\nImportError: libamdhip64.so: cannot open'
+    failed = process.Completed(returncode=1, stdout="", stderr=said)
     held: list[Any] = []
     monkeypatch.setattr(installer, "require_planned", lambda _, planned, **__: held.append(dict(planned)))
     with monkeypatch.context() as patch:
@@ -269,6 +267,8 @@ def test_a_wheel_is_imported_where_it_was_built(
         with pytest.raises(BuildError, match=r"(?s)cannot be imported.*libamdhip64") as caught:
             execution.check_import(run.target(), PROMISED, wheel, {})
     assert "import torch" in caught.value.hint
+    assert caught.value.cause
+    assert caught.value.cause.headline == "/a.py:3: ImportError: libamdhip64.so: cannot open"
     calls.clear()
     monkeypatch.setattr(execution, "read_report", lambda *_: ())
     execution.check_import(run.target(), PROMISED, wheel, {})

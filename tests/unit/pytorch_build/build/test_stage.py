@@ -23,7 +23,7 @@ from pytorch_build.build.stage import make
 from pytorch_build.check import Finding, Policy
 from pytorch_build.check.run import CheckOptions
 from pytorch_build.sdk import RocmOptions, RocmSdk
-from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, FakeTree
+from tests.unit.pytorch_build.build.conftest import FILE, ROCM, VERSION, fake_tree
 
 ELSEWHERE = sources.PackageSource(find_links=("/elsewhere",))
 
@@ -33,7 +33,7 @@ def digest(build: module.Build) -> str:
 
 
 def with_tree(**changes: Any) -> Callable[[module.Build], module.Build]:
-    return lambda build: replace(build, tree=FakeTree(path=Path(), **changes))
+    return lambda build: replace(build, tree=fake_tree(path=Path(), **changes))
 
 
 def with_choice(**changes: Any) -> Callable[[module.Build], module.Build]:
@@ -361,7 +361,7 @@ def test_what_does_not_import_is_tried_again_where_it_was_built(build: module.Bu
     shop.problem = None
     environment, shop.digest = shop.digest, ""
     shop.done.clear()
-    module.perform(replace(build, tree=FakeTree(path=Path("/gone"))))
+    module.perform(replace(build, tree=fake_tree(path=Path("/gone"))))
     assert "imported" in shop.done
     assert "built" not in shop.done
     assert shop.digest == environment, "with what the tree asked for"
@@ -390,7 +390,7 @@ def test_what_will_fail_is_said_before(build: module.Build, shop: Workshop, monk
     shop.findings = (replace(REFUSED, severity="warning"),)
     assert shop.make(build).files
     shop.calls = ()
-    monkeypatch.setattr(type(build.tree), "checked_out", lambda _: pytest.fail("that takes long"))
+    monkeypatch.setattr(build.tree, "checked_out", lambda: pytest.fail("that takes long"))
     monkeypatch.setattr(machine, "problems", lambda *_, **__: [("There is no compiler.", "Install one.")])
     with pytest.raises(EnvironmentSetupError, match="no compiler"):
         shop.make(build)

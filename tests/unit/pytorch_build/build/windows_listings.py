@@ -6,5 +6,4 @@ _FOLDER = Path(__file__).with_name("listings")
 
 
 def listing(name: str) -> tuple[str, ...]:
-    """Return the lines of a listing."""
     return tuple((_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines())

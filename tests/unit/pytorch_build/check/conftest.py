@@ -131,7 +131,6 @@ def write_wheel(
     purelib: bool = False,
     licensed: str = "License: BSD",
 ) -> Path:
-    """Write a sound wheel of these files."""
     name = parse_wheel_name(filename)
     distribution, version, tag = filename.removesuffix(".whl").split("-", 2)
     fields = [("Name", name.distribution), ("Version", version)]

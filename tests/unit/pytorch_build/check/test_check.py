@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from core import files
+from core import console, files
 from core.data import load_toml
 from core.errors import CheckError, DataError
 from pytorch_build import check
@@ -33,10 +33,13 @@ def test_the_same_of_many_files_is_said_once() -> None:
     assert found[-1].message == "m (The same for 8 more files.)"
 
 
-def test_shown_and_recorded() -> None:
-    columns, rows = check.findings_table([finding("note"), finding(where="x")])
+def test_shown_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [finding("note"), finding(where="x")]
+    columns, rows = check.findings_table(found)
     assert columns == ("severity", "check", "wheel", "where", "message")
-    assert rows == (("error", "c", "a.whl", "x", "m"), ("note", "c", "a.whl", "", "m"))
+    assert rows == (("error", "c", "a.whl", "x", "m"),)
+    monkeypatch.setattr(console.SCREEN, "verbose", True)
+    assert check.findings_table(found)[1] == (*rows, ("note", "c", "a.whl", "", "m"))
     assert json.loads(json.dumps(check.findings_json([finding()]))) == [
         {"severity": "error", "check": "c", "wheel": "a.whl", "where": "", "message": "m"}
     ]

@@ -23,8 +23,6 @@ def cell(stage: str = "build_pytorch", **facts: Any) -> Cell:
 
 
 class Locks:
-    """Resolves refs, and writes down for what."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
 
@@ -149,5 +147,5 @@ def test_exactly_names_with_several_makers_are_refused(refs: Sequence[tuple[str,
     if len({version for version, _, _ in wheels}) == len(wheels):
         refuse_collisions(cells, locks)
     else:
-        with pytest.raises(SourceError, match="different wheels of one name"):
+        with pytest.raises(SourceError, match="different wheels with the same name"):
             refuse_collisions(cells, locks)

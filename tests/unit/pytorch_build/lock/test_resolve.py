@@ -19,8 +19,6 @@ TRITON_PIN = ".ci/docker/ci_commit_pins/triton.txt"
 
 
 class World(Upstream):
-    """Upstream repositories in a folder, and a torch ref over them."""
-
     def __init__(self, root: Path, commit_files: Commit) -> None:
         super().__init__(root, commit_files)
         self.triton = self.commit("triton", {"python/triton/__init__.py": "__version__ = '3.5.0'\n"})

@@ -146,18 +146,6 @@ def test_edits_go_to_a_named_stash(world: World) -> None:
     assert (world.sub / "code.cpp").read_text() == "mine();\n"
 
 
-def test_an_interrupted_hipify_leaves_no_stash(world: World) -> None:
-    world.checkout(hipify=False)
-    # in the middle: one file rewritten, another half written
-    world.write(world.tree, {"kernel.cpp": "hip();\n", "hip/a.hip": "hip();\nh"})
-    world.write(world.sub, {"code.cpp": "hip();\n"})
-    made = world.checkout()
-    assert world.is_finished()
-    assert made.stashed == ()
-    assert not world.stashes(world.tree)
-    assert not world.stashes(world.sub)
-
-
 def test_edits_beside_an_interrupted_hipify_are_kept(world: World) -> None:
     world.checkout(hipify=False)
     world.write(world.tree, {"kernel.cpp": "hip();\n", "a.cu": "mine();\n"})

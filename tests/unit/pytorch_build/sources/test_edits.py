@@ -17,13 +17,6 @@ def tree(tmp_path: Path, commit_files: Commit) -> Path:
     return tmp_path / "tree"
 
 
-def test_a_repository_without_commits_has_no_edits_to_keep(tmp_path: Path, git: Git) -> None:
-    git(tmp_path, "init", "--quiet")
-    repository = Repository(path=tmp_path)
-    assert edits.own_commits(repository, []) == ()
-    assert edits.put_aside(repository) is None
-
-
 def test_commits_that_a_tag_or_remote_has_are_no_loss(tree: Path, commit_files: Commit, git: Git) -> None:
     repository, first = Repository(path=tree), git(tree, "rev-parse", "HEAD")
     second = commit_files(tree, {"a.txt": "mine\n"})

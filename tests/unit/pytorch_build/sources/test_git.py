@@ -53,7 +53,7 @@ def test_git_starts_no_helper_and_takes_no_folder_for_a_tree(
         module.update_submodules(git, depth=1)
     if "://" not in address:
         with pytest.raises(SourceError, match=r"transport '.*' not allowed"):
-            module.ls_remote(address, ("refs/heads/main",), Origins())
+            Reader(cache=tmp_path / "cache").commit(address, "main")
     assert not (tmp_path / "ran").exists()
 
 
@@ -101,7 +101,7 @@ def test_an_origin_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
     program.chmod(0o755)
     monkeypatch.setenv("GIT_SSH_COMMAND", str(program))
     with pytest.raises(SourceError, match=r"does not answer: no end after 0.2 s"):
-        module.ls_remote("ssh://example.invalid/a", ("refs/heads/main",), Origins())
+        Reader(cache=tmp_path / "cache").commit("ssh://example.invalid/a", "main")
 
 
 pytestmark = pytest.mark.processes
@@ -132,13 +132,6 @@ def test_submodules_are_listed_inner_ones_first(tree: Repository) -> None:
     assert [one.path for one in module.submodules(tree)] == [outer / "lib/inner", outer]
     assert [one.path for one in module.direct_submodules(tree)] == [outer]
     assert (outer / "lib/inner/i").read_text() == "1"
-
-
-@pytest.mark.usefixtures("old_server")
-def test_submodules_of_servers_that_give_no_single_commits(tree: Repository) -> None:
-    module.update_submodules(tree, depth=1)
-    assert (tree.path / "outer/o").read_text() == "1"
-    assert (tree.path / "outer/lib/inner/i").read_text() == "1"
 
 
 def test_a_nested_clone_that_broke_off_is_made_again(tree: Repository) -> None:

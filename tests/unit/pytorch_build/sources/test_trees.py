@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from core.errors import SourceError
+from core.causes import Cause
+from core.errors import BuildError, ProcessError, SourceError
 from pytorch_build.build.build import BuildChoices
 from pytorch_build.lock import versions
 from pytorch_build.sdk import RocmOptions
@@ -49,7 +50,7 @@ def test_a_managed_tree_is_checked_out_then_built_in(run: Any, monkeypatch: pyte
 @pytest.fixture
 def own(tmp_path: Path, commit_files: Commit) -> tuple[Path, str]:
     tree = tmp_path / "mine"
-    return tree, commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
+    return tree, commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "a.cpp": ""})
 
 
 def developers(run: Any, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", **options: Any) -> Any:
@@ -84,6 +85,22 @@ def test_a_developers_tree_is_known_by_its_commit_and_edits(run: Any, own: tuple
     assert other.version != edited.version
 
 
+def test_an_error_names_the_developers_file_and_not_its_copy(run: Any, own: tuple[Path, str]) -> None:
+    (tree, _), problem = own, ProcessError("ninja ended with status 1.")
+
+    def fail(path: Path) -> None:
+        around = (f"c++ -I{path}/. {path}/a.cpp", f"{path}/a.cpp:1:2: error: x", f"{path}/build/gone.hip:1:")
+        problem.cause = Cause(tool="compiler", message="error: x", around=around)
+        raise BuildError("no wheel") from problem
+
+    with pytest.raises(BuildError), developers(run, tree, gpu_family="cpu").checked_out() as path:
+        fail(path)
+    assert problem.cause
+    # what a build made is nowhere else
+    named = (f"c++ -I{tree} {tree}/a.cpp", f"{tree}/a.cpp:1:2: error: x", f"{path}/build/gone.hip:1:")
+    assert problem.cause.around == named
+
+
 def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], commit_files: Commit) -> None:
     tree, _ = own
     (tree / "setup.py").write_text("# mine\n")
@@ -101,7 +118,7 @@ def test_it_is_built_from_a_copy_of_its_own(run: Any, own: tuple[Path, str], com
 def test_a_tree_that_changes_under_its_build_is_refused(run: Any, own: tuple[Path, str]) -> None:
     made = developers(run, own[0])
     (own[0] / "setup.py").write_text("# changed meanwhile\n")
-    with pytest.raises(SourceError, match="was changed while its build began"), made.checked_out():
+    with pytest.raises(SourceError, match="changed while its build began"), made.checked_out():
         pytest.fail("nothing is to be built")
 
 
@@ -128,8 +145,6 @@ def test_a_base_version_is_the_trees_own(tmp_path: Path) -> None:
     (tmp_path / "python" / "triton").mkdir(parents=True)
     (tmp_path / "python" / "triton" / "__init__.py").write_text("__version__ = '3.6.0'\n")
     assert trees.base_version_of(tmp_path, "triton") == "3.6.0"
-    with pytest.raises(SourceError, match="nowhere does not exist"):
-        trees.base_version_of(tmp_path / "nowhere", "torch")
 
 
 @pytest.fixture
@@ -263,17 +278,21 @@ def test_what_a_tree_lacks_is_found_in_the_tree_itself(tree: Path, tmp_path: Pat
         return list(trees.lacks(tree, project, env))
 
     (tree / "version.txt").write_text("2.10.0a0\n")
+    (tree / "torch").mkdir()
     assert lacks(tree) == lacks(tmp_path) == []
     git(tmp_path, "clone", "--quiet", tree, tmp_path / "clone")
     (tmp_path / "clone" / "setup.py").unlink()
-    setup, version, (submodules, hint) = lacks(tmp_path / "clone")
+    setup, package, version, (submodules, hint) = lacks(tmp_path / "clone")
+    assert package[0] == f"{tmp_path}/clone holds no package torch, so it is no tree of torch."
     assert setup[0].startswith(f"{tmp_path}/clone has neither setup.py nor pyproject.toml")
     assert version[0].startswith(f"{tmp_path}/clone/version.txt cannot be read")
     assert submodules == f"Submodules of {tmp_path}/clone are not initialised: third_party/sub."
     assert hint == f"Run: git -C {tmp_path}/clone submodule update --init --recursive"
     # builds with the system's libraries need none, and other projects fetch theirs
-    assert lacks(tmp_path / "clone", USE_SYSTEM_LIBS="1") == [setup, version]
-    assert lacks(tmp_path / "clone", "apex") == [setup]
+    assert lacks(tmp_path / "clone", USE_SYSTEM_LIBS="1") == [setup, package, version]
+    (tmp_path / "clone" / "src" / "torchaudio").mkdir(parents=True)
+    (tmp_path / "clone" / "version.txt").write_text("2.10.0\n")
+    assert lacks(tmp_path / "clone", "audio") == [setup]
 
 
 def test_a_name_that_is_not_utf8_is_refused(tree: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from email.parser import BytesParser, Parser
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -7,21 +8,7 @@ from packaging.version import Version
 from core.wheel import WheelMetadata
 from pytorch_build.split import parts
 
-RAW = b"""\
-Metadata-Version: 2.4
-Name: torch
-Version: 2.10.0+rocm7.1
-Summary: Tensors
-License-Expression: BSD-3-Clause
-License-File: LICENSE
-Requires-Python: >=3.10
-Requires-Dist: rocm[libraries]==7.1
-Provides-Extra: opt
-
-Body: no header
-
-Extra: none
-"""
+RAW = Path(__file__).with_name("recorded").joinpath("METADATA").read_bytes()
 WHEELS = parts.Wheels(
     distribution="torch",
     version="2.10.0+rocm7.1",

@@ -64,7 +64,6 @@ def torch(
 
 
 def device_wheel(folder: Path, gpu: str, version: str = "2.10.0+rocm7.1") -> Path:
-    """Write the wheel with torch's device code for a target."""
     name = f"amd_torch_device_{gpu}-{version}-cp312-cp312-linux_x86_64.whl"
     return write_wheel(folder, name, {f"torch/.kpack/torch_{gpu}.kpack": gpu.encode() * 99})
 
@@ -83,7 +82,6 @@ def libraries() -> Mapping[str, bytes]:
 
 
 def math_libraries(origin: str = "$ORIGIN") -> Mapping[str, bytes]:
-    """Return its math libraries: path in the tree -> content."""
     return {
         "lib/libhipblas.so.3": elf_file(
             needed=("libamdhip64.so.7", "librocblas.so.5"), soname="libhipblas.so.3", rpath=origin
@@ -96,7 +94,6 @@ def math_libraries(origin: str = "$ORIGIN") -> Mapping[str, bytes]:
 
 
 def rocm_wheels(folder: Path, version: str = "7.1", *, family: str = "gfx94x_dcgpu") -> Path:
-    """Write ROCm's wheels for Linux."""
     core = {f"{CORE}/{path}": data for path, data in libraries().items()}
     core[f"{CORE}/__init__.py"] = b""
     search = f"$ORIGIN:$ORIGIN/../../{CORE}/lib"
@@ -121,7 +118,6 @@ def rocm_tree(folder: Path) -> Path:
 
 
 def windows_tree(folder: Path) -> Path:
-    """Write a ROCm tree of Windows."""
     files = {
         "amdhip64_7.dll": pe_file(needed=("KERNEL32.dll", "amd_comgr.dll"), name="amdhip64_7.dll"),
         "amd_comgr.dll": pe_file(needed=("VCRUNTIME140.dll",)),

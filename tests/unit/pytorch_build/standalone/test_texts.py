@@ -11,17 +11,7 @@ from pytorch_build.build.plans.torch import rocm_init_text
 from pytorch_build.standalone import fat
 
 NONE = fat.Licenses(expression="", files={})
-UPSTREAM = """\
-if sys.platform == "win32":
-
-    def _load_dll_libraries() -> None:
-        th_dll_path = os.path.join(os.path.dirname(__file__), "lib")
-        dll_paths = [p for p in (th_dll_path,) if os.path.exists(p)]
-        for dll_path in dll_paths:
-            os.add_dll_directory(dll_path)
-
-    _load_dll_libraries()
-"""
+UPSTREAM = Path(__file__).with_name("recorded").joinpath("load-dlls.txt").read_text()
 
 
 def test_what_our_builds_write_is_read_back() -> None:

@@ -51,7 +51,6 @@ def outcomes(made: FileRun) -> dict[str, str]:
 
 
 def gone(pid: int) -> bool:
-    """Wait until a process is gone."""
     for _ in range(500):
         try:
             os.kill(pid, 0)
@@ -296,7 +295,10 @@ def test_side_by_side_a_crash_is_found_by_going_on_one_by_one(setting: Setting) 
 def test_a_worker_that_dies_is_told_by_its_test(setting: Setting) -> None:
     text = PASSES + "import os\ndef test_dies(): os._exit(3)\ndef test_three(): pass\n"
     made = run(replace(setting, workers=2), text, parallel=True)
-    assert outcomes(made) == {"test_one": "passed", "test_dies": "crashed", "test_three": "passed"}
+    found = outcomes(made)
+    # pytest-xdist, seldom, never ends after a worker died; then the file's limit is told, too
+    assert found.pop(FILE, "timeout") == "timeout"
+    assert found == {"test_one": "passed", "test_dies": "crashed", "test_three": "passed"}
 
 
 RUNNER = """

@@ -19,37 +19,7 @@ MI300X = (
 NAVI31 = "simd_count 192\ngfx_target_version 110000\nunique_id 0\ndrm_render_minor 129\n"
 
 # as a machine with a processor and two GPUs prints it, shortened
-ROCMINFO = """\
-ROCk module version 6.12.12 is loaded
-HSA Agents
-==========
-Agent 1
-*******
-  Name:                    AMD EPYC 9654 96-Core Processor
-  Uuid:                    CPU-XX
-  Marketing Name:          AMD EPYC 9654 96-Core Processor
-  Device Type:             CPU
-*******
-Agent 2
-*******
-  Name:                    gfx942
-  Uuid:                    GPU-5f8c7bdb91a4e3f1
-  Marketing Name:          AMD Instinct MI300X
-  Vendor Name:             AMD
-  Device Type:             GPU
-  ISA Info:
-    ISA 1
-      Name:                    amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-
-*******
-Agent 3
-*******
-  Name:                    gfx1100
-  Uuid:                    GPU-XX
-  Marketing Name:
-  Vendor Name:             AMD
-  Device Type:             GPU
-*** Done ***
-"""
+ROCMINFO = Path(__file__).with_name("recorded").joinpath("rocminfo.txt").read_text()
 
 
 MI300_ID = "GPU-5f8c7bdb91a4e3f1"

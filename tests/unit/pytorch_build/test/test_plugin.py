@@ -73,7 +73,7 @@ def test_an_interpreter_that_died_leaves_the_test_that_ran_and_those_after_it(tm
         ([SESSION, {"kind": "started"}], "line 2: not a line of a journal"),
         ([SESSION, result("a", "fine")], "line 2: not a line of a journal"),
         ([{**SESSION, "schema": 2}], "line 1: not a line of a journal"),
-        ([], "is empty: pytest ended before it began"),
+        ([], "is empty: pytest ended before any test ran"),
     ],
 )
 def test_what_is_no_journal_is_refused(tmp_path: Path, lines: list[dict[str, object]], said: str) -> None:

@@ -100,7 +100,6 @@ def test_a_big_file_is_taken_apart_only_as_far_as_balance_asks() -> None:
 
 
 def takes(made: shards.Plan, test: str) -> Mapping[int, int]:
-    """Count by shard how often a test is run."""
     count = len(made.shards)
     return {
         at: sum(

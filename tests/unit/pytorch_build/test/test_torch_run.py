@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core import junit
-from core.errors import CheckError, SourceError
+from core.errors import CheckError, SourceError, UsageError
 from core.junit import Case
 from core.run import records
 from pytorch_build.test import file_run, gpus, shards, torch_run
@@ -101,9 +101,11 @@ def test_a_failure_fails_the_stage_and_its_report_is_kept(run: Any, bench: Bench
     OUTCOMES["test_nn"] = "crashed"
     with pytest.raises(CheckError, match=r"1 of 3 failed.\n  test/test_nn.py::test_x crashed: why") as caught:
         perform_tests(bench, TorchTests(), INPUTS)
-    assert "nox -s test_torch -- --torch-ref sample --gpu-family cpu --include" in caught.value.hint
+    assert caught.value.hint.endswith(" --include test_nn -k test_x")
     assert record(run) is None
-    assert record(run, "test_torch-sample-cp312.failed").exit_code == 9
+    failed = record(run, "test_torch-sample-cp312.failed")
+    assert (failed.exit_code, failed.log) == (9, "local-linux/logs/cpu/test_torch-sample-cp312.log")
+    assert run.store.read(failed.log) == b"log of test_nn\n", "those of the files that failed"
     assert run.store.find("local-linux/reports/cpu/torch-sample-cp312.xml")
     assert run.store.find("local-linux/logs/cpu/test_torch-sample-cp312/test_nn.log")
 
@@ -116,6 +118,18 @@ def test_shards_share_the_files_and_have_records_of_their_own(run: Any, bench: B
     assert [one.inputs["shard"] for one in found] == ["1/2", "2/2"]
     assert found[0].inputs["plan"] == found[1].inputs["plan"]
     assert record(run) is None
+
+
+def test_a_tree_without_the_configurations_files_is_tested_by_name(
+    run: Any, bench: Bench, ran: list[Any]
+) -> None:
+    for path in (bench.tests.tree / "test").iterdir():
+        path.rename(path.with_name("test_mine.py"))
+    with pytest.raises(UsageError, match="No test file is left"):
+        perform_tests(bench, TorchTests(), INPUTS)
+    perform_tests(bench, TorchTests(include=("test_mine",)), INPUTS)
+    assert [name for *_, name in ran] == ["test_mine"]
+    assert record(run).details["left_out"] == "the tree has no test file of the configuration"
 
 
 def test_tests_of_another_torch_are_refused(bench: Bench, ran: list[Any]) -> None:
@@ -184,9 +198,11 @@ def test_processes_have_caches_of_their_own_and_nothing_of_the_callers(
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/rocm/lib")
     monkeypatch.setenv("GPU_DEVICE_ORDINAL", "1")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     folder = tmp_path / "own"
     env = environment(bench, bench.assignments[0], folder)
-    assert not {"LD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL"} & set(env)
+    assert not {"LD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL", "PYTHONDONTWRITEBYTECODE"} & set(env)
+    assert env["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode"), "of all processes"
     for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR"):
         assert Path(env[name]).is_dir()
         assert Path(env[name]).is_relative_to(folder)

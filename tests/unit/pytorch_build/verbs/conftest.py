@@ -27,7 +27,6 @@ class Answer:
 
     @property
     def errors(self) -> list[str]:
-        """Return the lines that start an error."""
         return [line for line in self.said.splitlines() if line.startswith("error: ")]
 
 
@@ -35,8 +34,6 @@ class Answer:
 def front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Answer]:
-    """Call `python -m pytorch_build` with these words."""
-
     def below(arguments: argparse.Namespace) -> Common:
         return replace(common_from(arguments), root=tmp_path)
 

@@ -125,7 +125,7 @@ def test_a_developers_tree_needs_no_lock(
     front: Any, run: Any, planned: list[Build], tmp_path: Path, commit_files: Commit
 ) -> None:
     tree = tmp_path / "mine"
-    commit = commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n"})
+    commit = commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "torch/a.py": ""})
     answer = front("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tree)
     assert answer.code == 0, answer.said
     assert f"torch from {tree}" in answer.said
@@ -142,7 +142,7 @@ def test_all_problems_of_a_tree_and_its_machine_are_told_before_the_tree_is_copi
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     monkeypatch.setenv("CC", "absent-cc")
     modules = '[submodule "a"]\n\tpath = third_party/a\n\turl = ../a\n'
-    commit_files(tmp_path / "mine", {"setup.py": "", ".gitmodules": modules})
+    commit_files(tmp_path / "mine", {"setup.py": "", ".gitmodules": modules, "torch/a.py": ""})
     words = ("build", "torch", *SAMPLE, "--gpu-family", "cpu", "--pytorch-dir", tmp_path / "mine")
     answer = front(*words)
     assert answer.code == 13, answer.said
@@ -157,7 +157,7 @@ def test_all_problems_of_a_tree_and_its_machine_are_told_before_the_tree_is_copi
 def test_a_tree_without_a_version_takes_the_locks(
     front: Any, run: Any, planned: list[Build], tmp_path: Path, commit_files: Commit
 ) -> None:
-    commit_files(tmp_path / "mine", {"setup.py": ""})
+    commit_files(tmp_path / "mine", {"setup.py": "", "python/triton/a.py": ""})
     run.put_lock()
     words = ("--gpu-family", "cpu", "--triton-dir", tmp_path / "mine")
     assert front("build", "triton", *SAMPLE, *words).code == 0

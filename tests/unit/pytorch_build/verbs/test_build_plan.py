@@ -88,7 +88,8 @@ def test_for_people_it_says_what_is_missing(front: Any, planned: Callable[..., A
     planned("torch")
     answer = front("build", "torch", *SAMPLE)
     assert answer.code == 0, answer.said
-    assert "USE_FLASH_ATTENTION" in answer.said
+    assert "variables of the plan\n" in answer.said
+    assert "\n  USE_FLASH_ATTENTION=ON\n" in answer.said
     assert "assumption: " in answer.said
     assert "cannot be run yet: ROCm 7.99.0.dev0+sample" in answer.said
 

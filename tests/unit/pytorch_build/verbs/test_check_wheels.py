@@ -39,7 +39,7 @@ def test_named_wheels_are_checked_without_a_run(front: Any, audio: Path, run: An
     answer = front("check-wheels", audio, "--json")
     findings = json.loads(answer.out)
     assert answer.code == 0, answer.said
-    assert "check_wheels: 1 wheels, 0 errors" in answer.said
+    assert "check_wheels: 1 wheel, 0 errors" in answer.said
     assert audio.name in answer.said
     assert all(one["severity"] != "error" for one in findings), findings
     assert not (run.root / "out").exists()
@@ -74,7 +74,7 @@ def test_the_rocm_wheels_that_the_run_built_are_checked(front: Any, run: Any) ->
     run.record("build_rocm", *run.rocm(), gpu_family="gfx94X-dcgpu")
     answer = front(*words)
     assert answer.code == 0, answer.said
-    assert "check_wheels: 3 wheels, 0 errors" in answer.said
+    assert "check_rocm: 3 wheels, 0 errors" in answer.said
     assert (run.root / "out/local-linux/reports/gfx94X-dcgpu/rocm-findings.json").is_file()
     answer = front(*words, "--version", "7.2.4")
     assert answer.code == 9

@@ -15,7 +15,6 @@ FAMILY = "gfx94X-dcgpu"
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Keep what would be made."""
     kept: list[Request] = []
 
     def make(request: Request) -> Any:

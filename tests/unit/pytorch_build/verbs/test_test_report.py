@@ -97,7 +97,6 @@ def good(name: str, seconds: float = 1.5) -> Case:
 
 
 def judged(run: Any) -> dict[str, tuple[str, str]]:
-    """Return what a promotion reads in the run: outcome and reason by stage."""
     group = runs.read_group(run.store, run.common(run_id="17").outputs, GROUP)
     return {one.evidence.stage: (one.outcome, one.why) for one in group.tests}
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
-from core.errors import RocmError, UsageError
+from core.errors import RocmError
 from core.families import CPU, families, gpu_targets
 from rocm_packaging.packages import layouts
 
@@ -81,11 +81,6 @@ def test_split_rocm_is_never_told_a_family() -> None:
     assert layouts.sdk_target("split", "gfx110X-all") == ""
     assert layouts.sdk_target("unsplit", "gfx110X-all") == "gfx110X-all"
     assert layouts.libraries_package("split", "gfx110X-all;gfx942") == "rocm-sdk-libraries"
-
-
-def test_unsplit_packages_serve_one_family() -> None:
-    with pytest.raises(UsageError, match="serve one GPU family, and gfx942;gfx1100 are several"):
-        layouts.libraries_package("unsplit", "gfx942;gfx1100")
 
 
 def test_windows_is_asked_for_dlls_and_programs_of_its_own() -> None:

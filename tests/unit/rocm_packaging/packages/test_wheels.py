@@ -65,10 +65,3 @@ def test_the_smallest_family_of_a_target_comes_first() -> None:
     module = loaded()
     assert module.families_of_target("gfx1100:sramecc+") == ["gfx1100", "gfx110X-all"]
     assert module.families_of_target("gfx900") == []
-
-
-def test_targets_are_those_of_the_installed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = loaded()
-    assert module.get_targets() == ["gfx942", "gfx1100", "gfx1101"]
-    monkeypatch.setattr(module, "installed_target_families", lambda: ["gfx110X-all", "gfx1100"])
-    assert module.get_targets() == ["gfx1100", "gfx1101"]

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from rocm_packaging.packages.kpack import archive_name, read, read_reference, reference
+from rocm_packaging.packages.kpack import read
 from rocm_packaging.sample import TEMPLATES, code_object, kernel_archive
 from tests.unit.pytorch_build.check.conftest import plain_bundle
 
@@ -16,13 +16,6 @@ def test_an_archive_holds_each_librarys_code_object(count: int) -> None:
     assert {one.binary: archive.content(stream, one) for one in archive.kernels} == {
         f"{path}#0": content for path, content in code.items()
     }
-
-
-def test_a_library_says_where_its_archives_are() -> None:
-    said = read_reference(reference("blas_lib", "lib/deep/libx.so.1").packed())
-    assert said.binary == "lib/deep/libx.so.1"
-    assert said.paths == ("../../.kpack/blas_lib_@GFXARCH@.kpack",)
-    assert archive_name("blas_lib", "gfx942") == ".kpack/blas_lib_gfx942.kpack"
 
 
 def test_the_compilers_only_code_object_is_found() -> None:

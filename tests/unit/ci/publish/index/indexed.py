@@ -31,11 +31,13 @@ def render(title: str, entries: Sequence[Entry]) -> Mapping[str, str]:
     """Write every page of an index."""
     pages: dict[str, bytes] = {}
     blocks = []
+    extras = rendering.extras(one.name for one in entries)
     for name, group in groupby(in_order(entries), key=lambda entry: entry.name):
         mine = tuple(group)
         rows = "".join(f"{row(entry)}\n" for entry in mine).encode()
-        blocks.append(flat_block(name, newest(mine), rows))
-        pages[f"simple/{name}/index.html"] = project_html(name, newest(mine), rows)
+        wanted = f"{name}{extras.get(name, '')}=={newest(mine)}"
+        blocks.append(flat_block(name, wanted, rows))
+        pages[f"simple/{name}/index.html"] = project_html(name, wanted, rows)
         pages[f"simple/{name}/index.json"] = project_json(name, mine)
     names = [path.split("/")[1] for path in pages if path.endswith(".html")]
     pages |= {

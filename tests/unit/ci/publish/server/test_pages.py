@@ -98,22 +98,6 @@ def test_pages_follow_distributions_and_nothing_else(key: str, prefix: str | Non
     assert folder_of(Place(bucket="b", key=key), FOLDERS) == expected
 
 
-def test_a_wheel_is_listed_with_its_digest_when_its_sidecar_is_there(tmp_path: Path) -> None:
-    store, name = DirectoryStore(tmp_path), "torch-2.10.0+rocm7.1-py3-none-any.whl"
-    key = put(store, name)
-    assert told(store, key) == []
-    assert page_texts(store) == {}
-    assert told(store, put_sidecar(store, name)) == []
-    page = page_texts(store)[f"{PREFIX}/simple/torch/index.html"].decode()
-    digest = hashlib.sha256(b"a wheel").hexdigest()
-    assert f'href="../../torch-2.10.0%2Brocm7.1-py3-none-any.whl#sha256={digest}"' in page
-    assert f'data-core-metadata="sha256={hashlib.sha256(metadata(name)).hexdigest()}"' in page
-    assert 'data-requires-python="&gt;=3.11"' in page
-    store.delete(f"{key}.metadata")
-    told(store, f"{key}.metadata")
-    assert not [text for text in page_texts(store).values() if b"torch-2" in text]
-
-
 def test_pages_are_the_clients(store: Store, outputs: RunOutputs, publish: Callable[..., FileRecord]) -> None:
     keys = [publish().key, publish("apex", "1.10.0", fields=[("Requires-Python", ">=3.11")]).key]
     index.write_pages(store, outputs, "g")

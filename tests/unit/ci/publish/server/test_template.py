@@ -248,8 +248,8 @@ def test_no_alias_of_yaml_is_in_it_as_cloudformation_reads_none() -> None:
 
 def test_the_documented_days_are_the_data() -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    table = text.partition("## Retention")[2].partition("What goes or stays")[0]
-    said = {"30 days": 30, "120 days": 120, "52 weeks": 364, "2 years": 730, "for ever": None}
+    table = text.partition("## Retention")[2].partition("What is deleted as a unit")[0]
+    said = {"30 days": 30, "120 days": 120, "52 weeks": 364, "2 years": 730, "forever": None}
     for line in re.findall(r"^\| (`.*) \|$", table, re.MULTILINE):
         names, days, newest = (cell.strip() for cell in line.split("|"))
         for name in re.findall(r"`(\w+)`", names):

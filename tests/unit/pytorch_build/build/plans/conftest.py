@@ -16,7 +16,7 @@ from pytorch_build.context import Context
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions, RocmSdk
-from tests.unit.pytorch_build.build.conftest import FakeTree
+from tests.unit.pytorch_build.build.conftest import fake_tree
 from tests.unit.target_samples import target_in
 
 VERSION = "2.10.0a0+rocm7.10.0a20251120"
@@ -84,7 +84,7 @@ def plan(tmp_path: Path) -> Plan:
             ),
             target=target_in(tmp_path / "env"),
             project=project,
-            tree=FakeTree(path=tmp_path, version=version),
+            tree=fake_tree(path=tmp_path, version=version),
             rocm=None,
             dependencies=[Dependency(project="triton", requirement="", version=triton_version)]
             if triton_version

@@ -1,3 +1,4 @@
+import shlex
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
@@ -55,6 +56,13 @@ def test_an_sdk_without_system_libraries_is_refused_on_linux(plan: Plan, project
     with pytest.raises(RocmError, match="rocm_sysdeps is missing"):
         plan(project, torch_version="2.10.0", sdk={"sysdeps": False})
     plan(project, "windows", torch_version="2.10.0", sdk={"sysdeps": False})
+
+
+def test_flags_name_a_rocm_whose_path_has_a_space(plan: Plan) -> None:
+    env = plan("torch", sdk={"root": PurePosixPath("/my env/rocm")}).env
+    # a value that begins and ends with a quote loses both in CMake's cache
+    assert env["LDFLAGS"] == "-L'/my env/rocm/lib/rocm_sysdeps/lib'"
+    assert shlex.split(env["CXXFLAGS"])[-1] == "-I/my env/rocm/include/roctracer"
 
 
 @pytest.mark.parametrize("project", ["torch", "audio", "vision", "apex"])
@@ -170,8 +178,8 @@ def test_a_users_switches_count_and_what_does_not_is_told(plan: Plan) -> None:
     assert made.notes == ()
     overridden = {"USE_CUDA": "1", "ROCM_HOME": "/opt/rocm", "CMAKE_ARGS": "-DX=1"}
     said = "\n".join(plan("torch", base_env={"PATH": "/usr/bin", **overridden}).notes)
-    assert "USE_CUDA=1 of your environment does not count: the build sets OFF." in said
-    assert "ROCM_HOME=/opt/rocm of your environment does not count: the build sets /env/rocm." in said
+    assert "USE_CUDA=1 of your environment is ignored: the build sets OFF." in said
+    assert "ROCM_HOME=/opt/rocm of your environment is ignored: the build sets /env/rocm." in said
     assert "This tree does not read CMAKE_ARGS" in said
     assert plan("torch").env["BUILD_TEST"] == "0"
 

@@ -18,7 +18,6 @@ WRITTEN = st.tuples(PATHS | st.just(""), st.lists(NAMES, min_size=1, max_size=3)
 
 
 def planned(texts: Iterable[str]) -> dict[str, str]:
-    """Turn what is a pattern into one."""
     found = {}
     for text in texts:
         try:

@@ -70,7 +70,6 @@ def rule(action: plugin.Action, *patterns: str, name: str = "", retries: int = 0
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Ran]:
-    """Write a test file into a checkout, and run pytest on it in its test folder."""
     folder = tmp_path / "up" / "test"
     folder.mkdir(parents=True)
     (tmp_path / "up" / "pytest.ini").write_text("[pytest]\n")
