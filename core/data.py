@@ -89,6 +89,7 @@ LAYERED: Mapping[Path, str] = types.MappingProxyType(
         **{_ROOT / f"ci/{one}.toml": one for one in ("runners", "matrix", "triggers")},
         **{_ROOT / f"ci/{one}.toml": one for one in ("rocm", "buckets", "upload")},
         _ROOT / "ci/promote/gates.toml": "promotion",
+        _ROOT / "pytorch_build/build/needs.toml": "needs",
     }
 )
 _SAME_NAMES = ("default", "refs", "targets", "families", "variants", "expect_failure")
@@ -174,8 +175,7 @@ def in_force() -> Mapping[str, Value]:
                 found[key] = Value(key=key, value=value, where=f"{file.relative_to(_ROOT)}:{line}")
     for path, value, line in _values(own().text):
         key = key_path(path)
-        where = f"{own().file}:{line}"
-        found[key] = Value(key=key, value=value, where=where, instead_of=found.pop(key, None))
+        found[key] = Value(key=key, value=value, where=f"{own().file}:{line}", instead_of=found.pop(key, None))
     return found
 
 

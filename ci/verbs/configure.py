@@ -59,10 +59,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Plan; print the plan, and write the job's outputs, its summary, a file."""
     common, env = common_from(arguments), environment()
+    # what follows is slow to import, and of no plan
     if "promotion" in own().tables:
-        from ci.promote.policy import gates  # slow to import, and of no plan
+        from ci.promote.policy import gates
 
         gates()
+    if "needs" in own().tables:
+        from pytorch_build.build.machine import load_needs
+
+        load_needs()
     if arguments.explain is not None:
         for validated in (data.load, buckets, load_refs):
             validated()

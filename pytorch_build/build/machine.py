@@ -79,8 +79,7 @@ class Needs(Model):
 
     def of(self, project: str, *, gpu: bool, sample: bool) -> Need:
         """Return what a project's build takes; the sample's builds take little."""
-        less = {} if gpu else self.cpu
-        return self.sample if sample else less.get(project, self.gpu[project])
+        return self.sample if sample else ({} if gpu else self.cpu).get(project, self.gpu[project])
 
 
 load_needs = data_file(_FILE, Needs)

@@ -17,6 +17,7 @@ from core.errors import MissingInputError
 from core.families import default_family, family
 from core.run.locations import run_buckets
 from core.run.plan import Plan
+from pytorch_build.build.machine import load_needs
 from pytorch_build.refs.torch_refs import load_refs
 from tests.front_door import run_ci
 
@@ -64,8 +65,10 @@ def test_the_guides_file_plans_what_it_says(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_every_stage_reads_the_same_file(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(guides()[0] + "[families.gfx94X-dcgpu]\ndefault = false\n")
+    ours = "[families.gfx94X-dcgpu]\ndefault = false\n[needs.gpu.triton]\ndisk = 3\n"
+    (tmp_path / "own.toml").write_text(guides()[0] + ours)
     use_own(tmp_path / "own.toml")
+    assert load_needs().gpu["triton"].disk == 3
     assert family("gfx94X-lab").targets == ("gfx942",)
     assert default_family(["gfx942"]) == "gfx942"
     assert run_buckets().repository == buckets().repository == "my-organisation/wheels"
