@@ -174,8 +174,8 @@ def in_force() -> Mapping[str, Value]:
                 key = key_path((*filter(None, [table]), *path))
                 found[key] = Value(key=key, value=value, where=f"{file.relative_to(_ROOT)}:{line}")
     for path, value, line in _values(own().text):
-        key = key_path(path)
-        found[key] = Value(key=key, value=value, where=f"{own().file}:{line}", instead_of=found.pop(key, None))
+        key, where = key_path(path), f"{own().file}:{line}"
+        found[key] = Value(key=key, value=value, where=where, instead_of=found.pop(key, None))
     return found
 
 
