@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from core import console, process
@@ -41,11 +42,7 @@ def main(words: list[str]) -> int:
 
 def compile_all(folder: Path) -> None:
     """Compile every lock of `folder`; pins that still hold stay as they are."""
-    # no index, find-links or certificate setting of this machine may enter a lock
-    names = [name for name in process.inherited() if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"]
-    env = process.inherited(
-        **dict.fromkeys(names), PIP_CONFIG_FILE=os.devnull, CUSTOM_COMPILE_COMMAND="nox -s lock"
-    )
+    env = lock_environment(process.inherited())
     for source, target in TOOL_LOCKS.items():
         options = ["--generate-hashes", "--allow-unsafe", "--no-emit-index-url", "--no-emit-find-links"]
         argv = [sys.executable, "-m", "piptools", "compile", "--quiet", "--strip-extras", *options]
@@ -63,6 +60,18 @@ def compile_all(folder: Path) -> None:
                     [*argv, "-o", f"{name}-{platform}-{python}.txt", f"{name}.in"], cwd=folder, env=env
                 )
     prove_windows(folder)
+
+
+def lock_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a compilation.
+
+    No index, find-links or constraint of this machine may enter a lock: of pip's and uv's variables, only the
+    path of the certificates stays.
+    """
+    env = {name: value for name, value in inherited.items() if not name.startswith(("PIP_", "UV_"))}
+    if "PIP_CERT" in inherited:
+        env["PIP_CERT"] = inherited["PIP_CERT"]
+    return env | {"PIP_CONFIG_FILE": os.devnull, "CUSTOM_COMPILE_COMMAND": "nox -s lock"}
 
 
 def prove_windows(folder: Path) -> None:

@@ -1,5 +1,6 @@
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from core import process
 from core.archive import Member
 from core.data import use_own
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
+from tests.kit import isolation
 
 Git = Callable[..., str]
 Write = Callable[[Path, Mapping[str, str]], None]
@@ -17,7 +19,11 @@ Commit = Callable[[Path, Mapping[str, str]], str]
 MakeWheel = Callable[..., Path]
 
 # a busy machine is no fault of the code
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any-machine", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
+# --hypothesis-profile=nightly: as many examples as hypothesis tries by itself
+settings.register_profile("nightly", settings.get_profile("any-machine"), max_examples=100)
 # --hypothesis-profile=few: for one Python more, when another one has seen many examples
 settings.register_profile("few", settings.get_profile("any-machine"), max_examples=10)
 # for mutants: a failure is all that is to be known
@@ -27,6 +33,16 @@ settings.load_profile("any-machine")
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the user's configuration out of reach, before a test or a worker process can read it."""
+    if isolation.ISOLATED in os.environ:
+        return  # A worker process inherits what its parent has isolated.
+    home = tempfile.TemporaryDirectory(prefix="tests-home-")
+    config.add_cleanup(home.cleanup)
+    isolation.isolate(os.environ, Path(home.name))
+
 
 AUTHOR = {
     "GIT_CONFIG_GLOBAL": os.devnull,

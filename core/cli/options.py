@@ -32,7 +32,7 @@ FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it, wh
 # …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
 _BUCKET = "s3://"
-_AS_GIVEN = (*("torch_ref", "gpu_family", "run_id", "store", "release_type"), *("python", "force", "dry_run"))
+_AS_GIVEN = ("torch_ref", "gpu_family", "run_id", "store", "release_type", "python", "force", "dry_run")
 _VARIANT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 

@@ -108,11 +108,10 @@ def source_lock(
     )
     lock = _named(lock, kept, chosen)
     text = lock.model_dump_json(indent=2) + "\n"
-    outcome = common.open_store().put_bytes(key, text.encode(), replace=not common.outputs.immutable)
+    store = common.open_store()
+    outcome = store.put_bytes(key, text.encode(), replace=not common.outputs.immutable)
     said = "unchanged" if outcome == "unchanged" else "resolved"
-    console.done(
-        f"source lock of {ref.name}: {said}, {lock.digest()[:12]} in {common.open_store().url}/{key}"
-    )
+    console.done(f"source lock of {ref.name}: {said}, {lock.digest()[:12]} in {store.url}/{key}")
     return lock
 
 

@@ -7,9 +7,11 @@ import pytest
 from core.stores import location
 from rocm_packaging.sample import ensure_artifacts
 from tests.integration.ceph_server import ceph, ceph_server
+from tests.integration.clones import ROOT, Clone
 from tests.integration.recorded_runs import setuptools_wheel
 from tests.integration.rocm_environments import setuptools
 from tests.integration.s3_servers import rclone, rclone_server
+from tests.kit import sample
 
 __all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 
@@ -34,6 +36,18 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def split_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return those whose device code lies apart."""
     return ensure_artifacts(tmp_path_factory.mktemp("split") / "artifacts", split=True)
+
+
+@pytest.fixture(scope="session")
+def sample_run() -> Path:
+    """Return a clone in which the sample's pipeline has run; no test changes it."""
+    return sample.run_sample_once(ROOT, ROOT / ".cache" / "tests")
+
+
+@pytest.fixture
+def sample_clone(sample_run: Path, tmp_path: Path) -> Clone:
+    """Return a clone of one's own with the outputs of the sample's pipeline."""
+    return Clone(path=sample.copy_run(sample_run, tmp_path / "checkout"))
 
 
 @pytest.hookimpl(tryfirst=True)

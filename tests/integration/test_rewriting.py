@@ -55,10 +55,9 @@ def as_candidate(wheel: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def torch_wheels(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+def torch_wheels(sample_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     """The sample's PyTorch wheels, built by the pipeline and relabelled as those of a candidate."""
-    clone = Clone.made(tmp_path_factory.mktemp("pipeline") / "checkout")
-    clone.passes("invoke", "ci", "--torch-ref", "sample")
+    clone = Clone(path=sample_run)
     folder = tmp_path_factory.mktemp("candidate")
     return [as_candidate(wheel, folder) for wheel in sorted(clone.wheels().glob("*devrocm*.whl"))]
 

@@ -23,7 +23,7 @@ UNIT = Path(__file__).parent
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # variables of a job of CI, of a user's git and AWS, of a build: what one needs, a test sets
 OF_THE_CALLER = re.compile(
-    r"(GITHUB|RUNNER|CI|GIT|AWS|ROCM_SDK)_.*|(NO|FORCE)_COLOR|GH_TOKEN|NEEDS|RELEASE_TYPE|RUN_STORE|SOURCE_LOCK"
+    r"(GITHUB|RUNNER|CI|ROCM_SDK)_.*|(NO|FORCE)_COLOR|GH_TOKEN|NEEDS|RELEASE_TYPE|RUN_STORE|SOURCE_LOCK"
     r"|SOURCE_DATE_EPOCH|SSL_CERT_FILE"
 )
 

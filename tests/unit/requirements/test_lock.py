@@ -1,4 +1,5 @@
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def test_locks_are_hashed_and_take_no_settings(compilers: Compilers, monkeypatch
         assert ("--allow-unsafe" in argv) is ("piptools" in argv)
         assert ("--no-config" in argv) is ("piptools" not in argv)
     assert {"--dry-run", "--require-hashes", "windows"} <= set(proof[0])
+
+
+def test_compiles_where_the_user_names_a_configuration_file(
+    compilers: Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/users/pip.conf")
+    lock.compile_all(lock.FOLDER)
+    _argv, _cwd, env = compilers.calls[0]
+    assert env["PIP_CONFIG_FILE"] == os.devnull
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, root: Path, *, changed: str = "") -> None:

@@ -108,6 +108,7 @@ def test_uv_looks_at_folders_anew(called: Called, sources: Sources, *, hashed: b
 
 
 def test_pip_is_told_what_sdists_must_not_read(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/users/pip.conf")
     for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX_A_PASSWORD", "GITHUB_TOKEN", "GITHUB_ENV"):
         monkeypatch.setenv(name, "https://user:word@host/simple")
     monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
@@ -115,7 +116,7 @@ def test_pip_is_told_what_sdists_must_not_read(called: Called, monkeypatch: pyte
     assert called.argv[:5] == [sys.executable, "-m", "pip", "--python", "/venv/bin/python"]
     assert called.after("--index-url") == ["https://mine/simple"]
     assert not {"--isolated", "--cert"} & set(called.argv)
-    assert called.env.get("PIP_CONFIG_FILE") != os.devnull
+    assert called.env["PIP_CONFIG_FILE"] == "/users/pip.conf"
     # which pip itself logs in at
     assert {name for name, value in called.env.items() if "word" in value} == {"https_proxy"}
 
