@@ -16,7 +16,7 @@ from ci.report.compare import Run, history_of
 from ci.report.html import render, render_history
 from core import console, files
 from core.errors import MissingInputError
-from tests import page_samples as samples
+from tests.kit import page_runs as samples
 
 if TYPE_CHECKING:
     from ci.report.model import Page

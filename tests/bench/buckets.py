@@ -12,8 +12,8 @@ from core.cli.options import ROOT
 from core.errors import CheckError
 from core.stores.directory import DirectoryStore
 from tests.bench.measuring import Figure, Words, Work, in_turn, program, scratch
-from tests.integration.s3_proxy import proxied
-from tests.integration.s3_servers import S3Server, rclone_serving
+from tests.kit.s3_proxy import proxied
+from tests.kit.s3_servers import S3Server, rclone_serving
 from tests.unit.ci.promote.conftest import Runs
 
 SMALL, SMALL_SIZE = 2_000, 4 << 10

@@ -6,12 +6,12 @@ import pytest
 
 from core.stores import location
 from rocm_packaging.sample import ensure_artifacts
-from tests.integration.ceph_server import ceph, ceph_server
-from tests.integration.clones import ROOT, Clone
-from tests.integration.recorded_runs import setuptools_wheel
-from tests.integration.rocm_environments import setuptools
-from tests.integration.s3_servers import rclone, rclone_server
 from tests.kit import sample
+from tests.kit.ceph_server import ceph, ceph_server
+from tests.kit.clones import ROOT, Clone
+from tests.kit.recorded_runs import setuptools_wheel
+from tests.kit.rocm_environments import setuptools
+from tests.kit.s3_servers import rclone, rclone_server
 
 __all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 

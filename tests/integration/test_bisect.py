@@ -26,8 +26,8 @@ from core.stores.location import open_store
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from tests.integration.clones import Clone, said
-from tests.integration.s3_servers import S3Server
+from tests.kit.clones import Clone, said
+from tests.kit.s3_servers import S3Server
 
 RUNS, BROKEN = 40, 27
 PYTHON = f"cp3{sys.version_info.minor}"

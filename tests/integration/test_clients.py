@@ -18,10 +18,10 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from tests.conftest import MakeWheel
-from tests.front_door import run_ci
-from tests.integration.recorded_runs import indexed, recorded, rocm_sdist
-from tests.integration.s3_servers import S3Server
-from tests.venvs import installed
+from tests.kit.environments import installed
+from tests.kit.front_doors import run_ci
+from tests.kit.recorded_runs import indexed, recorded, rocm_sdist
+from tests.kit.s3_servers import S3Server
 
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"

@@ -16,8 +16,8 @@ from core import process
 from core.cli.options import environment
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
-from tests.integration.clones import TAG, Clone
-from tests.integration.s3_servers import S3Server, program, rclone_serving
+from tests.kit.clones import TAG, Clone
+from tests.kit.s3_servers import S3Server, program, rclone_serving
 
 PREFIX = "compiler-cache/ci/sccache"
 SOURCES = 3

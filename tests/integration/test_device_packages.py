@@ -20,9 +20,9 @@ from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
 from tests.conftest import MakeWheel
-from tests.front_door import run_ci
-from tests.integration.recorded_runs import indexed, rocm_sdist
-from tests.venvs import installed
+from tests.kit.environments import installed
+from tests.kit.front_doors import run_ci
+from tests.kit.recorded_runs import indexed, rocm_sdist
 
 ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"
 FAMILY, TARGETS = "gfx94X-dcgpu;gfx950-dcgpu", ("gfx942", "gfx950")

@@ -10,7 +10,7 @@ from core import process
 from core.env.installer import uv_program
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.portable import analyse, repair
-from tests.folders import served
+from tests.kit.servers import served
 from tests.unit.pytorch_build.check.conftest import write_wheel
 
 pytestmark = pytest.mark.processes

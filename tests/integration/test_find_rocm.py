@@ -16,9 +16,9 @@ from core.http import answering
 from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
-from tests.artifact_archives import pack_all
-from tests.folders import Quiet
-from tests.integration.s3_servers import S3Server
+from tests.kit.artifact_archives import pack_all
+from tests.kit.s3_servers import S3Server
+from tests.kit.servers import Quiet
 
 RECORDED = ROOT / "tests/unit/ci/recorded/workflow_runs.json"
 RED, FORK, GREEN = "17123441190", "17123441170", "17123441166"

@@ -10,10 +10,10 @@ from ci.report.compare import Run, history_of
 from ci.report.html import render_history
 from core.cli.options import Common
 from core.run import records
-from tests import page_samples as samples
-from tests.front_door import run_ci
-from tests.integration.s3_servers import S3Server
 from tests.integration.test_page import browser_fixture
+from tests.kit import page_runs as samples
+from tests.kit.front_doors import run_ci
+from tests.kit.s3_servers import S3Server
 
 __all__ = ["browser_fixture"]
 

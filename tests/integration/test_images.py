@@ -22,7 +22,7 @@ from core.cli.options import ROOT
 from core.env.installer import configured
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION
-from tests.folders import served
+from tests.kit.servers import served
 
 FAMILY = "gfx94X-dcgpu"
 NAME = "pytorch-therock-rocm-ci-gfx94x-dcgpu"

@@ -32,8 +32,8 @@ from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import read_metadata
 from tests.conftest import MakeWheel
-from tests.folders import Folder, Quiet
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
+from tests.kit.servers import Folder, Quiet
 
 TORCH, OLDER = "2.10.0+rocm7.1", "2.9.0+rocm7.1"
 FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}

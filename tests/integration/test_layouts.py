@@ -8,7 +8,7 @@ import pytest
 
 from core import junit
 from pytorch_build.check.device_code import file_facts
-from tests.integration.clones import FAMILY, TAG, Clone
+from tests.kit.clones import FAMILY, TAG, Clone
 
 BUILDS = ("build_triton", "build_torch", "build_vision")
 # run -> layout of its ROCm, and how torch and torchvision are built

@@ -17,10 +17,10 @@ from core import process
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from docs import screenshots
-from tests import page_samples as samples
-from tests.folders import served
-from tests.integration.recorded_runs import indexed
-from tests.venvs import Venv, installed
+from tests.kit import page_runs as samples
+from tests.kit.environments import Venv, installed
+from tests.kit.recorded_runs import indexed
+from tests.kit.servers import served
 
 DESK = {"width": 1440, "height": 900}
 CELL = "cell-gfx900-nightly-cp311"

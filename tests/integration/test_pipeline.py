@@ -21,8 +21,8 @@ from core.wheel.editor import Additions, edit_sdist, edit_wheel
 from pytorch_build.build.stage import search_paths
 from pytorch_build.standalone.libraries import read_members
 from rocm_packaging.packages.layouts import Layout
-from tests.front_door import run_ci
-from tests.integration.clones import FAMILY, SERIES, TAG, Clone, said
+from tests.kit.clones import FAMILY, SERIES, TAG, Clone, said
+from tests.kit.front_doors import run_ci
 
 ROCM = "7.99.0.dev0+sample"
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")

@@ -9,8 +9,8 @@ from core import process
 from core.cli.options import ROOT
 from core.env.installer import uv_program
 from core.stores.directory import DirectoryStore
-from tests.folders import served
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
+from tests.kit.servers import served
 from tests.unit.ci.promote.conftest import Runs
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")

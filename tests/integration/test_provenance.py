@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.folders import served
-from tests.integration.clones import FAMILY, Clone, said
-from tests.integration.s3_servers import S3Server
 from tests.kit import sample
-from tests.provenance_schemas import problems_of_bill, validate_statement
+from tests.kit.clones import FAMILY, Clone, said
+from tests.kit.provenance_schemas import problems_of_bill, validate_statement
+from tests.kit.s3_servers import S3Server
+from tests.kit.servers import served
 
 RUN = "local"
 WHERE = ("--torch-ref=sample", f"--gpu-family={FAMILY}", f"--run-id={RUN}")

@@ -15,11 +15,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.artifact_archives import pack_all
-from tests.folders import served
-from tests.integration.clones import FAMILY, SERIES, TAG
-from tests.integration.s3_servers import S3Server
-from tests.integration.workflow_engine import ACT, Engine, Ran, others, pull_request
+from tests.kit.artifact_archives import pack_all
+from tests.kit.clones import FAMILY, SERIES, TAG
+from tests.kit.s3_servers import S3Server
+from tests.kit.servers import served
+from tests.kit.workflow_engine import ACT, Engine, Ran, others, pull_request
 
 pytestmark = ACT
 

@@ -10,8 +10,8 @@ import pytest
 from core import process
 from core.http import served_store
 from core.stores.location import open_store
-from tests.integration.clones import Clone, said
-from tests.integration.s3_servers import S3Server
+from tests.kit.clones import Clone, said
+from tests.kit.s3_servers import S3Server
 
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TORCH, VISION = "torch-2.10.0a0+cpu.sample", "torchvision==0.25.0a0+cpu.sample"

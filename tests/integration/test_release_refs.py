@@ -14,10 +14,10 @@ import pytest
 from core import process
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
-from tests.artifact_archives import pack_all
-from tests.integration.clones import SERIES
-from tests.integration.s3_servers import S3Server
-from tests.integration.workflow_engine import ACT, Engine
+from tests.kit.artifact_archives import pack_all
+from tests.kit.clones import SERIES
+from tests.kit.s3_servers import S3Server
+from tests.kit.workflow_engine import ACT, Engine
 
 FAMILIES = ("gfx94X-dcgpu", "gfx110X-all")
 REFS = {"nightly": "2.14.0a0", "release/2.10": "2.10.0"}

@@ -20,8 +20,8 @@ from pytorch_build.check import Expectation
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
-from tests.integration.clones import FAMILY, Clone
-from tests.wheel_files import contents
+from tests.kit.clones import FAMILY, Clone
+from tests.kit.wheels import read_members
 
 UV = Path(sys.executable).parent / "uv"
 SAMPLE, CANDIDATE, FINAL = "7.99.0.dev0+sample", "7.99.0rc2", "7.99.0"
@@ -103,7 +103,7 @@ def test_rocms_packages_hold_what_a_build_of_the_release_for_these_targets_holds
     for one in done:
         if one.file.path.suffix == ".whl":
             require_sound(one.file.path)
-            assert contents(one.file.path) == contents(built[one.plan.target])
+            assert read_members(one.file.path) == read_members(built[one.plan.target])
         else:
             assert one.file.path.read_bytes() == built[one.plan.target].read_bytes()
 

@@ -19,8 +19,8 @@ from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
-from tests.integration.rocm_environments import RocmEnvironment
-from tests.unit.rocm_packaging.artifact_sets import PRELOADED
+from tests.kit.artifact_sets import PRELOADED
+from tests.kit.rocm_environments import RocmEnvironment
 
 FAMILY = "gfx94X-dcgpu"
 LIBRARIES = f"rocm-sdk-libraries-{FAMILY}=={ROCM_VERSION}"

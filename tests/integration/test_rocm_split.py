@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 from core import process
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import ROCM_VERSION
-from tests.integration.rocm_environments import RocmEnvironment
+from tests.kit.rocm_environments import RocmEnvironment
 
 PAYLOAD = "_rocm_sdk_libraries"
 CK = "lib/libMIOpenCKGroupedConv_{}.so"

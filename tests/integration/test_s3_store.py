@@ -18,10 +18,10 @@ from core.stores import Store, s3_transfer
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, connect
-from tests.integration.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
-from tests.integration.s3_servers import S3Server
+from tests.kit.s3_proxy import FAULTS, Fault, Proxy, Request, proxied
+from tests.kit.s3_servers import S3Server
+from tests.kit.wheels import sha256
 from tests.unit.core.stores import test_contract as contract
-from tests.wheel_files import sha
 
 put_fixture = contract.put_fixture
 
@@ -67,8 +67,8 @@ def test_a_real_server_is_a_store_like_any_other(
 def test_objects_of_every_size_are_copied(store: Store, put: Callable[..., str], size: int) -> None:
     data = os.urandom(size)
     assert [put("g/a.whl", data), put("g/a.whl", data)] == ["written", "unchanged"]
-    assert store.copy("copies/a.whl", store, "g/a.whl", sha256=sha(data)) == "written"
-    assert (store.read("copies/a.whl"), store.digest("copies/a.whl")) == (data, sha(data))
+    assert store.copy("copies/a.whl", store, "g/a.whl", sha256=sha256(data)) == "written"
+    assert (store.read("copies/a.whl"), store.digest("copies/a.whl")) == (data, sha256(data))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -83,10 +83,10 @@ def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path:
 
         def put(key: str) -> str:
             source = tmp_path / key.rpartition("/")[2]
-            return store.put_file(key, source, sha256=sha(objects[key]), replace=False)
+            return store.put_file(key, source, sha256=sha256(objects[key]), replace=False)
 
         def copy(key: str) -> str:
-            return store.copy(f"v2/{key}", store, key, sha256=sha(objects[key]))
+            return store.copy(f"v2/{key}", store, key, sha256=sha256(objects[key]))
 
         def fetch(key: str) -> bytes:
             return store.fetch(key, tmp_path / "fetched").read_bytes()
@@ -118,10 +118,10 @@ def test_an_uploads_answers_may_be_lost(server: S3Server, tmp_path: Path, fault:
     bucket = server.make_bucket()
     with proxied(server.endpoint) as proxy:
         store = open_through(proxy, bucket)
-        assert store.put_file("warm.whl", source, sha256=sha(data), replace=False) == "written"
+        assert store.put_file("warm.whl", source, sha256=sha256(data), replace=False) == "written"
         asked: list[object] = []
         proxy.choose = asked.append
-        assert store.put_file("0.whl", source, sha256=sha(data), replace=False) == "written"
+        assert store.put_file("0.whl", source, sha256=sha256(data), replace=False) == "written"
         requests = len(asked)
         assert requests >= 2
         for number in range(requests):
@@ -130,7 +130,7 @@ def test_an_uploads_answers_may_be_lost(server: S3Server, tmp_path: Path, fault:
                 fault if next(counter) == number else None
             )
             key = f"{fault}-{number}.whl"
-            assert store.put_file(key, source, sha256=sha(data), replace=False) == "written"
+            assert store.put_file(key, source, sha256=sha256(data), replace=False) == "written"
             proxy.choose = lambda _request: None
             assert store.read(key) == data
 
@@ -203,4 +203,4 @@ def test_a_killed_upload_leaves_nothing_behind_the_next_run(server: S3Server, tm
         process.run(argv, env=variables, cwd=ROOT)
     assert left() == ["r/a.whl"]
     assert store.digest("r/a.whl") == digest
-    assert sha(store.read("r/a.whl")) == digest
+    assert sha256(store.read("r/a.whl")) == digest

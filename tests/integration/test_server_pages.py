@@ -18,7 +18,7 @@ from core.cli.options import ROOT
 from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import distributions
-from tests.integration.s3_servers import S3Server
+from tests.kit.s3_servers import S3Server
 
 # filelock is for servers that ignore conditional writes, as rclone's does and S3 does not
 RUNTIME = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six", "filelock")

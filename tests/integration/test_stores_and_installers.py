@@ -7,7 +7,7 @@ import pytest
 from core import process
 from core.env import Interpreter, installer, interpreter
 from tests.conftest import MakeWheel
-from tests.venvs import installed
+from tests.kit.environments import installed
 
 BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
 

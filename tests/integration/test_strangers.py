@@ -12,10 +12,10 @@ from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
 from tests.conftest import MakeWheel
-from tests.folders import served
-from tests.front_door import run_ci
-from tests.integration.recorded_runs import rocm_sdist, sdist
-from tests.wheel_files import write_members
+from tests.kit.front_doors import run_ci
+from tests.kit.recorded_runs import rocm_sdist, sdist
+from tests.kit.servers import served
+from tests.kit.wheels import add_record, write_members
 
 ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
 SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
@@ -157,7 +157,7 @@ def test_what_others_alter_of_ours_is_found_after_the_installation(
         "overlay-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: overlay\nVersion: 1.0\n",
         "overlay-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    write_members(public / "overlay-1.0-py3-none-any.whl", members)
+    write_members(public / "overlay-1.0-py3-none-any.whl", add_record(members))
     overlay = installer.Install(requirements=("overlay",))
     with (
         pytest.raises(CheckError, match=r"rocm_sdk_core\.py is not the file of rocm-sdk-core"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.process import Completed
-from tests.integration.clones import TAG, Clone, said
+from tests.kit.clones import TAG, Clone, said
 
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 

@@ -12,8 +12,8 @@ from core.cli.options import ROOT
 from core.errors import MachineError, MissingInputError
 from core.stores.directory import DirectoryStore
 from core.stores.s3_client import PROBE
-from tests.integration.s3_proxy import proxied
-from tests.integration.s3_servers import S3Server
+from tests.kit.s3_proxy import proxied
+from tests.kit.s3_servers import S3Server
 
 GROUP = "gfx90a-dcgpu"
 PREFIX = "123-linux"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.clones import FAMILY, TAG
-from tests.integration.workflow_engine import ACT, PYTORCH, ROCM, TRITON, Engine, Ran, pull_request
+from tests.kit.clones import FAMILY, TAG
+from tests.kit.workflow_engine import ACT, PYTORCH, ROCM, TRITON, Engine, Ran, pull_request
 
 pytestmark = ACT
 

@@ -15,7 +15,7 @@ from core.cli.options import environment
 from core.env.installer import Sources
 from core.packages import resolution, sources
 from core.stores import location
-from tests.unit.aws import aws, s3
+from tests.kit.aws import aws, s3
 
 __all__ = ["aws", "s3"]
 

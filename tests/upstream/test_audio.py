@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core.env import installer
-from tests.integration.clones import Clone
+from tests.kit.clones import Clone
 
 TORCH = "torch-2.13.0+cpu-cp311"
 REFS = """

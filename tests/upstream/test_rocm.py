@@ -12,8 +12,8 @@ from core.cli.options import ROOT
 from core.env import installer
 from pytorch_build.check.device_code import file_facts
 from rocm_packaging import selftest
-from tests.folders import served
-from tests.venvs import Venv
+from tests.kit.environments import Venv
+from tests.kit.servers import served
 
 VERSION = "5.2.3"
 # what Debian packages of it is no whole set, and lies elsewhere in part

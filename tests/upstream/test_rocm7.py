@@ -25,8 +25,8 @@ from pytorch_build.split.parts import split
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.packages.plan import make_plan
+from tests.kit.environments import Venv
 from tests.upstream.test_split import HIP, NAMES, wheel_around
-from tests.venvs import Venv
 
 Layout = Literal["unsplit", "split"]
 LAYOUTS = get_args(Layout)

@@ -18,8 +18,8 @@ from core.env import installer
 from rocm_packaging import selftest
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS, TARGETS
-from tests.integration.clones import Clone
-from tests.venvs import Venv
+from tests.kit.clones import Clone
+from tests.kit.environments import Venv
 
 FAMILY = FAMILIES[0]
 # What its builder imports and runs.

@@ -13,7 +13,7 @@ import pytest
 from ci.github import MOST_RUNS, GitHub, RunQuery, find_run, from_environment, pause
 from core.errors import MissingInputError, ServiceError, UsageError
 from core.http import answering
-from tests.folders import Quiet
+from tests.kit.servers import Quiet
 from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -14,7 +14,7 @@ from core.http import Answer, Link, answering, fetch, links, open_url, served_st
 from core.packages import Offer, sources
 from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
-from tests.folders import Quiet, served
+from tests.kit.servers import Quiet, served
 from tests.unit.ci.publish.index.indexed import render
 
 TORCH = Offer(

@@ -21,7 +21,7 @@ from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, PROJECTS, torch_ref
-from tests.unit.target_samples import target_in
+from tests.kit.machines import target_in
 
 ROCM = "7.99.0.dev0+sample"
 SUFFIX = "devrocm7.99.0.dev0.sample"

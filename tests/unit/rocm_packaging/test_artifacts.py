@@ -5,7 +5,7 @@ import pytest
 
 from core.errors import ArtifactError, MissingInputError
 from rocm_packaging.artifacts import build_info, families_of, merged, scan
-from tests.unit.rocm_packaging.artifact_sets import write_base
+from tests.kit.artifact_sets import write_base
 
 
 def artifact(root: Path, name: str, files: dict[str, str], stages: str = "a/stage\n") -> Path:

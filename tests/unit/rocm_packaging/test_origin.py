@@ -10,7 +10,7 @@ from core.packages import offers_named
 from core.packages.sources import PackageSource, SourceOptions
 from core.run import records
 from rocm_packaging import origin
-from tests.unit.target_samples import target_in
+from tests.kit.machines import target_in
 
 FAMILY = "gfx94X-dcgpu"
 TARGETS = ("gfx942",)

@@ -25,7 +25,7 @@ from core.data import validated
 from core.errors import DataError, StoreError, UsageError
 from core.stores import Store, Stored
 from core.stores.directory import DirectoryStore
-from tests.unit.ci.memory_store import MemoryStore
+from tests.kit.memory_store import MemoryStore
 
 NOW = datetime.fromtimestamp(1_800_000_000, tz=UTC)
 DAY = 86_400

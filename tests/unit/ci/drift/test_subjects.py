@@ -15,7 +15,7 @@ from ci.verbs.drift import ACCEPTED, SUBJECTS, Accepted, AcceptedFile, Differenc
 from core import process
 from core.data import load_toml, read_toml
 from core.errors import DataError
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 THEROCK = read_toml(Path(__file__).with_name("therock.toml"))
 # what upstream has and our data does not: never compared as equal

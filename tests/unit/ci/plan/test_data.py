@@ -10,7 +10,7 @@ from core.data import read_toml
 from core.errors import DataError
 from docs.command_tables import all_sessions
 from pytorch_build.test import upstream_tests
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.plan.planning import known
 
 REFUSED = read_toml(Path(__file__).with_name("refused.toml"))["refused"]

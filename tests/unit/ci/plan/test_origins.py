@@ -17,7 +17,7 @@ from core.cli.options import Common
 from core.errors import FatalError, MissingInputError, UsageError
 from core.run import Platform
 from core.run.plan import Plan, RocmOrigin, RocmPackages, Variant
-from tests.folders import served
+from tests.kit.servers import served
 from tests.unit.ci.plan.planning import OURS, RunsOfGitHub, dispatched, known, made_run, planned, pull_request
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")

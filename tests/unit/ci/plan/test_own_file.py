@@ -19,7 +19,7 @@ from core.run.locations import run_buckets
 from core.run.plan import Plan
 from pytorch_build.build.machine import load_needs
 from pytorch_build.refs.torch_refs import load_refs
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 GUIDE = (ROOT / "docs" / "fork_and_downstream.md").read_text(encoding="utf-8")
 BRANCH = (

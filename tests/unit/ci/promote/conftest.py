@@ -25,7 +25,7 @@ from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.split.parts import Wheels
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 ROCM = "7.10.0a20251120"
 REF = "mine"

@@ -13,7 +13,8 @@ from core.cli.options import Common
 from core.errors import CheckError, MissingInputError
 from core.stores import Store
 from core.wheel import read_metadata
-from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
+from tests.kit.memory_store import MemoryStore
+from tests.kit.stores import stopped_everywhere
 from tests.unit.ci.promote.conftest import DATE, Desk, Runs, decided, decision_in
 
 FAMILIES = ("gfx94X-dcgpu", "gfx1151")

@@ -13,7 +13,7 @@ from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import merged, python_of, read_group
 from core.errors import StoreError
 from core.stores import Store
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.promote.conftest import Desk, Runs
 
 DIGESTS = st.sampled_from(["a" * 64, "b" * 64])

@@ -10,7 +10,7 @@ from ci.promote import promotion
 from core.cli.options import ROOT
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.promote.conftest import decision_in
 
 if TYPE_CHECKING:

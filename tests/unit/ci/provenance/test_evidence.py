@@ -22,8 +22,8 @@ from core.cli.options import Common
 from core.errors import DataError, MissingInputError, ProvenanceError, ServiceError, UsageError
 from core.http import answering
 from core.stores.directory import DirectoryStore
-from tests import provenance_samples as samples
-from tests.folders import Quiet, served
+from tests.kit import provenance as samples
+from tests.kit.servers import Quiet, served
 
 RUN = samples.run()
 MADE = next(one for one in made_files(RUN) if one.file == samples.TORCH)

@@ -8,8 +8,8 @@ from ci.provenance import facts
 from core.cli.options import ROOT
 from core.errors import DataError
 from docs.command_tables import all_sessions
-from tests import provenance_samples as samples
-from tests.page_samples import digest
+from tests.kit import provenance as samples
+from tests.kit.page_runs import digest
 
 
 def of(run: Any, name: str) -> facts.MadeFile:

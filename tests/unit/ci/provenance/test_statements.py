@@ -14,10 +14,10 @@ from core.errors import ConflictError, DataError, MissingInputError, StoreError
 from core.run import RunOutputs, records
 from core.stores import Outcome, Store
 from core.stores.directory import DirectoryStore
-from tests import provenance_samples as samples
-from tests.front_door import run_ci
-from tests.page_samples import digest
-from tests.provenance_schemas import problems_of_bill, validate_statement
+from tests.kit import provenance as samples
+from tests.kit.front_doors import run_ci
+from tests.kit.page_runs import digest
+from tests.kit.provenance_schemas import problems_of_bill, validate_statement
 
 
 def of(run: Any, name: str) -> dict[str, Any]:

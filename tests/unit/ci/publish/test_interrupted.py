@@ -17,7 +17,8 @@ from core.run import records
 from core.run.records import Record
 from core.stores import location
 from core.wheel import distributions
-from tests.unit.ci.memory_store import KilledError, MemoryStore, killed_at
+from tests.kit.memory_store import KilledError, MemoryStore
+from tests.kit.stores import killed_at
 
 GROUP = "gfx110X-all"
 

@@ -10,7 +10,7 @@ import pytest
 from core.cli import options
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from core.junit import Case, Document, Outcome
 from core.run import records
 from pytorch_build.test.reports import totals
 from pytorch_build.test.results import Origin, Report
-from tests import page_samples as samples
+from tests.kit import page_runs as samples
 
 GROUP, REF, PYTHON = "gfx900", "nightly", "cp312"
 NAME = model.CellName(group=GROUP, torch_ref=REF, python=PYTHON)

@@ -11,8 +11,8 @@ from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import RunOutputs, records
 from pytorch_build.test.results import Origin, Report, document_of
-from tests import page_samples as samples
-from tests.unit.ci.memory_store import MemoryStore
+from tests.kit import page_runs as samples
+from tests.kit.memory_store import MemoryStore
 
 GROUP = "gfx900"
 

@@ -15,7 +15,7 @@ from ci.report.model import Cell, CellName, StageRun, TimeLine
 from ci.report.text import markdown, tables
 from ci.verbs.notify import failure
 from core.run.records import Record
-from tests import page_samples as samples
+from tests.kit import page_runs as samples
 
 GROUP, REF, PYTHON = "gfx900", "nightly", "cp312"
 NAME = CellName(group=GROUP, torch_ref=REF, python=PYTHON)

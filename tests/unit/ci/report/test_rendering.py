@@ -15,7 +15,7 @@ from ci.report import page_of, text
 from ci.report.facts import GroupFacts, RunFacts
 from ci.report.html import matrix, render
 from ci.report.model import Problem
-from tests import page_samples as samples
+from tests.kit import page_runs as samples
 
 VOID = {"meta", "input", "line", "rect", "polygon", "br"}
 

@@ -14,7 +14,7 @@ from core.errors import DataError, UsageError
 from core.run import Platform
 from core.run.plan import MAX_JOBS
 from pytorch_build.refs.torch_refs import TorchRef, load_refs
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.plan.planning import known, planned, pull_request
 
 

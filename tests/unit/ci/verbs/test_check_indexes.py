@@ -14,7 +14,7 @@ from core.run import records
 from core.run.records import Record
 from core.stores.directory import DirectoryStore
 from core.wheel.distributions import describe
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 
 def door(store: Path, *words: str) -> int:

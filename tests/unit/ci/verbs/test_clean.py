@@ -14,7 +14,7 @@ from core.errors import UsageError
 from core.run import RunOutputs, records
 from core.stores.directory import DirectoryStore
 from pytorch_build.sources.checkout import UPSTREAM_REF
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 RECORD = records.Record(
     stage="build_torch", run_id="17", platform="linux", started="2026-11-20T00:00:00+00:00", seconds=90

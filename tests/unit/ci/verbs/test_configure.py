@@ -14,7 +14,7 @@ from core import process
 from core.cli.options import common_from
 from core.errors import ProcessError
 from core.run.plan import Plan
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.plan.planning import pull_request, push
 
 Call = "Callable[..., tuple[int, str, str]]"

@@ -14,7 +14,7 @@ from core.run import RunOutputs, records
 from core.stores import Store
 from core.wheel import distributions
 from tests.conftest import MakeWheel
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 
 @pytest.fixture(name="group")

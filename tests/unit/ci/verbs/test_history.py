@@ -9,9 +9,9 @@ from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.run import Platform, RunOutputs, records
 from core.stores import Store
-from tests import page_samples as samples
-from tests.front_door import run_ci
-from tests.unit.ci.memory_store import MemoryStore
+from tests.kit import page_runs as samples
+from tests.kit.front_doors import run_ci
+from tests.kit.memory_store import MemoryStore
 
 GROUP, CELL = "gfx900", ("nightly", "cp312")
 

@@ -5,7 +5,7 @@ import pytest
 from ci.verbs import in_image
 from core import errors
 from core.env import engines
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 WORDS = ["in-image", "--image=ci:latest", "--sessions=build_torch check_wheels", "--session-python=3.11"]
 

@@ -11,7 +11,7 @@ from core.run.records import FileRecord
 from core.stores import Store
 from core.stores.location import DryRunStore
 from core.wheel import distributions
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.conftest import Lab
 
 

@@ -9,7 +9,7 @@ import pytest
 from ci.verbs import lambda_zip
 from core.cli.options import ROOT
 from core.errors import BuildError
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 
 @pytest.fixture(name="written")

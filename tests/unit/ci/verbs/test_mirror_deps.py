@@ -13,7 +13,7 @@ from core.packages import Offer
 from core.packages.resolution import Resolved
 from core.stores.directory import DirectoryStore
 from tests.conftest import MakeWheel
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.mirror_samples import DATA
 
 

@@ -14,8 +14,8 @@ from core.http import answering
 from core.run import RunOutputs
 from core.run.records import Cell, Record, write
 from core.stores.location import open_store
-from tests.folders import Quiet
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
+from tests.kit.servers import Quiet
 
 FAILED = notify.RunResult(title="CI", failures=(Failure(name="build_torch"),))
 

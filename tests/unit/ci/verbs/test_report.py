@@ -11,7 +11,7 @@ from core.run import Platform, RunOutputs, records, this_platform
 from core.run.records import Cell, FileRecord, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.conftest import Lab
 
 

@@ -16,8 +16,9 @@ from core.files import sha256
 from core.stores.directory import DirectoryStore
 from core.stores.s3 import open_bucket
 from core.wheel import distributions
-from tests.front_door import run_ci
-from tests.unit.ci.memory_store import MemoryStore, stopped_everywhere
+from tests.kit.front_doors import run_ci
+from tests.kit.memory_store import MemoryStore
+from tests.kit.stores import stopped_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable

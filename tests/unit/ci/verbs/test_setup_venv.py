@@ -10,8 +10,8 @@ from ci.install import Chosen
 from core.env.installer import Sources
 from core.errors import MissingInputError
 from core.packages import Offer
-from tests.folders import served
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
+from tests.kit.servers import served
 from tests.unit.ci.conftest import Lab
 
 A = "a" * 64

@@ -22,7 +22,7 @@ from core.stores.directory import DirectoryStore
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, write_wheel
 from tests.conftest import MakeWheel
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 from tests.unit.ci.conftest import Lab
 
 

@@ -16,9 +16,9 @@ from core.errors import DataError, MissingInputError, ProvenanceError, ServiceEr
 from core.run import RunOutputs, records
 from core.stores.directory import DirectoryStore
 from core.wheel import distributions
-from tests import provenance_samples as samples
-from tests.folders import served
-from tests.front_door import run_ci
+from tests.kit import provenance as samples
+from tests.kit.front_doors import run_ci
+from tests.kit.servers import served
 
 GROUP, VERSION = "gfx94X-dcgpu", "2.10.0+rocm7.10.0"
 TAG = "cp312-cp312-linux_x86_64"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from core import process
 from core.binaries import pe
 from core.errors import ArtifactError
-from tests.unit.rocm_packaging.pe_files import pe_file
+from tests.kit.binaries import pe_file
 
 
 def facts(data: bytes) -> pe.PeFacts | None:

@@ -20,8 +20,8 @@ from core.env.installer import (
     require_planned,
 )
 from core.errors import CheckError, EnvironmentSetupError, ProcessError, origin
-from tests.unit.target_samples import target_in
-from tests.wheel_files import record_line
+from tests.kit.machines import target_in
+from tests.kit.wheels import record_row
 
 TARGET = target_in(Path("/venv"))
 OWN = Sources(index_url="https://mine/simple", find_links=("/opt/wheels",), cert="/etc/ca.crt")
@@ -203,7 +203,7 @@ def test_what_is_installed_is_what_was_planned(
 def test_a_file_that_another_package_wrote_over_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "rocm-7.1.dist-info"
     folder.mkdir()
-    lines = [record_line(name, data) for name, data in {"a.py": b"ours", "big": b"x" * (2 << 20)}.items()]
+    lines = [record_row(name, data) for name, data in {"a.py": b"ours", "big": b"x" * (2 << 20)}.items()]
     (folder / "RECORD").write_text("".join([*lines, "a.pyc,,\n", "gone.py,sha256=x,3\n"]))
     one = one_installed("rocm", "7.1", folder)
     for data, altered in ((b"ours", ""), (b"oura", "a.py"), (b"longer", "a.py")):

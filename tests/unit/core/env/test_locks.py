@@ -9,7 +9,7 @@ from core.cli.options import ROOT, Common
 from core.env import Interpreter
 from core.env.installer import TORCH_TESTS, kept, locked_call, parse_lock, subset, target_lock, without
 from core.errors import DataError
-from tests.unit.target_samples import target_in
+from tests.kit.machines import target_in
 
 COMPILED = Path(__file__).with_name("recorded").joinpath("compiled-lock.txt").read_text()
 NAMES = [f"p{number}" for number in range(8)]

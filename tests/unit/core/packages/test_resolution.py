@@ -12,8 +12,8 @@ from core.errors import DataError, EnvironmentSetupError, ProcessError
 from core.http import answering
 from core.packages import Offer, resolution, sources
 from tests.conftest import MakeWheel
-from tests.folders import Quiet
-from tests.unit.target_samples import target_in
+from tests.kit.machines import target_in
+from tests.kit.servers import Quiet
 
 
 @pytest.fixture

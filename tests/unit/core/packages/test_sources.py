@@ -20,7 +20,7 @@ from core.packages.sources import (
     source_options,
 )
 from tests.conftest import MakeWheel
-from tests.folders import served
+from tests.kit.servers import served
 
 
 def parsed(words: list[str], *prefixes: str, env: dict[str, str] | None = None) -> SourceOptions:

@@ -1,5 +1,5 @@
 from core.run.plan import Cell, grouped, matrices, promotions
-from tests.plans import NO, cell, plan
+from tests.kit.plans import NO, cell, plan
 
 
 def build(python: str, version: str, group: str = "gfx1151", **more: object) -> Cell:

@@ -12,7 +12,7 @@ from core.errors import ConflictError, MissingInputError, StoreError, UsageError
 from core.stores import Store, s3_client
 from core.stores.location import DryRunStore, open_store
 from core.stores.s3_client import Conditions
-from tests.wheel_files import sha
+from tests.kit.wheels import sha256
 
 Put = Callable[..., str]
 
@@ -34,7 +34,7 @@ def put_fixture(store: Store, tmp_path: Path) -> Callable[..., str]:
         source = tmp_path / "source"
         source.unlink(missing_ok=True)  # a directory store may have linked it
         source.write_bytes(data)
-        return into.put_file(key, source, sha256=sha(data), replace=replace)
+        return into.put_file(key, source, sha256=sha256(data), replace=replace)
 
     return put
 
@@ -62,7 +62,7 @@ def test_what_is_put_is_listed_read_fetched_and_hashed(store: Store, put: Put, t
         assert found.modified > 1_600_000_000
         assert found.etag in {one.etag for one in store.list(key.rpartition("/")[0]) if one.key == key}
         assert store.read(key) == data
-        assert store.digest(key) == sha(data)
+        assert store.digest(key) == sha256(data)
         assert store.fetch(key, tmp_path / "fetched").read_bytes() == data
         with store.open(key) as stream:
             assert [stream.read(2), stream.read()] == [data[:2], data[2:]]
@@ -111,7 +111,7 @@ def test_what_is_not_there_is_named(store: Store, tmp_path: Path) -> None:
         partial(store.open, "a/b.whl"),
         partial(store.digest, "a/b.whl"),
         partial(store.fetch, "a/b.whl", tmp_path),
-        partial(store.copy, "c.whl", store, "a/b.whl", sha256=sha(b"")),
+        partial(store.copy, "c.whl", store, "a/b.whl", sha256=sha256(b"")),
     ]
     for call in calls:
         with pytest.raises(MissingInputError, match=r"a/b\.whl is not in the store"):
@@ -137,9 +137,9 @@ def test_other_bytes_are_refused_where_nothing_is_replaced(store: Store, put: Pu
             write()
     assert store.read("r/a.whl") == b"a"
     assert put("r/a.whl", b"b", replace=True) == "written"
-    assert (store.read("r/a.whl"), store.digest("r/a.whl")) == (b"b", sha(b"b"))
+    assert (store.read("r/a.whl"), store.digest("r/a.whl")) == (b"b", sha256(b"b"))
     assert store.put_bytes("r/a.whl", b"c") == "written"
-    assert (store.read("r/a.whl"), store.digest("r/a.whl")) == (b"c", sha(b"c"))
+    assert (store.read("r/a.whl"), store.digest("r/a.whl")) == (b"c", sha256(b"c"))
 
 
 def test_a_conditional_write_needs_the_object_that_was_seen(store: Store) -> None:
@@ -190,13 +190,13 @@ def test_of_racing_writers_exactly_one_wins(store: Store, kind: str, tmp_path: P
         put = partial(store.put_bytes, key, if_match=seen.etag if seen else "")
         put_file = partial(store.put_file, key, replace=False)
         writers: list[Callable[[], object]] = [
-            partial(put_file, source, sha256=sha(page)) if kind == "file" else partial(put, page)
+            partial(put_file, source, sha256=sha256(page)) if kind == "file" else partial(put, page)
             for source, page in zip(sources, pages, strict=True)
         ]
         lost = "StoreError" if kind == "file" else "ConflictError"
         assert race(writers) == [*[lost] * 5, "written"]
         assert store.read(key) in pages
-        assert store.digest(key) == sha(store.read(key))
+        assert store.digest(key) == sha256(store.read(key))
 
 
 @pytest.mark.parametrize("origin", ["itself", "folder", "s3://other/x"])
@@ -207,12 +207,14 @@ def test_an_object_is_copied_only_if_it_is_the_one_that_was_meant(
         request.getfixturevalue("s3")
     source = store if origin == "itself" else open_store(origin, root=tmp_path)
     source.put_bytes("staging/a.whl", b"a")
-    with pytest.raises(StoreError, match=f"has the digest {sha(b'a')}, and {sha(b'b')} was to be copied"):
-        store.copy("v2/a.whl", source, "staging/a.whl", sha256=sha(b"b"))
+    with pytest.raises(
+        StoreError, match=f"has the digest {sha256(b'a')}, and {sha256(b'b')} was to be copied"
+    ):
+        store.copy("v2/a.whl", source, "staging/a.whl", sha256=sha256(b"b"))
     assert store.find("v2/a.whl") is None
-    copy = partial(store.copy, "v2/a.whl", source, "staging/a.whl", sha256=sha(b"a"))
+    copy = partial(store.copy, "v2/a.whl", source, "staging/a.whl", sha256=sha256(b"a"))
     assert [copy(), copy()] == ["written", "unchanged"]
-    assert (store.read("v2/a.whl"), store.digest("v2/a.whl")) == (b"a", sha(b"a"))
+    assert (store.read("v2/a.whl"), store.digest("v2/a.whl")) == (b"a", sha256(b"a"))
     put("v2/a.whl", b"other", replace=True)
     with pytest.raises(StoreError, match="with other bytes"):
         copy()

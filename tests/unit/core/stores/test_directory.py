@@ -8,7 +8,7 @@ import pytest
 from core import files
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore
-from tests.wheel_files import sha
+from tests.kit.wheels import sha256
 
 
 @pytest.fixture(name="store")
@@ -45,10 +45,10 @@ def test_digests_last_until_a_file_changes(store: DirectoryStore, monkeypatch: p
     store.put_bytes("r/a.whl", b"a")
     with (store.root / ".digests/r/.known").open("wb") as memory:
         memory.write(b"r/b.whl\thalf a l")
-    assert store.digest("r/a.whl") == store.digest("r/a.whl") == sha(b"a")
-    assert DirectoryStore(store.root).digest("r/a.whl") == sha(b"a"), "hashed once more, after half a line"
+    assert store.digest("r/a.whl") == store.digest("r/a.whl") == sha256(b"a")
+    assert DirectoryStore(store.root).digest("r/a.whl") == sha256(b"a"), "hashed once more, after half a line"
     monkeypatch.setattr(files, "sha256", lambda _path: "hashed again")
-    assert DirectoryStore(store.root).digest("r/a.whl") == store.digest("r/a.whl") == sha(b"a")
+    assert DirectoryStore(store.root).digest("r/a.whl") == store.digest("r/a.whl") == sha256(b"a")
     path = store.root / "r/a.whl"
     path.write_bytes(b"b")
     os.utime(path, ns=(1, 1))
@@ -58,7 +58,7 @@ def test_digests_last_until_a_file_changes(store: DirectoryStore, monkeypatch: p
 def test_a_store_that_can_only_be_read_is_hashed_without_a_memory(store: DirectoryStore) -> None:
     store.put_bytes("r/a.whl", b"a")
     (store.root / ".digests/r/.known").mkdir()
-    assert store.digest("r/a.whl") == sha(b"a")
+    assert store.digest("r/a.whl") == sha256(b"a")
 
 
 def test_a_keys_address_is_its_file(store: DirectoryStore) -> None:

@@ -9,7 +9,7 @@ from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Stored, headers_for, location
 from core.stores.directory import DirectoryStore
 from core.stores.location import DryRunStore, OverlayStore, open_store
-from tests.wheel_files import sha
+from tests.kit.wheels import sha256
 
 ANSWERS = location.answers  # before the unit tests' own answer takes its place
 
@@ -61,14 +61,14 @@ def test_a_dry_run_prints_writes_that_would_change_something(
     behind: DirectoryStore, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dry = DryRunStore(behind)
-    assert dry.put_file("r/b.whl", source, sha256=sha(b"bbb"), replace=False) == "planned"
+    assert dry.put_file("r/b.whl", source, sha256=sha256(b"bbb"), replace=False) == "planned"
     assert dry.put_bytes("r/a.json", b"a") == "unchanged"
     assert dry.put_bytes("r/a.json", b"other") == "planned"
     dry.delete("r/a.json")
     dry.delete("r/never.json")
     assert [(one.key, one.size) for one in behind.list("")] == [("r/a.json", 1)]
     assert capsys.readouterr().err.splitlines() == [
-        f"would write {behind.url}/r/b.whl  (3 B, sha256 {sha(b'bbb')[:12]})",
+        f"would write {behind.url}/r/b.whl  (3 B, sha256 {sha256(b'bbb')[:12]})",
         f"would write {behind.url}/r/a.json  (5 B)",
         f"would delete {behind.url}/r/a.json",
     ]
@@ -76,9 +76,9 @@ def test_a_dry_run_prints_writes_that_would_change_something(
 
 def test_what_a_dry_run_would_write_can_be_read(behind: DirectoryStore, source: Path, tmp_path: Path) -> None:
     dry = DryRunStore(behind)
-    dry.put_file("r/b.whl", source, sha256=sha(b"bbb"), replace=False)
+    dry.put_file("r/b.whl", source, sha256=sha256(b"bbb"), replace=False)
     dry.put_bytes("r/deep/c.json", b"c")
-    dry.copy("s/b.whl", dry, "r/b.whl", sha256=sha(b"bbb"))
+    dry.copy("s/b.whl", dry, "r/b.whl", sha256=sha256(b"bbb"))
     assert [one.key for one in dry.list("r")] == ["r/a.json", "r/b.whl", "r/deep/c.json"]
     assert [one.key for one in dry.list("r", recursive=False)] == ["r/a.json", "r/b.whl"]
     assert [one.key for one in dry.list("")] == ["r/a.json", "r/b.whl", "r/deep/c.json", "s/b.whl"]
@@ -87,7 +87,7 @@ def test_what_a_dry_run_would_write_can_be_read(behind: DirectoryStore, source: 
     assert dry.fetch("r/b.whl", tmp_path) == source
     assert dry.fetch("r/a.json", tmp_path) == behind.fetch("r/a.json", tmp_path)
     assert dry.fetch("r/deep/c.json", tmp_path / "new").read_bytes() == b"c"
-    assert (dry.digest("s/b.whl"), dry.find("s/b.whl").size) == (sha(b"bbb"), 3)  # type: ignore[union-attr]
+    assert (dry.digest("s/b.whl"), dry.find("s/b.whl").size) == (sha256(b"bbb"), 3)  # type: ignore[union-attr]
     assert dry.put_bytes("r/deep/c.json", b"c") == "unchanged"
     with pytest.raises(StoreError, match="with other bytes"):
         dry.put_bytes("r/deep/c.json", b"d", replace=False)
@@ -119,7 +119,7 @@ def both_fixture(tmp_path: Path) -> OverlayStore:
 def test_what_the_first_store_lacks_is_read_behind_it(both: OverlayStore, tmp_path: Path) -> None:
     assert [one.key for one in both.list("r")] == ["r/other", "r/own", "r/shared"]
     assert [both.read(f"r/{name}") for name in ("own", "other", "shared")] == [b"1", b"2", b"here"]
-    assert both.digest("r/other") == sha(b"2")
+    assert both.digest("r/other") == sha256(b"2")
     assert both.fetch("r/other", tmp_path / "fetched").read_bytes() == b"2"
     assert both.url_of("r/other") == (tmp_path / "bucket/r/other").as_uri()
     assert both.url_of("r/shared") == (tmp_path / "out/r/shared").as_uri()
@@ -136,8 +136,8 @@ def test_what_the_first_store_lacks_is_read_behind_it(both: OverlayStore, tmp_pa
 def test_only_the_first_store_is_written(both: OverlayStore, tmp_path: Path) -> None:
     before = [(one.key, one.etag) for one in both.behind.list("")]
     both.put_bytes("r/other", b"mine")
-    both.put_file("r/file", tmp_path / "out/r/own", sha256=sha(b"1"), replace=False)
-    both.copy("r/copy", both, "r/own", sha256=sha(b"1"))
+    both.put_file("r/file", tmp_path / "out/r/own", sha256=sha256(b"1"), replace=False)
+    both.copy("r/copy", both, "r/own", sha256=sha256(b"1"))
     both.delete("r/shared")
     assert [(one.key, one.etag) for one in both.behind.list("")] == before
     assert [one.key for one in both.store.list("")] == ["r/copy", "r/file", "r/other", "r/own"]

@@ -21,7 +21,7 @@ from core.stores.location import open_store
 from core.stores.s3 import S3Store
 from core.stores.s3_client import PROBE, Conditions, conditions_of
 from core.stores.s3_transfer import MAX_PARTS, MIB, PART, part_size
-from tests.wheel_files import sha
+from tests.kit.wheels import sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ DATA = os.urandom(MIB) * 12
 IN_PARTS = {"PART": 5 * MIB, "COPY_WHOLE": MIB, "COPY_PART": 5 * MIB, "COPY_LIMIT": 6 * MIB}
 
 
-SHA = sha(DATA)
+SHA = sha256(DATA)
 
 
 @pytest.fixture(name="store")
@@ -76,7 +76,7 @@ def test_a_digest_is_found_in_any_spelling(store: S3Store, s3: S3Client, around:
 
 def test_what_others_uploaded_is_read_for_its_digest(store: S3Store, s3: S3Client) -> None:
     s3.put_object(Bucket="bucket", Key="a", Body=b"a")
-    assert store.digest("a") == sha(b"a")
+    assert store.digest("a") == sha256(b"a")
 
 
 def test_a_listing_is_whole_of_outputs(store: S3Store, s3: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_file_goes_whole_or_in_parts(store: S3Store, s3: S3Client, large: Path
 @pytest.mark.usefixtures("in_parts")
 def test_a_file_with_another_digest_is_never_seen(store: S3Store, s3: S3Client, large: Path) -> None:
     with pytest.raises(StoreError, match=r"large\.whl does not have the digest"):
-        store.put_file("r/large.whl", large, sha256=sha(b"other"), replace=False)
+        store.put_file("r/large.whl", large, sha256=sha256(b"other"), replace=False)
     assert store.find("r/large.whl") is None
     assert unfinished(s3) == []
 
@@ -474,7 +474,7 @@ def test_a_download_is_resumed(
 
 
 def test_what_does_not_have_its_digest_is_refused(store: S3Store, s3: S3Client, tmp_path: Path) -> None:
-    sha256 = sha(b"meant")
+    sha256 = sha256(b"meant")
     s3.put_object(Bucket="bucket", Key="b.whl", Body=b"is", Metadata={"sha256": sha256})
     for read in (lambda: store.read("b.whl"), lambda: store.fetch("b.whl", tmp_path / "wheels")):
         with pytest.raises(StoreError, match=f"does not have the digest that it carries .{sha256}"):

@@ -22,7 +22,7 @@ from core.wheel import editor
 from core.wheel.editor import TEXT_LIMIT, Additions, edit_sdist, edit_wheel
 from core.wheel.record import verify_record
 from core.wheel.writer import write_sdist
-from tests.wheel_files import contents, record_line, write_members
+from tests.kit.wheels import add_record, read_members, record_row, write_members
 
 OLD, NEW = "demo-1.0rc1", "demo-1.0"
 NAME = f"{OLD}-py3-none-any.whl"
@@ -41,8 +41,14 @@ CONTENT = {
 }
 
 
-def write(folder: Path, content: Mapping[str, bytes] = CONTENT, **options: Any) -> Path:
-    return write_members(folder / NAME, content, **options)
+def write(
+    folder: Path, content: Mapping[str, bytes] = CONTENT, *, record: str | None = None, **options: Any
+) -> Path:
+    """Write a wheel, with its right RECORD or with the text that is given."""
+    recorded = (
+        add_record(content) if record is None else {**content, f"{OLD}.dist-info/RECORD": record.encode()}
+    )
+    return write_members(folder / NAME, recorded, **options)
 
 
 def finalize(_member: str, content: bytes) -> bytes:
@@ -77,7 +83,7 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
     assert done.sha256 == hashlib.sha256(done.path.read_bytes()).hexdigest()
     assert done.size == done.path.stat().st_size
     assert verify_record(done.path) == ()
-    found = contents(done.path)
+    found = read_members(done.path)
     record = found.pop(f"{NEW}.dist-info/RECORD")
     wanted = {
         name.replace(OLD, NEW): data.replace(b"1.0rc1", b"1.0") if b"\0" not in data else data
@@ -101,7 +107,7 @@ def test_the_version_changes_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
 def test_members_are_copied_as_they_are_compressed(tmp_path: Path, method: int) -> None:
-    source = write(tmp_path, method=method)
+    source = write(tmp_path, compression=method)
     new = finalized(source)
     with zipfile.ZipFile(new) as archive:
         assert archive.getinfo("demo/data.bin").compress_type == method
@@ -110,8 +116,8 @@ def test_members_are_copied_as_they_are_compressed(tmp_path: Path, method: int) 
 
 
 def test_equal_wheels_give_equal_bytes(tmp_path: Path) -> None:
-    one = write(tmp_path / "one", when=(2026, 1, 1, 0, 0, 0))
-    two = write(tmp_path / "two", when=(2025, 7, 7, 7, 7, 8))
+    one = write(tmp_path / "one", modified=(2026, 1, 1, 0, 0, 0))
+    two = write(tmp_path / "two", modified=(2025, 7, 7, 7, 7, 8))
     assert one.read_bytes() != two.read_bytes()
     first = edit_wheel(one, tmp_path / "a", version="1.0", edit=finalize)
     second = edit_wheel(two, tmp_path / "b", version="1.0", edit=finalize)
@@ -123,22 +129,22 @@ def test_equal_wheels_give_equal_bytes(tmp_path: Path) -> None:
 def test_signatures_of_the_old_record_are_left_out(tmp_path: Path) -> None:
     signed = {**CONTENT, f"{OLD}.dist-info/RECORD.jws": b"{}", f"{OLD}.dist-info/RECORD.p7s": b"\0"}
     new = finalized(write(tmp_path, signed))
-    assert not any("RECORD." in name for name in contents(new))
+    assert not any("RECORD." in name for name in read_members(new))
 
 
 def test_digests_and_sizes_are_taken_over(tmp_path: Path) -> None:
     rows = "".join(
-        record_line(name, data, "sha512").rsplit(",", 1)[0] + ",\n" for name, data in CONTENT.items()
+        record_row(name, data, "sha512").rsplit(",", 1)[0] + ",\n" for name, data in CONTENT.items()
     )
     new = finalized(write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n"))
-    rows = contents(new)[f"{NEW}.dist-info/RECORD"].decode()
-    assert record_line("demo/data.bin", CONTENT["demo/data.bin"], "sha512") in rows
-    assert record_line("demo/__init__.py", b"__version__ = '1.0'\n") in rows
+    rows = read_members(new)[f"{NEW}.dist-info/RECORD"].decode()
+    assert record_row("demo/data.bin", CONTENT["demo/data.bin"], "sha512") in rows
+    assert record_row("demo/__init__.py", b"__version__ = '1.0'\n") in rows
 
 
 def test_who_lies_in_record_lies_in_the_new_one_too(tmp_path: Path) -> None:
     rows = "".join(
-        record_line(name, b"other" if name == "demo/data.bin" else data) for name, data in CONTENT.items()
+        record_row(name, b"other" if name == "demo/data.bin" else data) for name, data in CONTENT.items()
     ).replace(",5\n", f",{len(CONTENT['demo/data.bin'])}\n")
     source = write(tmp_path, record=f"{rows}{OLD}.dist-info/RECORD,,\n")
     new = edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize).path
@@ -166,7 +172,7 @@ def test_only_texts_are_read(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_follow_the_size(tmp_path: Path) -> None:
-    source = write(tmp_path, {**CONTENT, "demo/large.bin": bytes(48 << 20)}, method=zipfile.ZIP_STORED)
+    source = write(tmp_path, {**CONTENT, "demo/large.bin": bytes(48 << 20)}, compression=zipfile.ZIP_STORED)
     tracemalloc.start()
     try:
         edit_wheel(source, tmp_path / "new", version="1.0", edit=finalize)
@@ -231,13 +237,13 @@ def test_there_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> None:
         text = io.StringIO()
         for name, data in content.items():
             csv.writer(text, lineterminator="\n").writerow(
-                (name, *record_line("x", data).strip().split(",")[1:])
+                (name, *record_row("x", data).strip().split(",")[1:])
             )
         source = write(place, content, record=f"{text.getvalue()}{OLD}.dist-info/RECORD,,\n")
         there = edit_wheel(source, place / "there", version="2.0", edit=same)
         back = edit_wheel(there.path, place / "back", version="1.0rc1", edit=same)
         assert verify_record(there.path) == ()
-        assert contents(back.path) == contents(source)
+        assert read_members(back.path) == read_members(source)
         again = edit_wheel(back.path, place / "again", version="2.0", edit=same)
         assert again.sha256 == there.sha256
 
@@ -247,7 +253,7 @@ def donor(folder: Path) -> Path:
     info = "donor-2.0.dist-info"
     data[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: donor\nVersion: 2.0\n"
     data[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    return write_members(folder / "donor-2.0-py3-none-any.whl", data, level=1)
+    return write_members(folder / "donor-2.0-py3-none-any.whl", add_record(data), level=1)
 
 
 def test_members_join_from_other_wheels_as_they_are_compressed_there(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from core.errors import FatalError, WheelError
 from core.wheel import record
 from core.wheel.record import Tap, require_listing, require_sound, verify_record
-from tests.wheel_files import record_line, record_of, write_members
+from tests.kit.wheels import add_record, record_row, record_text, write_members
 
 INFO = "demo-1.0.dist-info"
 NAME = "demo-1.0-py3-none-any.whl"
@@ -26,8 +26,12 @@ def members(**more: bytes) -> dict[str, bytes]:
 
 
 def write(folder: Path, files: dict[str, bytes], record: str | None = "", *, stored: bool = False) -> Path:
-    method = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
-    return write_members(folder / NAME, files, record=record, method=method)
+    """Write a wheel with a text as its RECORD ("": the right one; None: without one)."""
+    recorded = add_record(files) if record == "" else dict(files)
+    if record:
+        recorded[f"{INFO}/RECORD"] = record.encode()
+    compression = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    return write_members(folder / NAME, recorded, compression=compression)
 
 
 @pytest.fixture(name="sound")
@@ -49,13 +53,13 @@ def test_a_sound_wheel_has_no_problems(sound: Path) -> None:
 
 def test_stronger_and_padded_digests_absent_sizes_and_signatures_are_accepted(tmp_path: Path) -> None:
     files = members()
-    rows = [record_line(name, data, "sha512").rsplit(",", 1)[0] + "==," for name, data in files.items()]
+    rows = [record_row(name, data, "sha512").rsplit(",", 1)[0] + "==," for name, data in files.items()]
     files |= {f"{INFO}/RECORD.jws": b"{}"}
     assert verify_record(write(tmp_path, files, "\n".join([*rows, f"{INFO}/RECORD,,"]))) == ()
 
 
-RECORD = record_of(members())
-FIRST = record_line("demo/__init__.py", b"x = 1\n").rstrip()
+RECORD = record_text(members())
+FIRST = record_row("demo/__init__.py", b"x = 1\n").rstrip()
 
 
 @pytest.mark.parametrize(
@@ -88,13 +92,13 @@ FIRST = record_line("demo/__init__.py", b"x = 1\n").rstrip()
         *(
             (
                 {f"{INFO}/{name}": None},
-                record_of({path: data for path, data in members().items() if not path.endswith(name)}),
+                record_text({path: data for path, data in members().items() if not path.endswith(name)}),
                 {f"{INFO}/{name}": f"The wheel holds no {INFO}/{name}"},
             )
             for name in ("METADATA", "WHEEL")
         ),
         *(
-            ({name: b"x"}, record_of(members() | {name: b"x"}), {name: " is a"})
+            ({name: b"x"}, record_text(members() | {name: b"x"}), {name: " is a"})
             for name in ("/etc/passwd", "../up.py", "demo/../../up.py", "C:/x.py", "a\\b.py", "a//b", "./a")
         ),
     ],
@@ -160,7 +164,7 @@ def test_members_that_installers_refuse(
     tmp_path: Path, member: str | zipfile.ZipInfo, method: int, words: str
 ) -> None:
     name, data = member if isinstance(member, str) else member.filename, b"x = 1\n"
-    path = write(tmp_path, members(), record_of(members() | {name: data}))
+    path = write(tmp_path, members(), record_text(members() | {name: data}))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(member, data, method)
     assert words in found(path)[name]
@@ -235,7 +239,7 @@ def test_a_local_header_under_another_name(sound: Path) -> None:
 def test_data_behind_the_deflate_stream(tmp_path: Path) -> None:
     plain = b"x = 1\n"
     raw = zlib.compress(plain)[2:-4] + b"hidden"
-    path = write(tmp_path, members() | {"demo/__init__.py": raw}, record_of(members()), stored=True)
+    path = write(tmp_path, members() | {"demo/__init__.py": raw}, record_text(members()), stored=True)
     data = bytearray(path.read_bytes())
     for header, method in ((0, 8), (central_entry(data, "demo/__init__.py"), 10)):
         data[header + method : header + method + 2] = struct.pack("<H", zipfile.ZIP_DEFLATED)

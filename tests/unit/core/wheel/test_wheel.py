@@ -18,7 +18,7 @@ from core.wheel import (
     read_metadata,
     read_wheel_info,
 )
-from tests.wheel_files import write_members
+from tests.kit.wheels import write_members
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9]|[_.][a-z0-9]){0,12}", fullmatch=True)
 LOCALS = st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,6}){0,3}", fullmatch=True)
@@ -61,7 +61,7 @@ WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-cp312-linux_x86
 
 
 def write_wheel(folder: Path, members: dict[str, bytes], name: str = "demo-1.0+cpu-py3-none-any.whl") -> Path:
-    return write_members(folder / name, members, record=None)
+    return write_members(folder / name, members)
 
 
 def test_metadata_is_read_as_written(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from core.stores import s3_client
 from pytorch_build.build import cache_use
 from pytorch_build.build.cache import CompilerCache, Storage
 from pytorch_build.build.cache_use import answers, in_use, located, s3_access
-from tests.folders import served
+from tests.kit.servers import served
 
 DIRS = (Path("/co/src/torch"), Path("/co/.nox/env"), Path("/co"))
 CCACHE = CompilerCache(kind="ccache", program=PurePosixPath("/usr/bin/ccache"))

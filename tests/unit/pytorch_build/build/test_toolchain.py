@@ -18,7 +18,7 @@ from pytorch_build.build import toolchain
 from pytorch_build.build.machine import load_needs
 from pytorch_build.build.toolchain import Places, Provided, load_toolchain, plan, provide, provided
 from pytorch_build.platforms import LINUX, WINDOWS, Platform
-from tests.folders import served
+from tests.kit.servers import served
 from tests.unit.pytorch_build.build.windows_listings import listing
 
 LIBRARY, LICENSE = b"MZ, and the rest of a DLL", b"Apache License v2.0 with LLVM Exceptions"

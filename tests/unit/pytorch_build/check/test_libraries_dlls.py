@@ -6,8 +6,8 @@ from packaging.tags import parse_tag
 
 from pytorch_build.check import Expectation, Finding, libraries, load_policy
 from pytorch_build.check.run import check_wheel
+from tests.kit.binaries import pe_file
 from tests.unit.pytorch_build.check.conftest import plain_bundle, write_wheel
-from tests.unit.rocm_packaging.pe_files import pe_file
 
 Found = Callable[..., list[tuple[str, str, str]]]
 

@@ -11,8 +11,8 @@ from core.run.plan import Cell
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.stored import complete, outputs, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
-from tests import plans
-from tests.plans import plan
+from tests.kit import plans
+from tests.kit.plans import plan
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.kit.binaries import pe_file
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
-from tests.unit.rocm_packaging.pe_files import pe_file
 
 LINUX = "torch-2.10.0+rocm7.1-cp312-cp312-linux_x86_64.whl"
 WINDOWS = "torch-2.10.0+rocm7.1-cp312-cp312-win_amd64.whl"

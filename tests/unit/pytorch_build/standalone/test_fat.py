@@ -13,6 +13,8 @@ from core.wheel import read_metadata
 from core.wheel.record import verify_record
 from pytorch_build.standalone.fat import Request, make
 from pytorch_build.standalone.libraries import RocmFile
+from tests.kit.binaries import pe_file
+from tests.kit.wheels import read_members
 from tests.unit.pytorch_build.check.conftest import elf_file, write_wheel
 from tests.unit.pytorch_build.standalone.fat_inputs import (
     CORE,
@@ -25,8 +27,6 @@ from tests.unit.pytorch_build.standalone.fat_inputs import (
     torch,
     windows_tree,
 )
-from tests.unit.rocm_packaging.pe_files import pe_file
-from tests.wheel_files import contents
 
 ROCM = "torch/lib/rocm"
 
@@ -72,8 +72,8 @@ def test_a_wheel_takes_what_it_needs_from_rocms_wheels_as_it_is_compressed_there
     metadata = read_metadata(made)
     assert str(metadata.version) == "2.10.0+rocm7.1.standalone"
     assert metadata.requires_dist == ("triton==3.6",)
-    assert contents(made)["torch/version.py"].decode() == "__version__ = '2.10.0+rocm7.1.standalone'\n"
-    loader = contents(made)["torch/_rocm_init.py"].decode()
+    assert read_members(made)["torch/version.py"].decode() == "__version__ = '2.10.0+rocm7.1.standalone'\n"
+    loader = read_members(made)["torch/_rocm_init.py"].decode()
     assert "rocm_sdk" not in loader.replace(CORE, "").replace(MATH, "")
     first = [line.strip(' ",') for line in loader.splitlines() if line.startswith('    "')]
     expected = [f"{CORE}/lib/libamdhip64.so.7", f"{MATH}/lib/libhipblas.so.3", f"{CORE}/lib/libroctx64.so.4"]
@@ -106,8 +106,8 @@ def test_the_licences_of_rocm_come_with_it(tmp_path: Path) -> None:
     assert read_metadata(made).license == "Apache-2.0 WITH LLVM-exception AND BSD-3-Clause AND MIT"
     info = "torch-2.10.0+rocm7.1.standalone.dist-info"
     place = "rocm-sdk-core/share/doc/hip/LICENSE.md"
-    assert f"License-File: {place}" in contents(made)[f"{info}/METADATA"].decode().splitlines()
-    assert contents(made)[f"{info}/licenses/{place}"].decode() == "MIT, in full"
+    assert f"License-File: {place}" in read_members(made)[f"{info}/METADATA"].decode().splitlines()
+    assert read_members(made)[f"{info}/licenses/{place}"].decode() == "MIT, in full"
 
 
 def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_host_wheel_gets_its_device_code_back(tmp_path: Path) -> None:
     assert verify_record(made) == ()
     assert read_metadata(made).requires_dist == ("triton==3.6",)
     info = "torch-2.10.0+rocm7.1.standalone.dist-info"
-    assert re.findall("Provides-Extra: (.*)", contents(made)[f"{info}/METADATA"].decode()) == ["optree"]
+    assert re.findall("Provides-Extra: (.*)", read_members(made)[f"{info}/METADATA"].decode()) == ["optree"]
     with zipfile.ZipFile(made) as archive:
         assert [one for one in archive.namelist() if "kpack" in one] == ["torch/.kpack/torch_gfx942.kpack"]
         with zipfile.ZipFile(devices[0]) as device:
@@ -172,7 +172,7 @@ def test_a_trees_libraries_have_sonames(tmp_path: Path, unpatched: list[tuple[st
         "lib/rocblas/library/all.dat",
     ]
     assert unpatched == []
-    assert contents(result.file.path)["torch/lib/rocm/lib/rocblas/library/all.dat"].decode() == "for all"
+    assert read_members(result.file.path)["torch/lib/rocm/lib/rocblas/library/all.dat"].decode() == "for all"
     # a library without a search path gets one
     needing = elf_file(needed=("libamdhip64.so.7", "librocblas.so.5"), soname="libhipblas.so.3")
     (tmp_path / "rocm" / "lib" / "libhipblas.so.3").write_bytes(needing)
@@ -195,9 +195,9 @@ def test_on_windows_dlls_go_into_one_folder_and_both_loaders_look_there(tmp_path
     ]
     assert (
         'dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
-        in contents(made)["torch/__init__.py"].decode()
+        in read_members(made)["torch/__init__.py"].decode()
     )
-    assert '"bin/hipblas.dll",' in contents(made)["torch/_rocm_init.py"].decode()
+    assert '"bin/hipblas.dll",' in read_members(made)["torch/_rocm_init.py"].decode()
     assert read_metadata(made).requires_dist == ("triton==3.6",)
 
 

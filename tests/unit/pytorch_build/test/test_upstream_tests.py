@@ -12,7 +12,7 @@ from core.errors import DataError, EnvironmentSetupError, SourceError, UsageErro
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources.checkout import SourceTree
 from pytorch_build.test import upstream_tests
-from tests.unit.target_samples import target_in
+from tests.kit.machines import target_in
 
 ONE, TWO = "1" * 40, "2" * 40
 TREE = Path("/src/pytorch")

@@ -11,7 +11,7 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
 from tests.conftest import Commit
-from tests.plans import plan
+from tests.kit.plans import plan
 from tests.unit.pytorch_build.lock.test_plan import cell
 
 

@@ -23,7 +23,7 @@ from rocm_packaging.packages.build import (
 )
 from rocm_packaging.packages.plan import make_plan
 from rocm_packaging.verbs import build as verb
-from tests.unit.rocm_packaging.artifact_sets import (
+from tests.kit.artifact_sets import (
     VERSION,
     executed,
     in_sdist,

@@ -6,7 +6,7 @@ import pytest
 from core.archive import packed
 from core.files import sha256
 from rocm_packaging.packages.build import BuildRequest, build
-from tests.unit.rocm_packaging.artifact_sets import request
+from tests.kit.artifact_sets import request
 from tests.unit.rocm_packaging.packages.test_build import unsplit_set
 
 

@@ -22,7 +22,7 @@ from rocm_packaging.packages.payload import (
     usual_links,
     with_rpath,
 )
-from tests.unit.rocm_packaging import artifact_sets
+from tests.kit import artifact_sets
 
 
 def entries(links: dict[str, str], *files: str) -> dict[str, Entry]:

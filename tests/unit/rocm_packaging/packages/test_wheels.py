@@ -4,7 +4,7 @@ import pytest
 
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.plan import Distribution
-from tests.unit.rocm_packaging.artifact_sets import executed
+from tests.kit.artifact_sets import executed
 
 DISTRIBUTION = Distribution(
     version="10.1.0",

@@ -9,7 +9,7 @@ from rocm_packaging.packages import layouts
 from rocm_packaging.packages.layouts import packages
 from rocm_packaging.sample import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, data_files
-from tests.unit.rocm_packaging.artifact_sets import PRELOADED
+from tests.kit.artifact_sets import PRELOADED
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from core.run import records
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages
 from rocm_packaging.verbs import build as verb
-from tests.unit.rocm_packaging.artifact_sets import write_base
+from tests.kit.artifact_sets import write_base
 
 
 @pytest.fixture

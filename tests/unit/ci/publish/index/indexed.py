@@ -10,7 +10,7 @@ from ci.publish import index as indexing
 from ci.publish.index import Indexed, Records, write_index
 from ci.publish.index import pages as rendering
 from ci.publish.index.pages import FLAT, Entry, flat_block, newest, project_html, project_json, ranks, row
-from tests.unit.ci.memory_store import MemoryStore
+from tests.kit.memory_store import MemoryStore
 
 PREFIX, MANIFESTS = "run/python/g", "run/manifests/g"
 

@@ -12,7 +12,7 @@ from core.archive import Member
 from core.errors import WheelError
 from core.stores.directory import DirectoryStore
 from core.wheel.writer import WheelSpec, metadata_text, write_sdist, write_wheel
-from tests.front_door import run_ci
+from tests.kit.front_doors import run_ci
 
 
 def call(folder: Path, *words: str) -> int:

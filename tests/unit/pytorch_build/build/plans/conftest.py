@@ -16,8 +16,8 @@ from pytorch_build.context import Context
 from pytorch_build.platforms import LINUX, WINDOWS
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions, RocmSdk
+from tests.kit.machines import target_in
 from tests.unit.pytorch_build.build.conftest import fake_tree
-from tests.unit.target_samples import target_in
 
 VERSION = "2.10.0a0+rocm7.10.0a20251120"
 SETUP = frozenset({"setup.py", "pyproject.toml"})

@@ -5,7 +5,7 @@ It holds to ``If-None-Match`` and refuses an ``If-Match`` that holds. Debian has
 """
 
 import shutil
-import subprocess  # noqa: TID251 - servers run beside the test; core.process waits for what it starts
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from core import process
-from tests.integration.s3_servers import S3Server, free_port, wait_for
+from tests.kit.s3_servers import S3Server, free_port, wait_for
 
 PROGRAMS = (
     *("ceph", "ceph-authtool", "monmaptool", "ceph-mon", "ceph-mgr", "ceph-osd"),

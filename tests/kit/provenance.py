@@ -8,7 +8,7 @@ from ci.provenance.facts import RunRecords
 from core.run import RunOutputs
 from core.run.records import Cell, FileRecord, Record, serialize
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from tests.page_samples import digest
+from tests.kit.page_runs import digest
 
 OUTPUTS = RunOutputs(run_id="123", platform="linux", external_repo="down-stream/")
 GROUP, REF = "gfx94X-dcgpu", "release/2.10"

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote
-
-import pytest
 
 from core.errors import ConflictError, MissingInputError
 from core.stores import Content, Outcome, Store, Stored, refuse_other_bytes, require_digest, whole
-
-_LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})"([^>]*)')
 
 
 class KilledError(BaseException):
@@ -26,6 +20,13 @@ class KilledError(BaseException):
 
 @dataclass
 class MemoryStore:
+    """A store whose objects are a dictionary.
+
+    `on_write` and `after_write` get the number and the key of each write; what they raise ends it. A store
+    that is `dead` raises KilledError at every call. `ignores_conditions` is what some servers do with
+    ``If-Match``. `moments` keeps the number of the write that made each object, as its modification time.
+    """
+
     objects: dict[str, bytes] = field(default_factory=dict)
     moments: dict[str, int] | None = None
     ignores_conditions: bool = False
@@ -162,84 +163,3 @@ class MemoryStore:
         data = self.objects[key]
         etag, modified = hashlib.md5(data).hexdigest(), (self.moments or {}).get(key, 0)  # noqa: S324
         return Stored(key=key, size=len(data), etag=etag, modified=modified)
-
-
-def audit(store: MemoryStore, area: str = "v2") -> int:
-    """Hold every page to its word: what it lists is there, whole, with its metadata.
-
-    Returns:
-        How many links there were.
-    """
-    with store.lock:
-        objects = dict(store.objects)
-    links = 0
-    for key, page in objects.items():
-        if not key.startswith(f"{area}/") or not key.endswith(".html"):
-            continue
-        folder = key.rpartition("/")[0]
-        for href, sha256, rest in _LINK.findall(page.decode()):
-            links += 1
-            target = _joined(folder, unquote(href))
-            assert target in objects, f"{key} lists {target}, which does not exist"
-            assert hashlib.sha256(objects[target]).hexdigest() == sha256
-            metadata = re.search(r'data-core-metadata="sha256=([0-9a-f]{64})"', rest)
-            assert bool(metadata) == target.endswith(".whl")
-            if metadata:
-                sidecar = objects[f"{target}.metadata"]
-                assert hashlib.sha256(sidecar).hexdigest() == metadata[1]
-    return links
-
-
-def _joined(folder: str, href: str) -> str:
-    parts = folder.split("/")
-    for part in href.removeprefix("./").split("/"):
-        if part == "..":
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts)
-
-
-def killed_at(number: int, *, after: bool) -> Callable[[MemoryStore], None]:
-    """Let a store die at its write of this number: before it, or right after."""
-
-    def arm(store: MemoryStore) -> None:
-        def die(now: int, _key: str) -> None:
-            if now >= number:
-                store.dead = True
-                raise KilledError
-
-        setattr(store, "after_write" if after else "on_write", die)
-
-    return arm
-
-
-def watched(store: MemoryStore, area: str) -> MemoryStore:
-    """Return the same objects in a store whose pages are held to their word after every write."""
-    again = store.copy_of()
-    again.after_write = lambda _number, _key: audit(again, area)
-    return again
-
-
-def stopped_everywhere(
-    start: MemoryStore, work: Callable[[MemoryStore], object], area: str, *, writes: int = 20, links: int = 8
-) -> MemoryStore:
-    """Stop work at each of its writes, run it again, and hold the end against an undisturbed one's."""
-    undisturbed = start.copy_of()
-    work(undisturbed)
-    count = undisturbed.writes
-    assert count >= writes
-    assert audit(undisturbed, area) >= links
-    for number in range(1, count + 1):
-        for after in (False, True):
-            store = start.copy_of()
-            killed_at(number, after=after)(store)
-            with pytest.raises(KilledError):
-                work(store)
-            audit(store, area)
-            again = watched(store, area)
-            work(again)
-            assert again.objects == undisturbed.objects, (
-                f"killed {'after' if after else 'before'} write {number}"
-            )
-    return undisturbed

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from core import process
-from tests.integration.clones import FAMILY, ROOT, SERIES
+from tests.kit.clones import FAMILY, ROOT, SERIES
 
 BIN = Path(sys.executable).parent
 RUNNERS = (

@@ -9,7 +9,7 @@ import pytest
 
 from core import process
 from rocm_packaging.packages.build import BuiltPackages
-from tests.venvs import Venv
+from tests.kit.environments import Venv
 
 UV = Path(sys.executable).parent / "uv"
 

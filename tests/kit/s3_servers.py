@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess  # noqa: TID251 - a server runs beside the test; core.process waits for what it starts
+import subprocess
 import time
 import uuid
 from contextlib import contextmanager
