@@ -474,9 +474,9 @@ def test_a_download_is_resumed(
 
 
 def test_what_does_not_have_its_digest_is_refused(store: S3Store, s3: S3Client, tmp_path: Path) -> None:
-    sha256 = sha256(b"meant")
-    s3.put_object(Bucket="bucket", Key="b.whl", Body=b"is", Metadata={"sha256": sha256})
+    digest = sha256(b"meant")
+    s3.put_object(Bucket="bucket", Key="b.whl", Body=b"is", Metadata={"sha256": digest})
     for read in (lambda: store.read("b.whl"), lambda: store.fetch("b.whl", tmp_path / "wheels")):
-        with pytest.raises(StoreError, match=f"does not have the digest that it carries .{sha256}"):
+        with pytest.raises(StoreError, match=f"does not have the digest that it carries .{digest}"):
             read()
     assert list((tmp_path / "wheels").iterdir()) == []
