@@ -34,7 +34,11 @@ def test_a_flow_runs_every_call_of_its_chain_in_order(
 
     flow.runner(tmp_path, together=True)(CHAIN)
 
-    assert [called_sessions(call) for call in calls] == [("resolve", "checkout"), ("build_torch",), ("upload",)]
+    assert [called_sessions(call) for call in calls] == [
+        ("resolve", "checkout"),
+        ("build_torch",),
+        ("upload",),
+    ]
 
 
 def test_a_flow_ends_at_the_first_call_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
