@@ -6,6 +6,7 @@ import pytest
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
 from core.packages import Offer, RunGroup, find_group, fits, offered, required_by
+from core.run import Platform
 from core.run.records import FileRecord
 from core.stores.directory import DirectoryStore
 from tests.kit import runs
@@ -19,6 +20,12 @@ GROUP = "g"
 def common(tmp_path: Path) -> Common:
     """Return options that name run 17."""
     return Common(root=tmp_path, run_id="17")
+
+
+def offer(distribution: str, version: str, name: str = "") -> Offer:
+    """Return a file on offer, by default a wheel for every Python."""
+    filename = name or wheel_filename(name=distribution, version=version)
+    return Offer(name=filename, distribution=distribution, version=version, sha256="a" * 64)
 
 
 def publish_torch(
@@ -55,11 +62,9 @@ def run_group(common: Common, name: str = GROUP) -> RunGroup:
 )
 @pytest.mark.parametrize("platform", [None, "linux"])
 def test_tells_by_its_tags_whether_a_file_is_for_a_python(
-    name: str, platform: runs.Platform | None, *, is_for_it: bool
+    name: str, platform: Platform | None, *, is_for_it: bool
 ) -> None:
-    offer = Offer(name=name, distribution="torch", version="2")
-
-    assert fits(offer, "cp312", platform) is is_for_it
+    assert fits(offer("torch", "2", name), "cp312", platform) is is_for_it
 
 
 @pytest.mark.parametrize(
@@ -72,9 +77,7 @@ def test_tells_by_its_tags_whether_a_file_is_for_a_python(
     ],
 )
 def test_tells_by_its_tags_whether_a_file_is_for_a_platform(name: str, *, is_for_it: bool) -> None:
-    offer = Offer(name=name, distribution="torch", version="2")
-
-    assert fits(offer, "", "windows") is is_for_it
+    assert fits(offer("torch", "2", name), "", "windows") is is_for_it
 
 
 # Files of a run
@@ -83,9 +86,9 @@ def test_tells_by_its_tags_whether_a_file_is_for_a_platform(name: str, *, is_for
 def test_offers_what_a_successful_record_promises(common: Common, tmp_path: Path) -> None:
     torch = publish_torch(common, tmp_path)
 
-    (offer,) = offered(run_group(common))
+    (wheel,) = offered(run_group(common))
 
-    assert offer == Offer(
+    assert wheel == Offer(
         name=wheel_filename(),
         distribution="torch",
         version=torch.version,
@@ -108,7 +111,7 @@ def test_offers_nothing_of_a_failed_record(common: Common, tmp_path: Path) -> No
         error="It broke.",
     )
 
-    assert [offer.name for offer in offered(run_group(common))] == [torch.name]
+    assert [wheel.name for wheel in offered(run_group(common))] == [torch.name]
 
 
 def test_offers_the_file_that_lies_there_where_two_records_name_it(common: Common, tmp_path: Path) -> None:
@@ -118,9 +121,9 @@ def test_offers_the_file_that_lies_there_where_two_records_name_it(common: Commo
         common.open_store(), common.outputs, step="an_earlier_build", family=GROUP, files=[earlier]
     )
 
-    (offer,) = offered(run_group(common))
+    (wheel,) = offered(run_group(common))
 
-    assert offer.sha256 == torch.sha256
+    assert wheel.sha256 == torch.sha256
 
 
 def test_names_a_group_without_a_record() -> None:
@@ -203,24 +206,24 @@ def test_the_families_of_a_group_are_its_name_without_the_variant(
 
 def test_reads_what_a_wheel_requires_from_its_sidecar(common: Common, tmp_path: Path) -> None:
     publish_torch(common, tmp_path, requires=("rocm==7.1", "numpy; extra == 'x'"))
-    (offer,) = offered(run_group(common))
+    (wheel,) = offered(run_group(common))
 
-    assert required_by(common.open_store(), offer) == ("rocm==7.1", "numpy; extra == 'x'")
+    assert required_by(common.open_store(), wheel) == ("rocm==7.1", "numpy; extra == 'x'")
 
 
 def test_rejects_a_changed_sidecar(common: Common, tmp_path: Path) -> None:
     publish_torch(common, tmp_path)
-    (offer,) = offered(run_group(common))
+    (wheel,) = offered(run_group(common))
     store = common.open_store()
-    store.put_bytes(f"{offer.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
+    store.put_bytes(f"{wheel.key}.metadata", b"Name: torch\nRequires-Dist: evil\n")
 
     with pytest.raises(StoreError) as raised:
-        required_by(store, offer)
+        required_by(store, wheel)
 
-    assert f"{offer.key}.metadata" in raised.value.message
+    assert f"{wheel.key}.metadata" in raised.value.message
 
 
 def test_an_sdist_requires_nothing_before_it_is_built() -> None:
-    offer = Offer(name="rocm-7.1.tar.gz", distribution="rocm", version="7.1")
+    sdist = offer("rocm", "7.1", "rocm-7.1.tar.gz")
 
-    assert required_by(MemoryStore(), offer) == ()
+    assert required_by(MemoryStore(), sdist) == ()
