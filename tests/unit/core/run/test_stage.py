@@ -427,9 +427,9 @@ def test_a_dry_run_would_replace_a_lost_file(tmp_path: Path, work: Work) -> None
     record = do_stage(make_stage(tmp_path), INPUTS, work)
     (tmp_path / "out" / record.files[0].key).unlink()
 
-    reasons = perform(make_stage(tmp_path, dry_run=True), INPUTS, work)
+    (reason,) = perform(make_stage(tmp_path, dry_run=True), INPUTS, work)
 
-    assert len(reasons) == 1
+    assert reason
     assert work.count == 1
 
 
