@@ -19,7 +19,7 @@ from core.errors import ArtifactError, FatalError, StoreError
 from rocm_packaging import archives
 from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar
 from rocm_packaging.artifacts import scan
-from tests.kit.artifact_archives import pack
+from tests.kit.artifacts import pack
 
 ZSTD_NAME = ArchiveName(name="blas", component="lib", target="generic")
 XZ_NAME = replace(ZSTD_NAME, suffix=".tar.xz")

@@ -5,8 +5,13 @@ import pytest
 
 from core.errors import ArtifactError, MissingInputError
 from rocm_packaging.artifacts import build_info, families_of, merged, scan
-from tests.kit import artifact_sets
-from tests.kit.artifact_sets import MANIFEST, write_artifact, write_base_artifact
+from tests.kit.artifacts import (
+    BASE_FACTS,
+    MANIFEST,
+    STAGE,
+    write_artifact,
+    write_base_artifact,
+)
 
 
 def write_manifest(root: Path, name: str, *stages: str) -> Path:
@@ -85,9 +90,9 @@ def test_refuses_an_artifact_without_a_manifest(tmp_path: Path) -> None:
 
 def test_merges_stages_without_their_folders(tmp_path: Path) -> None:
     library = write_artifact(tmp_path, "a_lib_generic", {"lib/x.so.1": "x"})
-    (library / artifact_sets.STAGE / "lib/x.so").symlink_to("x.so.1")
+    (library / STAGE / "lib/x.so").symlink_to("x.so.1")
     program = write_artifact(tmp_path, "b_run_generic", {"bin/tool": "t"})
-    (program / artifact_sets.STAGE / "bin/tool").chmod(0o755)
+    (program / STAGE / "bin/tool").chmod(0o755)
     (program / "unlisted").mkdir()
     (program / "unlisted" / "file").touch()
 
@@ -100,7 +105,7 @@ def test_merges_stages_without_their_folders(tmp_path: Path) -> None:
 
 def test_merges_an_artifact_whose_listed_stage_is_absent(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path, "a_lib_generic", {"lib/x": "x"})
-    (folder / MANIFEST).write_text(f"{artifact_sets.STAGE}\nabsent/stage\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(f"{STAGE}\nabsent/stage\n", encoding="utf-8")
 
     assert list(merged(scan(tmp_path))) == ["lib/x"]
 
@@ -156,7 +161,7 @@ def test_refuses_two_spellings_of_a_name_for_windows_alone(
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../outside", ".."])
 def test_refuses_a_link_out_of_the_tree(tmp_path: Path, target: str) -> None:
     folder = write_artifact(tmp_path, "a_lib_generic", {"lib/x": "x"})
-    (folder / artifact_sets.STAGE / "link").symlink_to(target)
+    (folder / STAGE / "link").symlink_to(target)
 
     with pytest.raises(ArtifactError) as raised:
         merged(scan(tmp_path))
@@ -177,7 +182,7 @@ def test_requires_the_base_artifact(tmp_path: Path) -> None:
 def write_base_manifest(root: Path, text: str) -> None:
     """Write a base artifact whose manifest of the build is this text."""
     folder = write_base_artifact(root, is_split=False)
-    (folder / artifact_sets.BASE_FACTS).write_text(text, encoding="utf-8")
+    (folder / BASE_FACTS).write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("document", [{}, {"flags": {}}, {"flags": {"KPACK_SPLIT_ARTIFACTS": "ON"}}])

@@ -24,8 +24,7 @@ from rocm_packaging.packages.build import (
     table_rows,
 )
 from rocm_packaging.packages.plan import Plan, make_plan
-from tests.kit import artifact_sets
-from tests.kit.artifact_sets import (
+from tests.kit.artifacts import (
     SPLIT_TARGETS,
     VERSION,
     build_request,
@@ -33,6 +32,8 @@ from tests.kit.artifact_sets import (
     read_sdist_member,
     run_dist_info,
     write_artifact,
+    write_split_set,
+    write_unsplit_set,
 )
 from tests.kit.wheels import read_members
 
@@ -42,26 +43,26 @@ FAMILIES = ("gfx94X-dcgpu", "gfx110X-all")
 @pytest.fixture
 def unsplit_set(tmp_path: Path) -> Path:
     """Return a small unsplit set of two families."""
-    return artifact_sets.write_unsplit_set(tmp_path / "artifacts")
+    return write_unsplit_set(tmp_path / "artifacts")
 
 
 @pytest.fixture
 def split_set(tmp_path: Path) -> Path:
     """Return a small split set of three targets."""
-    return artifact_sets.write_split_set(tmp_path / "artifacts")
+    return write_split_set(tmp_path / "artifacts")
 
 
 @pytest.fixture(scope="module")
 def unsplit_packages(tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
     """Return the packages of the unsplit set."""
-    artifacts = artifact_sets.write_unsplit_set(tmp_path_factory.mktemp("unsplit") / "artifacts")
+    artifacts = write_unsplit_set(tmp_path_factory.mktemp("unsplit") / "artifacts")
     return build(replace(build_request(artifacts), families=FAMILIES))
 
 
 @pytest.fixture(scope="module")
 def split_packages(tmp_path_factory: pytest.TempPathFactory) -> BuiltPackages:
     """Return the packages of the split set."""
-    artifacts = artifact_sets.write_split_set(tmp_path_factory.mktemp("split") / "artifacts")
+    artifacts = write_split_set(tmp_path_factory.mktemp("split") / "artifacts")
     return build(build_request(artifacts))
 
 
@@ -341,21 +342,6 @@ def test_takes_neither_output_nor_jobs_for_inputs(unsplit_set: Path) -> None:
     request = build_request(unsplit_set)
 
     assert inputs_of(replace(request, output_dir=unsplit_set, jobs=7)) == inputs_of(request)
-
-
-def test_takes_arguments_and_artifacts_for_inputs(unsplit_set: Path) -> None:
-    request = build_request(unsplit_set)
-
-    inputs = [
-        inputs_of(request),
-        inputs_of(replace(request, version="10.1.0")),
-        inputs_of(replace(request, families=("gfx110X-all",))),
-        inputs_of(replace(request, epoch=5)),
-    ]
-    write_artifact(unsplit_set, "blas_lib_gfx110X-all", {"lib/libhipblas.so.3": "a changed library"})
-    inputs.append(inputs_of(request))
-
-    assert len({str(each) for each in inputs}) == len(inputs)
 
 
 def test_refuses_inputs_that_do_not_exist(unsplit_set: Path) -> None:

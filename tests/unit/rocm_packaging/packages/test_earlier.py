@@ -6,7 +6,7 @@ import pytest
 from core.archive import packed
 from core.files import sha256
 from rocm_packaging.packages.build import BuildRequest, build
-from tests.kit.artifact_sets import build_request, write_artifact, write_unsplit_set
+from tests.kit.artifacts import build_request, write_artifact, write_unsplit_set
 
 FAMILY = "gfx94X-dcgpu"
 # the changed header, and the RECORD of each wheel, which is in no RECORD itself

@@ -21,8 +21,12 @@ from rocm_packaging.packages.payload import (
     usual_links,
     with_rpath,
 )
-from tests.kit import artifact_sets
-from tests.kit.artifact_sets import build_request, write_artifact
+from tests.kit.artifacts import (
+    STAGE,
+    build_request,
+    write_artifact,
+    write_base_artifact,
+)
 from tests.kit.wheels import read_members
 
 SOURCES = Path("/a")
@@ -223,7 +227,7 @@ def test_changes_only_an_rpath_that_is_not_right(file: PayloadFile, rpath: tuple
 
 def write_licensed_set(root: Path) -> Path:
     """Write a split set whose artifacts bring licences, under several names and in several places."""
-    artifact_sets.write_base_artifact(root, targets=("gfx942",), is_split=True)
+    write_base_artifact(root, targets=("gfx942",), is_split=True)
     write_artifact(root, "amd-llvm_lib_generic", {"lib/llvm/lib/a": "x", "lib/llvm/LICENSE.TXT": "llvm"})
     write_artifact(root, "core-hip_lib_generic", {"lib/hip": "x", "lib/license.py": "print()"})
     write_artifact(root, "core-hip_doc_generic", {"share/doc/hip/LICENSE.md": "MIT", "share/doc/x": "y"})
@@ -301,7 +305,7 @@ def test_puts_all_licences_into_the_development_package(licensed_packages: Path,
 
 def test_reads_the_text_behind_a_link_to_a_licence(tmp_path: Path) -> None:
     root = write_licensed_set(tmp_path)
-    folder = root / "core-hip_doc_generic" / artifact_sets.STAGE / "share" / "doc" / "hip"
+    folder = root / "core-hip_doc_generic" / STAGE / "share" / "doc" / "hip"
     (folder / "COPYING").symlink_to("LICENSE.md")
     (folder / "NOTICE").symlink_to("missing")
     artifacts = scan(root)

@@ -9,8 +9,17 @@ from core.errors import ArtifactError, UsageError
 from core.run import Platform
 from rocm_packaging.packages.build import BuildRequest, planned_files
 from rocm_packaging.packages.plan import make_plan
-from tests.kit import artifact_sets
-from tests.kit.artifact_sets import SPLIT_TARGETS, build_request, write_artifact
+from tests.kit.artifacts import (
+    MANIFEST,
+    SPLIT_TARGETS,
+    STAGE,
+    build_request,
+    path_matching,
+    write_artifact,
+    write_complete_set,
+    write_split_set,
+    write_unsplit_set,
+)
 
 FAMILIES = {"gfx94X-dcgpu": ("gfx942",), "gfx90a-dcgpu": ("gfx90a",)}
 
@@ -23,20 +32,20 @@ def strict_request(artifacts: Path) -> BuildRequest:
 @pytest.fixture
 def unsplit_set(tmp_path: Path) -> Path:
     """Return a small unsplit set of two families."""
-    return artifact_sets.write_unsplit_set(tmp_path / "artifacts")
+    return write_unsplit_set(tmp_path / "artifacts")
 
 
 @pytest.fixture
 def split_set(tmp_path: Path) -> Path:
     """Return a small split set of three targets."""
-    return artifact_sets.write_split_set(tmp_path / "artifacts")
+    return write_split_set(tmp_path / "artifacts")
 
 
 @pytest.fixture(scope="module")
 def complete_original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a split set that lacks nothing, which no test changes."""
     root = tmp_path_factory.mktemp("complete") / "artifacts"
-    return artifact_sets.write_complete_set(root, FAMILIES, is_split=True)
+    return write_complete_set(root, FAMILIES, is_split=True)
 
 
 @pytest.fixture
@@ -51,7 +60,7 @@ def complete_set(complete_original: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("is_split", [False, True], ids=["unsplit", "split"])
 def test_accepts_a_complete_set(tmp_path: Path, platform: Platform, *, is_split: bool) -> None:
-    artifacts = artifact_sets.write_complete_set(tmp_path, FAMILIES, is_split=is_split, platform=platform)
+    artifacts = write_complete_set(tmp_path, FAMILIES, is_split=is_split, platform=platform)
 
     plan = make_plan(replace(strict_request(artifacts), platform=platform))
 
@@ -87,7 +96,7 @@ def missing_things(artifacts: Path) -> list[str]:
 def test_requires_each_thing_unless_the_request_says_without(
     complete_set: Path, artifact: str, glob: str, name: str
 ) -> None:
-    (complete_set / artifact / artifact_sets.STAGE / artifact_sets.path_matching(glob)).unlink()
+    (complete_set / artifact / STAGE / path_matching(glob)).unlink()
 
     assert missing_things(complete_set) == [f"{glob} of {artifact}"]
     plan = make_plan(replace(build_request(complete_set), without=(name,)))
@@ -105,7 +114,7 @@ def test_requires_each_thing_unless_the_request_says_without(
 def test_counts_an_empty_file_or_dangling_link_as_missing(
     complete_set: Path, artifact: str, glob: str, replacement: str
 ) -> None:
-    path = complete_set / artifact / artifact_sets.STAGE / artifact_sets.path_matching(glob)
+    path = complete_set / artifact / STAGE / path_matching(glob)
     path.unlink()
     if replacement == "empty file":
         path.touch()
@@ -116,9 +125,9 @@ def test_counts_an_empty_file_or_dangling_link_as_missing(
 
 
 def test_takes_nothing_from_artifacts_with_empty_manifests(tmp_path: Path) -> None:
-    artifacts = artifact_sets.write_complete_set(tmp_path, FAMILIES, is_split=False)
+    artifacts = write_complete_set(tmp_path, FAMILIES, is_split=False)
     for folder in artifacts.glob("amd-llvm_*"):
-        (folder / artifact_sets.MANIFEST).write_text("", encoding="utf-8")
+        (folder / MANIFEST).write_text("", encoding="utf-8")
 
     missing = missing_things(artifacts)
 

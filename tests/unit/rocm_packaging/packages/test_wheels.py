@@ -5,7 +5,7 @@ import pytest
 
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.plan import Distribution
-from tests.kit.artifact_sets import run_dist_info
+from tests.kit.artifacts import run_dist_info
 
 FAMILY = "gfx94X-dcgpu"
 DISTRIBUTION = Distribution(

@@ -8,7 +8,7 @@ from pytorch_build.check.bundles import code_objects, read_bundles
 from rocm_packaging.packages.layouts import libraries_in, library_globs, packages
 from rocm_packaging.sample import TEMPLATES
 from rocm_packaging.sample.layout import DATA_FILES, FAMILY_TARGETS, LIBRARIES, data_files
-from tests.kit.artifact_sets import PRELOADED
+from tests.kit.artifacts import PRELOADED
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,13 @@ from core.run.records import Record
 from core.stores import Store
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.verbs import build as verb
-from tests.kit import artifact_sets
-from tests.kit.artifact_sets import read_sdist_member, write_artifact, write_base_artifact
+from tests.kit.artifacts import (
+    read_sdist_member,
+    write_artifact,
+    write_base_artifact,
+    write_split_set,
+    write_unsplit_set,
+)
 from tests.kit.runs import write_record
 
 COMMIT = "a" * 40
@@ -90,7 +95,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
     monkeypatch.setattr(verb, "common_from", common_in_folder)
     checkout = Checkout(root=tmp_path, capsys=capsys)
-    artifact_sets.write_unsplit_set(checkout.artifacts)
+    write_unsplit_set(checkout.artifacts)
     write_base_artifact(
         checkout.artifacts,
         targets=("gfx942", "gfx1100"),
@@ -254,7 +259,7 @@ def test_packages_what_was_fetched_for_the_run_and_family(
     checkout: Checkout, family: str, group: str
 ) -> None:
     fetched_folder = checkout.common.outputs.artifacts_folder(checkout.common.cache, group)
-    artifact_sets.write_split_set(fetched_folder)
+    write_split_set(fetched_folder)
 
     exit_code = checkout.call("--gpu-family", family, "--without", "*")
 
