@@ -14,7 +14,7 @@ from rocm_packaging.artifacts import build_info, families_of, scan
 from tests.bench import programs
 from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
 from tests.bench.wheels import ours, size_of
-from tests.kit.artifacts import pack_all
+from tests.kit.artifact_archives import pack_all
 
 MANY_FILES = 6000
 ZLIB = """

@@ -13,7 +13,7 @@ from core.files import sha256
 from core.run import RunOutputs, this_platform
 from rocm_packaging.artifacts import INCOMPLETE, scan
 from rocm_packaging.sample import FAMILIES
-from tests.kit.artifacts import pack
+from tests.kit.artifact_archives import pack
 
 FAMILY = "gfx94X-dcgpu"
 RUN = RunOutputs(run_id="17", platform=this_platform())

@@ -16,7 +16,7 @@ from core.http import answering
 from core.run import RunOutputs
 from core.run.plan import Plan
 from rocm_packaging.artifacts import scan
-from tests.kit.artifacts import pack_all
+from tests.kit.artifact_archives import pack_all
 from tests.kit.s3_servers import S3Server
 from tests.kit.servers import Quiet
 

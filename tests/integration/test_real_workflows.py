@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.kit.artifacts import pack_all
+from tests.kit.artifact_archives import pack_all
 from tests.kit.clones import FAMILY, SERIES, TAG
 from tests.kit.s3_servers import S3Server
 from tests.kit.servers import served

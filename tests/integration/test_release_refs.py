@@ -14,7 +14,7 @@ import pytest
 from core import process
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
-from tests.kit.artifacts import pack_all
+from tests.kit.artifact_archives import pack_all
 from tests.kit.clones import SERIES
 from tests.kit.s3_servers import S3Server
 from tests.kit.workflow_engine import ACT, Engine

@@ -1,22 +1,12 @@
-"""ROCm's artifacts as folders of text files, their archives, and what packages are made of them.
+"""ROCm's artifacts as folders of text files, and the packages that are built from them without a process."""
 
-Nothing here starts a process.
-"""
-
-import hashlib
-import io
 import json
-import lzma
 import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-import zstandard
-
-from core.archive.tar import XZ, ZSTD
-from rocm_packaging.artifacts import scan
 from rocm_packaging.packages.build import BuildRequest
 from rocm_packaging.packages.layouts import packages
 
@@ -25,14 +15,33 @@ SPLIT_TARGETS = ("gfx942", "gfx1100", "gfx1101")
 STAGE = "x/stage"
 MANIFEST = "artifact_manifest.txt"
 OVERLAY = "base/aux-overlay/stage"
-BASE_FACTS = "base/aux-overlay/stage/share/therock/therock_manifest.json"
+BASE_FACTS = f"{OVERLAY}/share/therock/therock_manifest.json"
 
 # what torch loads first
-PRELOADED = [
-    *("amd_comgr", "amdhip64", "hiprtc", "hipblas", "hipfft", "hiprand", "hipsparse", "hipsparselt"),
-    *("hipsolver", "hipblaslt", "miopen", "hipdnn", "rocm-openblas", "amd_smi", "rocm_sysdeps_liblzma"),
-    *("rocm_smi64", "rocprofiler-sdk", "rocprofiler-sdk-roctx", "roctracer64", "roctx64", "rccl", "hipfile"),
-]
+PRELOADED = (
+    "amd_comgr",
+    "amdhip64",
+    "hiprtc",
+    "hipblas",
+    "hipfft",
+    "hiprand",
+    "hipsparse",
+    "hipsparselt",
+    "hipsolver",
+    "hipblaslt",
+    "miopen",
+    "hipdnn",
+    "rocm-openblas",
+    "amd_smi",
+    "rocm_sysdeps_liblzma",
+    "rocm_smi64",
+    "rocprofiler-sdk",
+    "rocprofiler-sdk-roctx",
+    "roctracer64",
+    "roctx64",
+    "rccl",
+    "hipfile",
+)
 
 
 def write_artifact(root: Path, name: str, files: Mapping[str, str], *, stage: str = STAGE) -> Path:
@@ -132,35 +141,6 @@ def write_complete_set(
 def path_matching(glob: str) -> str:
     """Return a path that a glob of the data matches."""
     return glob.replace("**/", "").replace("*", "")
-
-
-def pack(folder: Path, directory: Path, *, suffix: str = ZSTD) -> Path:
-    """Write the archive of an artifact's folder, and its digest; return the archive."""
-    stages = (folder / MANIFEST).read_text(encoding="utf-8").splitlines()
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.add(folder / MANIFEST, MANIFEST)
-        for stage in stages:
-            if (folder / stage).exists():
-                archive.add(folder / stage, stage)
-
-    if suffix == XZ:
-        content = lzma.compress(stream.getvalue(), preset=0)
-    else:
-        content = zstandard.compress(stream.getvalue(), 1)
-
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{folder.name}{suffix}"
-    path.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    path.with_name(f"{path.name}.sha256sum").write_text(f"{digest}\n", encoding="utf-8")
-    return path
-
-
-def pack_all(artifacts: Path, directory: Path) -> None:
-    """Write the archives of every artifact in a directory, as a run has them."""
-    for artifact in scan(artifacts):
-        pack(artifact.path, directory)
 
 
 def build_request(artifacts: Path) -> BuildRequest:

@@ -19,7 +19,7 @@ from core.errors import ArtifactError, FatalError, StoreError
 from rocm_packaging import archives
 from rocm_packaging.archives import ArchiveName, extract, extracted_digest, parse_name, parse_sidecar
 from rocm_packaging.artifacts import scan
-from tests.kit.artifacts import pack
+from tests.kit.artifact_archives import pack
 
 ZSTD_NAME = ArchiveName(name="blas", component="lib", target="generic")
 XZ_NAME = replace(ZSTD_NAME, suffix=".tar.xz")
@@ -32,7 +32,7 @@ TarFormat = Literal[0, 1, 2]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class TarMember:
     """A member as a hostile hand writes it: any field, any content, and a size that may be false."""
 
     name: str
@@ -54,32 +54,32 @@ class Piece:
         return header.tobuf(self.format, "utf-8", "surrogateescape") + self.content + padding
 
 
-MANIFEST = Piece(name="artifact_manifest.txt", content=b"a/stage\nb/stage\n")
+MANIFEST = TarMember(name="artifact_manifest.txt", content=b"a/stage\nb/stage\n")
 
 
-def file(name: str, content: bytes = b"", *, mode: int = 0o644, size: int | None = None) -> Piece:
+def file(name: str, content: bytes = b"", *, mode: int = 0o644, size: int | None = None) -> TarMember:
     """Return a file."""
-    return Piece(name=name, content=content, mode=mode, size=size)
+    return TarMember(name=name, content=content, mode=mode, size=size)
 
 
-def folder(name: str, mode: int = 0o755) -> Piece:
+def folder(name: str, mode: int = 0o755) -> TarMember:
     """Return a folder."""
-    return Piece(name=name, type=tarfile.DIRTYPE, mode=mode)
+    return TarMember(name=name, type=tarfile.DIRTYPE, mode=mode)
 
 
-def symlink(name: str, link: str) -> Piece:
+def symlink(name: str, link: str) -> TarMember:
     """Return a symbolic link."""
-    return Piece(name=name, type=tarfile.SYMTYPE, link=link)
+    return TarMember(name=name, type=tarfile.SYMTYPE, link=link)
 
 
-def hardlink(name: str, link: str) -> Piece:
+def hardlink(name: str, link: str) -> TarMember:
     """Return a hard link."""
-    return Piece(name=name, type=tarfile.LNKTYPE, link=link)
+    return TarMember(name=name, type=tarfile.LNKTYPE, link=link)
 
 
-def device(name: str, type_: bytes) -> Piece:
+def device(name: str, type_: bytes) -> TarMember:
     """Return a member that is neither file, folder nor link."""
-    return Piece(name=name, type=type_)
+    return TarMember(name=name, type=type_)
 
 
 def pax_record(text: bytes) -> bytes:
@@ -90,9 +90,9 @@ def pax_record(text: bytes) -> bytes:
     return b"%d %s\n" % (length, text)
 
 
-def extended_header(*records: bytes, is_global: bool = False) -> Piece:
+def extended_header(*records: bytes, is_global: bool = False) -> TarMember:
     """Return an extended header with these records, for the next member or for all."""
-    return Piece(
+    return TarMember(
         name="pax",
         type=tarfile.XGLTYPE if is_global else tarfile.XHDTYPE,
         content=b"".join(records),
@@ -100,9 +100,9 @@ def extended_header(*records: bytes, is_global: bool = False) -> Piece:
     )
 
 
-def tar(*pieces: Piece, end: bytes = END) -> bytes:
+def tar(*members: TarMember, end: bytes = END) -> bytes:
     """Return an archive that begins with the manifest."""
-    return b"".join(piece.to_bytes() for piece in (MANIFEST, *pieces)) + end
+    return b"".join(member.to_bytes() for member in (MANIFEST, *members)) + end
 
 
 def compress(content: bytes, name: ArchiveName = ZSTD_NAME) -> bytes:
@@ -260,7 +260,7 @@ def test_extracts_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("piece", "mode"),
+    ("member", "mode"),
     [
         pytest.param(file("a/stage/x", mode=0o755), 0o755, id="program"),
         pytest.param(folder("a/stage/x", 0o750), 0o750, id="folder"),
@@ -269,8 +269,8 @@ def test_extracts_links(tmp_path: Path) -> None:
         pytest.param(folder("a/stage/x", 0o1777), 0o777, id="sticky folder"),
     ],
 )
-def test_keeps_permissions_but_none_that_give_power(tmp_path: Path, piece: Piece, mode: int) -> None:
-    artifact = unpack(tar(piece), tmp_path / "out")
+def test_keeps_permissions_but_none_that_give_power(tmp_path: Path, member: TarMember, mode: int) -> None:
+    artifact = unpack(tar(member), tmp_path / "out")
 
     assert permissions(artifact / "a/stage/x") == mode
 
@@ -284,9 +284,9 @@ def test_extracts_into_a_folder_that_nobody_may_enter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "GNU"])
 def test_extracts_long_names_and_links(tmp_path: Path, tar_format: TarFormat) -> None:
     name = "a/stage/" + "/".join(["d" * 60] * 5) + "/file-ü"
-    pieces = [file(name, b"deep"), symlink("b/stage/link", f"../../{name}"), hardlink("b/stage/hard", name)]
+    members = [file(name, b"deep"), symlink("b/stage/link", f"../../{name}"), hardlink("b/stage/hard", name)]
 
-    artifact = unpack(tar(*(replace(piece, format=tar_format) for piece in pieces)), tmp_path / "out")
+    artifact = unpack(tar(*(replace(member, format=tar_format) for member in members)), tmp_path / "out")
 
     assert (artifact / name).read_bytes() == b"deep"
     assert (artifact / "b/stage/link").read_bytes() == b"deep"
@@ -294,14 +294,14 @@ def test_extracts_long_names_and_links(tmp_path: Path, tar_format: TarFormat) ->
 
 
 def test_accepts_leading_dots_and_repeated_folders(tmp_path: Path) -> None:
-    pieces = [
+    members = [
         replace(MANIFEST, name="./artifact_manifest.txt"),
         folder("./a"),
         folder("./a/stage"),
         folder("./a/stage"),
         file("./a/stage/x", b"1"),
     ]
-    content = b"".join(piece.to_bytes() for piece in pieces) + END
+    content = b"".join(member.to_bytes() for member in members) + END
 
     artifact = unpack(content, tmp_path / "out")
 
@@ -331,7 +331,7 @@ def test_ignores_records_of_extended_headers_that_nobody_needs(tmp_path: Path) -
     assert (artifact / "a/stage/x").read_bytes() == b"1"
 
 
-# Hostile archives: the pieces behind the manifest, and what the message mentions
+# Hostile archives: what stands behind the manifest, and what the message mentions
 
 HOSTILE_NAMES = {
     "absolute": ("/etc/passwd", "absolute path"),
@@ -357,7 +357,10 @@ HOSTILE_KINDS = {
     "block device": ([device("a/stage/x", tarfile.BLKTYPE)], "block device"),
     "pipe": ([device("a/stage/x", tarfile.FIFOTYPE)], "named pipe"),
     "unknown": ([device("a/stage/x", b"V")], "unknown type"),
-    "link with content": ([Piece(name="a/stage/x", type=tarfile.SYMTYPE, link="y", size=512)], "size 512"),
+    "link with content": (
+        [TarMember(name="a/stage/x", type=tarfile.SYMTYPE, link="y", size=512)],
+        "size 512",
+    ),
 }
 
 HOSTILE_LINKS = {
@@ -420,7 +423,7 @@ HOSTILE_HEADERS = {
         "global header",
     ),
     "long name": (
-        [Piece(name="x", type=tarfile.GNUTYPE_LONGNAME, content=b"a" * 70_000)],
+        [TarMember(name="x", type=tarfile.GNUTYPE_LONGNAME, content=b"a" * 70_000)],
         "70000 bytes",
     ),
 }
@@ -431,7 +434,7 @@ FALSE_SIZES = {
     "less content": ([file("a/stage/x", b"1234", size=MIB)], "truncated"),
 }
 
-HOSTILE_PIECES = {
+HOSTILE_MEMBERS = {
     **{f"name: {case}": ([file(name)], reason) for case, (name, reason) in HOSTILE_NAMES.items()},
     **{f"kind: {case}": values for case, values in HOSTILE_KINDS.items()},
     **{f"link: {case}": values for case, values in HOSTILE_LINKS.items()},
@@ -441,9 +444,9 @@ HOSTILE_PIECES = {
 }
 
 
-@pytest.mark.parametrize(("pieces", "reason"), HOSTILE_PIECES.values(), ids=HOSTILE_PIECES)
-def test_refuses_a_hostile_member(tmp_path: Path, pieces: list[Piece], reason: str) -> None:
-    assert reason in refuse(tar(*pieces), tmp_path / "out")
+@pytest.mark.parametrize(("members", "reason"), HOSTILE_MEMBERS.values(), ids=HOSTILE_MEMBERS)
+def test_refuses_a_hostile_member(tmp_path: Path, members: list[TarMember], reason: str) -> None:
+    assert reason in refuse(tar(*members), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -543,7 +546,7 @@ def test_refuses_a_bomb_before_it_fills_the_disk(tmp_path: Path, name: ArchiveNa
 
 
 @pytest.mark.parametrize(
-    ("pieces", "policy", "subject"),
+    ("members", "policy", "subject"),
     [
         pytest.param(
             [file("a/stage/x", b"1" * 2 * MIB)],
@@ -562,9 +565,9 @@ def test_refuses_a_bomb_before_it_fills_the_disk(tmp_path: Path, name: ArchiveNa
     ],
 )
 def test_limits_sizes_and_numbers(
-    tmp_path: Path, pieces: list[Piece], policy: Policy | None, subject: str
+    tmp_path: Path, members: list[TarMember], policy: Policy | None, subject: str
 ) -> None:
-    assert subject in refuse(tar(*pieces), tmp_path / "out", policy=policy)
+    assert subject in refuse(tar(*members), tmp_path / "out", policy=policy)
 
 
 def test_limits_the_memory_of_decompressing_zstd(tmp_path: Path) -> None:
@@ -638,6 +641,7 @@ class BreakingStream(io.BytesIO):
     """A connection that breaks after 60,000 bytes, of which each read gives 10,000."""
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, or break."""
         if self.tell() >= 60_000:
             raise ConnectionResetError("reset")
         return super().read(min(size or 0, 10_000))

@@ -14,7 +14,7 @@ from core.families import family
 from core.stores.directory import DirectoryStore
 from rocm_packaging.archives import ArchiveName, parse_name
 from rocm_packaging.artifacts import scan
-from tests.kit.artifacts import pack
+from tests.kit.artifact_archives import pack
 
 PREFIX = "17-linux"
 FAMILY = family("gfx110X-all")

@@ -15,7 +15,7 @@ from core.run import RunOutputs, records, this_platform
 from core.stores import Store, location
 from core.stores.directory import DirectoryStore
 from rocm_packaging.artifacts import scan
-from tests.kit.artifacts import pack
+from tests.kit.artifact_archives import pack
 from tests.unit.ci.plan.planning import RunsOfGitHub, made_run
 
 VERB = Verb("fetch-artifacts", "ci.verbs.fetch_artifacts", "fetch")

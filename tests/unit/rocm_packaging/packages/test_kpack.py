@@ -28,18 +28,18 @@ codes_of_libraries = st.dictionaries(
 )
 
 
-def write_archive(codes: Codes, *, piece_size: int = 7) -> bytes:
-    """Return an archive of codes, by library and target, whose frames come in pieces."""
+def write_archive(codes: Codes, *, part_size: int = 7) -> bytes:
+    """Return an archive of codes, by library and target, whose frames come in parts."""
     compressor = zstandard.ZstdCompressor()
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     kernels: list[tuple[Kernel, int]] = []
     for (binary, target), code in codes.items():
         frame = compressor.compress(code)
         kernels.append((Kernel(binary=binary, target=target, size=len(code)), len(frame)))
-        pieces += [frame[start : start + piece_size] for start in range(0, len(frame), piece_size)]
+        parts += [frame[start : start + part_size] for start in range(0, len(frame), part_size)]
 
     stream = io.BytesIO()
-    kpack.write(stream, "torch", TARGET, pieces, kernels)
+    kpack.write(stream, "torch", TARGET, parts, kernels)
     return stream.getvalue()
 
 
@@ -80,25 +80,35 @@ def test_knows_the_group_and_the_targets_of_an_archive() -> None:
     assert archive.packed
 
 
-def test_writes_the_layout_that_the_runtime_reads() -> None:
-    first_code = b"code" * 50
+FIRST_CODE = b"code" * 50
+TWO_KERNELS = write_archive({(BINARY, TARGET): FIRST_CODE, ("lib/x.so#1", TARGET): b"more"})
 
-    content = write_archive({(BINARY, TARGET): first_code, ("lib/x.so#1", TARGET): b"more"})
 
-    magic, version, table_offset = struct.unpack_from("<4sIQ", content)
-    assert (magic, version) == (b"KPAK", 1)
-    assert content[16:HEADER_SIZE] == bytes(48)
+def test_writes_the_header_that_the_runtime_reads() -> None:
+    magic, version, _table_offset = struct.unpack_from("<4sIQ", TWO_KERNELS)
 
-    table = msgpack.unpackb(content[table_offset:])
+    assert magic == b"KPAK"
+    assert version == 1
+    assert TWO_KERNELS[16:HEADER_SIZE] == bytes(48)
+
+
+def test_writes_the_table_that_the_runtime_reads() -> None:
+    (table_offset,) = struct.unpack_from("<Q", TWO_KERNELS, 8)
+
+    table = msgpack.unpackb(TWO_KERNELS[table_offset:])
+
     assert table["compression_scheme"] == "zstd-per-kernel"
     assert table["zstd_offset"] == HEADER_SIZE
     assert table["zstd_size"] == table_offset - HEADER_SIZE
     assert table["toc"]["lib/x.so#1"][TARGET] == {"type": "hsaco", "ordinal": 1, "original_size": 4}
 
-    frame_count, first_size = struct.unpack_from("<II", content, HEADER_SIZE)
-    first_frame = content[HEADER_SIZE + 8 : HEADER_SIZE + 8 + first_size]
+
+def test_writes_a_frame_for_each_kernel_behind_its_size() -> None:
+    frame_count, first_size = struct.unpack_from("<II", TWO_KERNELS, HEADER_SIZE)
+    first_frame = TWO_KERNELS[HEADER_SIZE + 8 : HEADER_SIZE + 8 + first_size]
+
     assert frame_count == 2
-    assert zstandard.ZstdDecompressor().decompress(first_frame) == first_code
+    assert zstandard.ZstdDecompressor().decompress(first_frame) == FIRST_CODE
 
 
 def test_reads_an_archive_that_is_not_compressed() -> None:
