@@ -12,7 +12,7 @@ from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
 from tests.conftest import Commit
 from tests.kit.plans import plan
-from tests.unit.pytorch_build.lock.test_plan import cell
+from tests.kit.plans import pytorch_cell as cell
 
 
 @pytest.mark.processes
