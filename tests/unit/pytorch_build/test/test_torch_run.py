@@ -156,7 +156,7 @@ class RecordedTest:
         """Ask for something else."""
         self.request = replace(self.request, **changes)
 
-    def change_tests(self, **changes: str) -> None:
+    def change_tests(self, **changes: Any) -> None:
         """Take other tests."""
         self.bench = replace(self.bench, tests=replace(self.bench.tests, **changes))
 

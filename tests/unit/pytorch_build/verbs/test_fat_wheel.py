@@ -47,12 +47,12 @@ def test_every_torch_of_the_run_is_made_stand_alone(
     run: Any, front: Front, made: list[Request], files: dict[str, str]
 ) -> None:
     answer = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", str(run.root))
-    assert answer.code == 0, answer.said
+    assert answer.exit_code == 0, answer.report
     assert sorted(one.wheel.name for one in made) == sorted(files.values())
     assert {(one.family, one.rocm) for one in made} == {(FAMILY, run.root)}
-    assert "fat_wheel: 2 in dist" in answer.said
+    assert "fat_wheel: 2 in dist" in answer.report
     made.clear()
-    assert front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root)).code == 0
+    assert front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root)).exit_code == 0
     assert [(one.wheel.name, one.family) for one in made] == [(files["sample"], FAMILY)]
 
 
@@ -61,27 +61,27 @@ def test_a_host_wheel_comes_with_wheels_of_its_targets(run: Any, front: Front, m
     put = [run.publish(run.wheel(name, "2.10.0")) for name in names]
     run.record("build_torch", *put, torch_ref="sample", python="cp312", gpu_family=FAMILY)
     answer = front("fat-wheel", "--torch-ref", "sample", "--rocm", str(run.root))
-    assert answer.code == 0, answer.said
+    assert answer.exit_code == 0, answer.report
     (one,) = made
     assert [one.wheel.name, *(path.name for path in one.devices)] == [file.name for file in put[:3]]
     paths = [run.store.fetch(file.key, run.root) for file in put]
     answer = front("fat-wheel", "--rocm", str(run.root), *map(str, reversed(paths)))
-    assert answer.code == 0, answer.said
+    assert answer.exit_code == 0, answer.report
     assert (made[-1].wheel, set(made[-1].devices)) == (paths[0], set(paths[1:]))
     for wrong in (paths[1:], [paths[0], paths[0]]):
         answer = front("fat-wheel", "--rocm", str(run.root), *map(str, wrong))
-        assert answer.code == 2
-        assert "One torch wheel becomes stand-alone at a time" in answer.said
+        assert answer.exit_code == 2
+        assert "One torch wheel becomes stand-alone at a time" in answer.report
 
 
 @pytest.mark.usefixtures("files")
 def test_what_the_run_lacks_is_named(run: Any, front: Front, made: list[Request]) -> None:
     answer = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
-    assert answer.code == 4
-    assert f"Run local has no torch of release/2.10 for {FAMILY}." in answer.said
+    assert answer.exit_code == 4
+    assert f"Run local has no torch of release/2.10 for {FAMILY}." in answer.report
     answer = front("fat-wheel", "--torch-ref", "sample", "--rocm-find-links", str(made_dir(run)))
-    assert answer.code == 7
-    assert f"{run.root / 'empty'} has no ROCm" in answer.said
+    assert answer.exit_code == 7
+    assert f"{run.root / 'empty'} has no ROCm" in answer.report
     assert made == []
 
 
@@ -106,6 +106,6 @@ def test_rocm_comes_from_the_source_that_is_named(run: Any, front: Front, made: 
             folder / f"{name.replace('-', '_')}-7.99.0.dev0+sample-py3-none-any.whl"
         )
     answer = front("fat-wheel", "--torch-ref", "sample", "--rocm-find-links", str(folder))
-    assert answer.code == 0, answer.said
+    assert answer.exit_code == 0, answer.report
     found = sorted(path.name.partition("-")[0] for path in made[0].rocm.iterdir())
     assert found == ["rocm_sdk_core", "rocm_sdk_device_gfx942", "rocm_sdk_libraries"]

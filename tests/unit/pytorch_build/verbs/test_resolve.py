@@ -18,13 +18,13 @@ from tests.unit.pytorch_build.lock.test_plan import cell
 @pytest.mark.processes
 def test_a_ref_becomes_a_lock_that_a_job_can_pass_on(front: Any, refs: dict[str, str], run: Any) -> None:
     answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu", "--compact")
-    assert answer.code == 0, answer.said
-    lock = SourceLock.from_compact(answer.out)
+    assert answer.exit_code == 0, answer.report
+    lock = SourceLock.from_compact(answer.output)
     assert {name: one.commit for name, one in lock.projects.items() if name != "torch"} == refs
     assert (run.root / "out/local-linux/manifests/source-lock-mine.json").is_file()
     for name, commit in refs.items():
-        assert any(line.startswith(name) and commit[:12] in line for line in answer.said.splitlines())
-    assert "2.10.0+cpu" in answer.said
+        assert any(line.startswith(name) and commit[:12] in line for line in answer.report.splitlines())
+    assert "2.10.0+cpu" in answer.report
 
 
 @pytest.mark.processes
@@ -35,13 +35,13 @@ def test_the_local_run_is_resolved_anew_and_any_other_once(
     front(*words)
     front(*words, "--run-id", "77")
     newer = commit_files(tmp_path / "upstream" / "audio", {"new.py": ""})
-    assert newer[:12] in front(*words).said
-    assert refs["audio"][:12] in front(*words, "--run-id", "77").said
-    assert front(*words, "--at", f"audio={refs['audio']}").code == 0
+    assert newer[:12] in front(*words).report
+    assert refs["audio"][:12] in front(*words, "--run-id", "77").report
+    assert front(*words, "--at", f"audio={refs['audio']}").exit_code == 0
     # what was named by --at stays for the stages that follow
     checked_out = front("checkout", *words[1:], "--components", "audio")
-    assert checked_out.code == 0, checked_out.said
-    assert refs["audio"][:12] in checked_out.said
+    assert checked_out.exit_code == 0, checked_out.report
+    assert refs["audio"][:12] in checked_out.report
 
 
 @pytest.mark.processes
@@ -49,14 +49,14 @@ def test_the_local_run_is_resolved_anew_and_any_other_once(
 def test_an_origin_that_has_gone_is_named(front: Any, tmp_path: Path) -> None:
     (tmp_path / "upstream" / "audio").rename(tmp_path / "moved")
     answer = front("resolve", "--torch-ref", "mine", "--gpu-family", "cpu")
-    assert answer.code == 6
-    assert "audio of torch ref mine" in answer.said
+    assert answer.exit_code == 6
+    assert "audio of torch ref mine" in answer.report
     assert len(answer.errors) == 1
     moved = front(
         *("resolve", "--torch-ref", "mine", "--gpu-family", "cpu"),
         *("--git-mirror", f"{tmp_path / 'upstream' / 'audio'}={tmp_path / 'moved'}"),
     )
-    assert moved.code == 0, moved.said
+    assert moved.exit_code == 0, moved.report
 
 
 def test_a_machine_without_a_gpu_resolves_all_the_same(
@@ -78,7 +78,7 @@ def test_a_plan_is_completed_where_it_lies(
     plan(built, there).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
     answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
-    assert answer.code == 0, answer.said
+    assert answer.exit_code == 0, answer.report
     found, _ = Plan.read(tmp_path / "plan.json").cells
     assert found.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
     assert "linux_source_locks<<" in (tmp_path / "outputs").read_text()
@@ -86,7 +86,7 @@ def test_a_plan_is_completed_where_it_lies(
     for platform in ("linux", "windows"):
         assert (tmp_path / f"out/77-{platform}/manifests/source-lock-mine.json").is_file()
     again = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
-    assert (again.code, "A plan names its torch refs" in again.said) == (2, True)
+    assert (again.exit_code, "A plan names its torch refs" in again.report) == (2, True)
 
 
 def test_data_that_was_compared_too_long_ago_is_said(capsys: pytest.CaptureFixture[str]) -> None:
