@@ -27,7 +27,7 @@ def test_checks_every_component_out(front: Front, refs: dict[str, str], tmp_path
 
 
 @pytest.mark.usefixtures("refs")
-def test_leaves_an_unchanged_tree_as_it_is(front: Front) -> None:
+def test_leaves_a_tree_of_the_same_commit(front: Front) -> None:
     front("checkout", *CPU)
 
     answer = front("checkout", *CPU)
