@@ -14,8 +14,8 @@ from core.http import Answer, Link, answering, fetch, links, open_url, served_st
 from core.packages import Offer, sources
 from core.packages.sources import unlisted, wait_for
 from core.stores.directory import DirectoryStore
+from tests.kit.index_pages import render_pages
 from tests.kit.servers import Quiet, served
-from tests.unit.ci.publish.index.indexed import render
 
 TORCH = Offer(
     name="torch-2.10.0+rocm7.1.whl", distribution="torch", version="2.10.0+rocm7.1", sha256="a" * 64
@@ -41,7 +41,7 @@ def test_our_own_pages_are_read() -> None:
     entry = Entry(
         filename=TORCH.name, name="torch", version="2.10.0", sha256=TORCH.sha256, size=1, modified=0
     )
-    pages = render("g", [entry])
+    pages = render_pages("g", [entry])
     for path in ("index.html", "simple/torch/index.html"):
         assert unlisted(pages[path], [TORCH]) == []
 
