@@ -14,7 +14,7 @@ from core.packages.resolution import Resolved
 from core.stores.directory import DirectoryStore
 from tests.conftest import MakeWheel
 from tests.kit.front_doors import run_ci
-from tests.unit.ci.mirror_samples import DATA
+from tests.kit.mirrors import MIRROR
 
 
 @pytest.fixture(name="index")
@@ -42,7 +42,7 @@ def index_fixture(tmp_path: Path, make_wheel: MakeWheel, monkeypatch: pytest.Mon
     monkeypatch.setattr(dependencies, "configured", lambda: None)
     monkeypatch.setattr(dependencies, "resolve", resolve)
     monkeypatch.setattr(dependencies, "download", download)
-    monkeypatch.setattr(mirror_deps, "mirror", lambda: DATA)
+    monkeypatch.setattr(mirror_deps, "mirror", lambda: MIRROR)
     return fetched
 
 
