@@ -1,12 +1,19 @@
 """The front doors of the three packages, as a shell goes through them."""
 
+import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Literal
+
+import pytest
 
 import ci.__main__
 import pytorch_build.__main__
 import rocm_packaging.__main__
 from core.cli import Verb, main
+from core.cli.options import Common, common_from
 
 Package = Literal["ci", "pytorch_build", "rocm_packaging"]
 
@@ -26,3 +33,12 @@ def run_ci(*words: object) -> int:
     """Run a verb of `ci` with its options; return the exit code."""
     verb, *options = words
     return run_verb("ci", str(verb), *options)
+
+
+def use_checkout(monkeypatch: pytest.MonkeyPatch, verb: ModuleType, root: Path) -> None:
+    """Let the module of a verb take a folder for the checkout."""
+
+    def common_in_checkout(arguments: argparse.Namespace) -> Common:
+        return replace(common_from(arguments), root=root)
+
+    monkeypatch.setattr(verb, "common_from", common_in_checkout)
