@@ -26,7 +26,7 @@ from core.stores.location import open_store
 from core.wheel import distributions
 from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from tests.kit.clones import Clone, said
+from tests.kit.clones import Clone, printed_by
 from tests.kit.s3_servers import S3Server
 
 RUNS, BROKEN = 40, 27
@@ -171,7 +171,7 @@ def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: Histo
 
 
 def test_what_a_run_lacks_is_built_at_the_commits_of_its_lock(tmp_path: Path) -> None:
-    clone, store = Clone.made(tmp_path / "checkout"), DirectoryStore(tmp_path / "runs")
+    clone, store = Clone.create(tmp_path / "checkout"), DirectoryStore(tmp_path / "runs")
     options = ("--store", store.url, "--config-file", tmp_path / "mine.toml")
 
     def refs(torch: str) -> None:
@@ -181,7 +181,7 @@ def test_what_a_run_lacks_is_built_at_the_commits_of_its_lock(tmp_path: Path) ->
     refs('ref = "nightly"')
     for at in range(3):
         run = ("--torch-ref", "mine", "--gpu-family", "cpu", "--run-id", f"{at}")
-        clone.passes("pytorch_build", "resolve", *options, *run)
+        clone.run_checked("pytorch_build", "resolve", *options, *run)
         made = wheel(tmp_path / "dist", "torch", f"2.9.{at}", {"torch.py": ""})
         cell = records.Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu")
         left = leave(store, f"{at}", at, cell, made, stage="build_torch")
@@ -190,9 +190,9 @@ def test_what_a_run_lacks_is_built_at_the_commits_of_its_lock(tmp_path: Path) ->
     ends = ("--good", "0", "--bad", "2", "--reset", "--build")
     words = ("ci", "bisect", *options, *ends, "--", "sh", "-c", "[ $BISECT_RUN != 2 ]")
     refs('origin = "/elsewhere", ref = "nightly"')
-    assert "1: Its lock has another origin of torch than the refs data." in said(clone.run(*words))
+    assert "1: Its lock has another origin of torch than the refs data." in printed_by(clone.run(*words))
     refs('ref = "main"')
-    assert "The first bad one is 2, of 2026-11-03 03:00; the last good one is 1." in clone.passes(*words)
+    assert "The first bad one is 2, of 2026-11-03 03:00; the last good one is 1." in clone.run_checked(*words)
     locks = (tmp_path / "runs/1-linux", clone.path / "out/local-bisect-1-linux")
     then, now = (json.loads((one / "manifests/source-lock-mine.json").read_text()) for one in locks)
     assert now["projects"]["torch"]["commit"] == then["projects"]["torch"]["commit"]

@@ -30,7 +30,7 @@ class Machine(Clone):
     """A fresh checkout in a folder of its own, with an empty local cache."""
 
     def built(self, *words: str | Path) -> str:
-        return self.passes(
+        return self.run_checked(
             *("nox", "-s", *words),
             PATH=f"{Path(program('sccache')).parent}{os.pathsep}{environment()['PATH']}",
             SCCACHE_DIR=str(self.path.parent / "local cache"),
@@ -61,11 +61,11 @@ def test_a_new_machine_gets_what_another_compiled(tmp_path: Path, monkeypatch: p
     with rclone_serving(tmp_path / "s3") as server:
         server.use(monkeypatch)
         bucket = server.make_bucket()
-        one = Machine.made(tmp_path / "one" / "checkout")
+        one = Machine.create(tmp_path / "one" / "checkout")
         one.built("build_rocm", "--", "--torch-ref=sample")
         first, _ = one.torch(bucket)
         rocm = f"--rocm-find-links={one.wheels()}"
-        other = Machine.made(tmp_path / "another" / "place" / "altogether")
+        other = Machine.create(tmp_path / "another" / "place" / "altogether")
         second, said = other.torch(bucket, rocm)
     assert first["storage"] == second["storage"] == f"s3://{bucket}/{PREFIX}"
     assert (first["errors"], second["errors"]) == (0, 0)

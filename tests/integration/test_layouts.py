@@ -21,13 +21,13 @@ RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    clone = Clone.made(tmp_path_factory.mktemp("layouts") / "checkout")
+    clone = Clone.create(tmp_path_factory.mktemp("layouts") / "checkout")
     for run, (layout, words) in RUNS.items():
         common = ("--torch-ref=sample", f"--gpu-family={FAMILY}", f"--run-id={run}")
-        clone.passes("nox", "-s", "resolve", "checkout", "--", *common)
-        clone.passes("nox", "-s", "build_rocm", "--", *common, f"--rocm-layout={layout}")
-        clone.passes("nox", "-s", *BUILDS, "--", *common, *words)
-        clone.passes("nox", "-s", "check_wheels", "index", "test_smoke", "test_torch", "--", *common)
+        clone.run_checked("nox", "-s", "resolve", "checkout", "--", *common)
+        clone.run_checked("nox", "-s", "build_rocm", "--", *common, f"--rocm-layout={layout}")
+        clone.run_checked("nox", "-s", *BUILDS, "--", *common, *words)
+        clone.run_checked("nox", "-s", "check_wheels", "index", "test_smoke", "test_torch", "--", *common)
     return {run: clone.path / f"out/{run}-linux" for run in RUNS}
 
 

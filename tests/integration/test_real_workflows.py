@@ -80,7 +80,7 @@ ASKED = {
 def built(site: Site) -> Ran:
     """Two torch refs on the artifacts of a run in a private bucket."""
     ran = site.dispatch("2001", **ASKED, artifact_store=f"s3://{site.bucket}")
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     return ran
 
 
@@ -127,7 +127,7 @@ def test_keys_are_in_no_installers_words_and_in_no_log(site: Site, built: Ran) -
 def test_a_run_that_is_run_again_builds_nothing_again(site: Site, built: Ran) -> None:
     before = {path: (site.folder / "2001-linux" / path).stat().st_mtime_ns for path in built.files()}
     again = site.dispatch("2001", **ASKED, artifact_store=f"s3://{site.bucket}")
-    assert again.code == 0, again.said()
+    assert again.code == 0, again.problems()
     changed = {
         path
         for path in again.files()
@@ -164,7 +164,7 @@ def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results
             store=f"s3://{site.bucket}",
             **{**TESTED, **KEPT, setting: f"{base}/{page}"},
         )
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     record = ran.record(f"test_smoke-mini-{TAG}")
     assert record["status"] == "ok"
     digests = built.record(f"build_torch-mini-{TAG}")["files"][0]
@@ -180,13 +180,13 @@ def test_rocm_of_a_page_or_index_can_be_tested(site: Site, built: Ran, setting: 
             store=f"s3://{site.bucket}",
             **{**TESTED, **KEPT, setting: f"{base}/{page}"},
         )
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
 
 
 def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_alone(site: Site, built: Ran) -> None:
     ran = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TESTED)
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
 
 
 def lock_of(site: Site, built: Ran, ref: str) -> str:
@@ -201,7 +201,7 @@ def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
     # the sample brings artifacts of its own, of every variant
     ran = site.engine.run("pull_request", "2301", asked, request={"pytorch_git_refs": "sample"})
     ran = replace(ran, store=site.folder)
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     groups = {path.split("/")[1] for path in ran.files() if path.startswith("python/")}
     assert groups == {FAMILY, f"{FAMILY}-asan"}
     records: Sequence[Mapping[str, Any]] = [
@@ -213,7 +213,7 @@ def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
 
 def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Ran) -> None:
     ran = site.dispatch("2401", "maintenance.yml", delete="false", at_most="10")
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert re.search(r"mirror_deps: \d+ files in s3://", ran.log)
     assert f"check_indexes: the pages of s3://{site.bucket} list what is there" in ran.log
     assert re.search(r"retention: .* (deletes nothing from|would be deleted from) s3:", ran.log)
@@ -234,7 +234,7 @@ def test_a_fork_builds_on_the_index(site: Site, built: Ran, tmp_path_factory: py
         inputs["pytorch_git_refs"] = "mini"
         ran = fork.run("workflow_dispatch", "2501", {"inputs": inputs, "ref": "refs/heads/main"})
     assert here != text
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert "the release index nightly" in ran.log
     assert "build_rocm" not in sessions_of(ran)
     assert {"build_torch", "check_wheels"} <= sessions_of(ran)

@@ -10,7 +10,7 @@ import pytest
 from core import process
 from core.http import served_store
 from core.stores.location import open_store
-from tests.kit.clones import Clone, said
+from tests.kit.clones import Clone, printed_by
 from tests.kit.s3_servers import S3Server
 
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,12 +31,12 @@ def commands(page: str) -> Iterator[tuple[str, list[str] | None]]:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """Run every command of the page in a clone."""
-    clone = Clone.made(tmp_path_factory.mktemp("rehearsal") / "checkout")
-    path = f"{Path(sys.executable).parent}:{clone.env()['PATH']}"
+    clone = Clone.create(tmp_path_factory.mktemp("rehearsal") / "checkout")
+    path = f"{Path(sys.executable).parent}:{clone.variables()['PATH']}"
     for command, refused in commands((clone.path / "docs" / "rehearsal.md").read_text(encoding="utf-8")):
-        done = process.capture(["bash", "-c", command], cwd=clone.path, env=clone.env(PATH=path), check=False)
-        assert (done.returncode != 0) == (refused is not None), f"{command}\n{said(done)[-4000:]}"
-        assert all(line in said(done) for line in refused or ()), f"{command}\n{said(done)[-4000:]}"
+        done = process.capture(["bash", "-c", command], cwd=clone.path, env=clone.variables(PATH=path), check=False)
+        assert (done.returncode != 0) == (refused is not None), f"{command}\n{printed_by(done)[-4000:]}"
+        assert all(line in printed_by(done) for line in refused or ()), f"{command}\n{printed_by(done)[-4000:]}"
     return clone
 
 
@@ -49,7 +49,7 @@ def test_every_command_of_the_page_does_what_it_says(checkout: Clone) -> None:
 def test_nox_passes_a_python_on_to_what_has_no_environment_of_its_own(checkout: Clone) -> None:
     done = checkout.run("nox", "-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run")
     assert done.returncode != 0
-    assert "no Python 2.7 on this machine" in said(done)
+    assert "no Python 2.7 on this machine" in printed_by(done)
 
 
 def test_the_same_in_a_bucket(
@@ -64,13 +64,13 @@ def test_the_same_in_a_bucket(
         with served_store(open_store(bucket, root=tmp_path), {}) as url:
             page = f"--find-links={url}/v2/cpu/index.html"
             done = process.capture([user, "-m", "pip", "install", *options, page, *more], check=False)
-        return done.returncode, said(done)
+        return done.returncode, printed_by(done)
 
     def indexes(*words: str) -> str:
-        return checkout.passes("nox", "-s", "check_indexes", "--", f"--store={bucket}", *words)
+        return checkout.run_checked("nox", "-s", "check_indexes", "--", f"--store={bucket}", *words)
 
     promote = ("invoke", "promote", "--run-id=local", "--type=rehearsal", f"--distribution-store={bucket}")
-    checkout.passes(*promote)
+    checkout.run_checked(*promote)
     assert pip(VISION)[0] == 0
     indexes("--yank", VISION, "--reason", "wrong results", "--write")
     assert "wrong results" in pip(VISION)[1]
@@ -78,6 +78,6 @@ def test_the_same_in_a_bucket(
     indexes("--remove", TORCH, "--write")
     assert pip(VISION)[0] != 0
     assert not [one.key for one in open_store(bucket, root=tmp_path).list("") if one.key.endswith(".whl")]
-    checkout.passes(*promote)
+    checkout.run_checked(*promote)
     indexes()
     assert "wrong results" in pip(VISION)[1], "what was yanked is yanked when it comes again"

@@ -126,7 +126,7 @@ def test_a_release_from_a_laptop(site: tuple[Engine, Path], tmp_path: Path) -> N
     words += [f"--distribution-store={tmp_path / 'distribution'}", f"--input=artifact_run_id={RUN}"]
     words += [f"--input=artifact_store=s3://{folder.name}", "--keep-going"]
     engine.commit("ci-config.toml", engine.config or "")
-    env = {**engine.env(), **engine.variables, "CI_CONFIG": "ci-config.toml"}
+    env = {**engine.runner_variables(), **engine.variables, "CI_CONFIG": "ci-config.toml"}
     ran = process.capture(words, cwd=engine.folder / "clone", env=env, check=False, timeout=3600)
     log = ran.stdout + ran.stderr
     assert ran.returncode != 0

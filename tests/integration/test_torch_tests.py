@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.process import Completed
-from tests.kit.clones import TAG, Clone, said
+from tests.kit.clones import TAG, Clone, printed_by
 
 CPU = ("--torch-ref", "sample", "--gpu-family", "cpu")
 
@@ -32,8 +32,8 @@ def run_tests(clone: Clone, *words: str | Path) -> Completed:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    made = Clone.made(tmp_path_factory.mktemp("torch-tests") / "checkout")
-    made.passes("nox", "-s", "build_torch", "index", "--", *CPU)
+    made = Clone.create(tmp_path_factory.mktemp("torch-tests") / "checkout")
+    made.run_checked("nox", "-s", "build_torch", "index", "--", *CPU)
     return made
 
 
@@ -51,15 +51,15 @@ def tree(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_samples_own_tests_pass_on_its_wheel(clone: Clone) -> None:
     done = run_tests(clone)
-    assert done.returncode == 0, said(done)[-4000:]
+    assert done.returncode == 0, printed_by(done)[-4000:]
     record = clone.record(f"test_torch-sample-{TAG}", "cpu")
     built = clone.record(f"build_torch-sample-{TAG}", "cpu")["files"][0]
     assert record["inputs"]["files"] == {built["name"]: built["sha256"]}
     assert record["details"]["tests"]["tests"] > 10
     assert record["details"]["tests"]["failures"] == record["details"]["tests"]["errors"] == 0
-    assert record["inputs"]["tests"]["commit"] == clone.lock()["torch"]["commit"]
+    assert record["inputs"]["tests"]["commit"] == clone.locked_projects()["torch"]["commit"]
     assert not list((clone.path / "src").rglob("__pycache__")), "byte code is shared outside of trees"
-    assert "test_torch: unchanged, nothing to do" in said(run_tests(clone))
+    assert "test_torch: unchanged, nothing to do" in printed_by(run_tests(clone))
 
 
 def alive(pid: int) -> bool:
@@ -77,7 +77,7 @@ def test_ctrl_c_leaves_no_process_behind(clone: Clone, tree: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "nox", *words],
         cwd=clone.path,
-        env=clone.env(),
+        env=clone.variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -23,7 +23,7 @@ def labelled(engine: Engine) -> Ran:
     """A pull request that asks for PyTorch and upstream's tests: a long run, which several tests look at."""
     asked = pull_request("build:pytorch", "test_filter:comprehensive")
     ran = engine.run("pull_request", "1001", asked)
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     return ran
 
 
@@ -63,7 +63,7 @@ def test_what_needs_github_is_left_out_and_nothing_else(labelled: Ran) -> None:
 
 def test_a_pull_request_without_the_label_builds_and_tests_rocm_alone(engine: Engine) -> None:
     ran = engine.run("pull_request", "1002", pull_request("documentation"))
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert ran.distributions() == set(ROCM)
     assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
     assert "no label build:pytorch" in ran.log
@@ -73,7 +73,7 @@ def test_a_fork_builds_in_one_job_and_uploads_nothing(engine: Engine) -> None:
     ran = engine.run(
         "pull_request", "1003", pull_request("build:pytorch", head="somebody/TheRock"), request=TRITON
     )
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert ran.files() == set()
     assert "check_wheels: 1 wheel, 0 errors" in ran.log
     assert re.search(r"a fork's run has no credentials to upload with", ran.log)
@@ -84,7 +84,7 @@ def test_a_fork_builds_in_one_job_and_uploads_nothing(engine: Engine) -> None:
 
 def test_a_change_of_documents_builds_nothing(engine: Engine) -> None:
     ran = engine.run("pull_request", "1004", pull_request("ci:skip", "build:pytorch"))
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert ran.files() == set()
     assert "label ci:skip" in ran.log
 
@@ -92,7 +92,7 @@ def test_a_change_of_documents_builds_nothing(engine: Engine) -> None:
 def test_a_label_of_somebody_elses_starts_nothing(engine: Engine) -> None:
     added: dict[str, Any] = {"action": "labeled", "label": {"name": "documentation"}}
     ran = engine.run("pull_request", "1005", pull_request("documentation", **added))
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert "Running session" not in ran.log
 
 
@@ -107,7 +107,7 @@ def test_after_a_merge_and_at_night_pytorch_is_always_built(
     engine: Engine, event: str, run_id: str, payload: Mapping[str, Any], why: str
 ) -> None:
     ran = engine.run(event, run_id, payload, request=TRITON)
-    assert ran.code == 0, ran.said()
+    assert ran.code == 0, ran.problems()
     assert why in ran.log
     assert ran.distributions() == {"triton", *ROCM}
     assert ran.record(f"test_smoke-sample-{TAG}")["status"] == "ok"

@@ -97,7 +97,7 @@ class Ran:
         found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    def said(self) -> str:
+    def problems(self) -> str:
         """Return what errors say, and the end of the log."""
         errors = "\n".join(re.findall(r"^.*::error.*$", self.log, re.MULTILINE))
         return f"{errors}\n{self.log[-4000:]}"
@@ -175,11 +175,11 @@ class Engine:
             *(("--var", f"CI_REQUEST={json.dumps(request)}") if request else ()),
             *(word for label in RUNNERS for word in ("-P", f"{label}=-self-hosted")),
         ]
-        done = process.capture(words, cwd=clone, env=self.env(), check=False, timeout=PATIENCE)
+        done = process.capture(words, cwd=clone, env=self.runner_variables(), check=False, timeout=PATIENCE)
         (self.folder / f"{run_id}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
         return Ran(code=done.returncode, log=done.stdout + done.stderr, store=store, run_id=run_id)
 
-    def env(self) -> Mapping[str, str]:
+    def runner_variables(self) -> Mapping[str, str]:
         """Return the machine that a runner has: nox on the PATH, and nothing of an outer job's."""
         path = process.inherited().get("PATH", "")
         found = process.inherited(
