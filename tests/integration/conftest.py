@@ -17,7 +17,13 @@ from tests.kit.sample import SampleRun
 __all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 
 # Files that take longest start first, so that none ends alone.
-LONGEST_FILES = ("test_pipeline", "test_workflows", "test_real_workflows", "test_release_refs", "test_rehearsal")
+LONGEST_FILES = (
+    "test_pipeline",
+    "test_workflows",
+    "test_real_workflows",
+    "test_release_refs",
+    "test_rehearsal",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,8 +12,9 @@ import signal
 import subprocess  # noqa: TID251 - a build is interrupted here, which the door for processes cannot do
 import sys
 import threading
+import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,9 @@ def clone(sample_run: SampleRun) -> Iterator[Clone]:
 
 
 @pytest.fixture(scope="module")
-def cpu_torch(clone: Clone) -> Mapping[str, object]:
-    """Build torch and torchaudio for family cpu; return torch's record."""
+def cpu_torch(clone: Clone) -> None:
+    """Build torch and torchaudio for family cpu."""
     clone.run_checked("nox", "-s", "build_torch", "build_audio", "--", *CPU)
-    return clone.record(CPU_TORCH_RECORD, "cpu")
 
 
 # What the pipeline left
@@ -193,7 +193,8 @@ def test_finds_a_damaged_wheel_and_builds_it_again(clone: Clone, tmp_path: Path)
 # Family cpu, cells, interpreters
 
 
-def test_builds_for_family_cpu_with_nox_alone(clone: Clone, cpu_torch: Mapping[str, object]) -> None:
+@pytest.mark.usefixtures("cpu_torch")
+def test_builds_for_family_cpu_with_nox_alone(clone: Clone) -> None:
     audio = clone.record(f"build_audio-sample-{TAG}", "cpu")
     (torch_wheel,) = clone.record(CPU_TORCH_RECORD, "cpu")["files"]
 
@@ -448,9 +449,7 @@ def test_keeps_the_wheel_of_an_own_tree_that_a_policy_refuses(clone: Clone, tmp_
     tree, policy = tmp_path / "torch", tmp_path / "mine.toml"
     run = (*CPU, "--run-id=local-mine")
     build = ("-s", "build_torch", "--", *run, f"--pytorch-dir={tree}")
-    clone.run_checked(
-        "nox", "-s", "checkout", "--", *SAMPLE, "--components=torch", f"--checkout-dir={tree}"
-    )
+    clone.run_checked("nox", "-s", "checkout", "--", *SAMPLE, "--components=torch", f"--checkout-dir={tree}")
     policy.write_text("[[forbidden]]\npattern = '^torch/nn/'\nmessage = 'not wanted'\n")
 
     refused = clone.nox(*build, f"--policy={policy}")
@@ -516,3 +515,61 @@ def require_error_at_its_line(clone: Clone, build_tree: list[str], stub: Path) -
     place = rf"torch/csrc/stub\.cpp:{line_number}.*missing_name"
     assert [line for line in last_lines if re.search(place, line)]
     assert [line for line in last_lines if line.startswith("again: ")]
+
+
+# Interrupted tests: at the end, as their record is a failure's
+
+# A test that waits, beside the sample's own files in the user's tree, with a process out of its group.
+LONG_TEST = """
+import os, pathlib, subprocess, sys, time
+
+def test_long():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}")
+    time.sleep(600)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that is dead and waited for by nobody does not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
+    """Wait for a condition, at most for some seconds."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def test_interrupted_tests_leave_no_process_behind(clone: Clone, tmp_path: Path) -> None:
+    tree = tmp_path / "pytorch"
+    shutil.copytree(clone.path / "src" / "sample" / "torch-tests", tree, symlinks=True)
+    (tree / "test" / "test_long.py").write_text(LONG_TEST)
+    pids_file = tree / "test" / "pids"
+    command = ("nox", "-s", "test_torch", "--", *SAMPLE, "--pytorch-dir", tree, "--include", "test_long")
+
+    with subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=clone.path,
+        env=clone.variables(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        wait_until(lambda: pids_file.is_file() and pids_file.read_text() != "", seconds=180)
+        press_ctrl_c(running)
+        printed = running.communicate(timeout=120)[0]
+
+    assert running.returncode != 0, printed
+    pids = [int(word) for word in pids_file.read_text().split()]
+    wait_until(lambda: not any(map(is_alive, pids)), seconds=20)
+    assert not any(map(is_alive, pids))
+    failed_record = clone.record(f"test_torch-sample-{TAG}.failed")
+    assert failed_record["exit_code"] == InterruptedStageError.exit_code

@@ -10,6 +10,7 @@ from tests.kit import sample
 from tests.kit.clones import FAMILY, Clone, printed_by
 from tests.kit.provenance_schemas import problems_of_bill, validate_statement
 from tests.kit.s3_servers import S3Server
+from tests.kit.sample import SampleRun
 from tests.kit.servers import served
 
 RUN = "local"
@@ -27,7 +28,7 @@ class Provenance(Clone):
 
 
 @pytest.fixture(scope="module", name="clone")
-def clone_fixture(sample_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Provenance:
+def clone_fixture(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactory) -> Provenance:
     folder = tmp_path_factory.mktemp("provenance") / "checkout"
     return Provenance(path=sample.copy_run(sample_run, folder))
 

@@ -40,7 +40,7 @@ def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPac
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
     """A whole installation that tests only look at."""
-    made = Environment.made(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+    made = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
     made.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
     made.rocm_sdk("init")
     return made
@@ -48,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setup
 
 @pytest.fixture
 def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    return Environment.made(tmp_path / "venv", built, setuptools)
+    return Environment.create(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_an_interrupted_expansion_is_finished_and_removable(installed: Environme
 
 def removed(environment: Environment) -> None:
     environment.uninstall("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries-gfx94x-dcgpu")
-    assert environment.left() == []
+    assert environment.rocm_files() == []
 
 
 @pytest.mark.parametrize("expanded", [False, True])

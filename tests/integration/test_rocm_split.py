@@ -41,7 +41,7 @@ def built(split_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Bu
 
 @pytest.fixture
 def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    return Environment.made(tmp_path / "venv", built, setuptools)
+    return Environment.create(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order:
     for name in order:
         installed.uninstall(name)
     installed.uninstall("rocm")
-    assert installed.left() == []
+    assert installed.rocm_files() == []
 
 
 def test_the_plan_is_printed_and_nothing_is_written(split_artifacts: Path, tmp_path: Path) -> None:

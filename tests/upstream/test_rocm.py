@@ -126,7 +126,7 @@ def test_either_installer_takes_it_from_either_page(
     assert Path(made.run("rocm-sdk", "path", "--cmake")) == root / "lib" / "cmake"
     made.run("rocm-sdk", "init", "--quiet")
     made.uninstall(*PACKAGES)
-    assert made.left() == []
+    assert made.rocm_files() == []
 
 
 def test_the_stage_passes_on_it(store: Path, tmp_path: Path) -> None:
