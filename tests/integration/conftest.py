@@ -7,6 +7,7 @@ import pytest
 from core.stores import location
 from rocm_packaging.sample import ensure_artifacts
 from tests.kit import sample
+from tests.kit.browsers import browser
 from tests.kit.ceph_server import ceph, ceph_server
 from tests.kit.clones import ROOT, Clone
 from tests.kit.recorded_runs import setuptools_wheel
@@ -14,7 +15,7 @@ from tests.kit.rocm_environments import setuptools
 from tests.kit.s3_servers import rclone, rclone_server
 from tests.kit.sample import SampleRun
 
-__all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
+__all__ = ["browser", "ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 
 # Files that take longest start first, so that none ends alone.
 LONGEST_FILES = (

@@ -351,7 +351,6 @@ def test_pytests_own_variable_leaves_no_test_out(clone: Clone, ask_for_promotion
     clone.run_checked("nox", "-s", "test_smoke", "--", *SAMPLE, "--force", PYTEST_ADDOPTS="-k triton")
 
     assert not re.search(r"test_smoke .*: \d+ of \d+ tests", ask_for_promotion())
-    clone.run_checked("nox", "-s", "test_report")
 
 
 def test_a_report_without_the_cases_of_a_file_fails(clone: Clone, tmp_path: Path) -> None:
@@ -462,17 +461,6 @@ def test_keeps_the_wheel_of_an_own_tree_that_a_policy_refuses(clone: Clone, tmp_
     assert "build torch" not in accepted
 
 
-def test_a_run_of_own_trees_needs_no_source_lock(clone: Clone) -> None:
-    manifests = clone.path / "out" / "local-mine-linux" / "manifests"
-    assert manifests.is_dir(), "the test above has built it"
-
-    clone.run_checked(
-        "nox", "-s", "check_wheels", "index", "test_smoke", "report", "--", *CPU, "--run-id=local-mine"
-    )
-
-    assert not list(manifests.glob("source-lock*"))
-
-
 @pytest.fixture(scope="module")
 def documented_commands(clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """Return the commands of the page for a first change, in a home of the test's own."""
@@ -501,6 +489,10 @@ def test_the_documented_commands_lead_to_a_tested_wheel_or_its_error(
     # Builds and tests leave nothing in the tree.
     status = process.capture(["git", "status", "--short", "--ignored"], cwd=source.parent).stdout
     assert status == " M torch/__init__.py\n"
+
+    # A run of trees of one's own needs no source lock.
+    (manifests,) = clone.path.glob("out/local-sample-torch-*/manifests")
+    assert not list(manifests.glob("source-lock*"))
 
     require_error_at_its_line(clone, build_tree, source / "csrc" / "stub.cpp")
 

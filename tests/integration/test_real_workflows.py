@@ -236,7 +236,7 @@ def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Sit
     assert (site.folder / "python-deps" / "simple" / "index.html").is_file()
 
 
-def test_a_fork_builds_on_the_index(site: Site, built: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_fork_builds_on_the_index(built: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
     fork = Engine.create(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
     fork.add_file("pytorch-build.toml", REFS)
     indexes = "rocm_packaging/rocm_indexes.toml"
