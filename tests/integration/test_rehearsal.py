@@ -96,7 +96,7 @@ class BucketRelease:
         python = self.clone.path / "out" / "user" / "bin" / "python"
         with served_store(open_store(self.bucket, root=self.clone.path), {}) as url:
             page = f"--find-links={url}/v2/cpu/index.html"
-            command = [python, "-m", "pip", "install", *PIP_OPTIONS, page, *requirements]
+            command: list[str | Path] = [python, "-m", "pip", "install", *PIP_OPTIONS, page, *requirements]
             return process.capture(command, check=False)
 
     def wheel_keys(self) -> list[str]:
