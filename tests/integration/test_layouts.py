@@ -28,7 +28,6 @@ def runs(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactory) -> Map
     clone.run_checked("nox", "-s", "build_triton", "build_torch", "--", *fat, split_rocm, "--no-split")
     clone.run_checked("nox", "-s", "check_wheels", "index", "--", *fat)
     clone.run_checked("nox", "-s", "test_smoke", "--", *fat, split_rocm)
-    clone.run_checked("nox", "-s", "test_torch", "--", *fat, split_rocm, *UPSTREAM_TESTS)
 
     unsplit = ("--torch-ref=sample", f"--gpu-family={FAMILY}", "--run-id=unsplit")
     clone.run_checked("nox", "-s", "resolve", "checkout", "--", *unsplit)
@@ -59,13 +58,11 @@ def test_smoke_tests_of_torch_end_the_same(runs: Mapping[str, Path]) -> None:
     assert outcomes["unsplit"] == outcomes["split"]
 
 
-def test_upstreams_tests_end_the_same(runs: Mapping[str, Path]) -> None:
-    file = "test/test_nn.py"
-    outcomes = {name: read_outcomes(run, UPSTREAM_REPORT, file=file) for name, run in runs.items()}
+def test_upstreams_tests_end_the_same_on_either_rocm(runs: Mapping[str, Path]) -> None:
+    split_outcomes = read_outcomes(runs["split"], UPSTREAM_REPORT, file="test/test_nn.py")
 
-    assert "passed" in outcomes["split"].values()
-    assert outcomes["fat"] == outcomes["split"]
-    assert outcomes["unsplit"] == outcomes["split"]
+    assert "passed" in split_outcomes.values()
+    assert read_outcomes(runs["unsplit"], UPSTREAM_REPORT) == split_outcomes
 
 
 @pytest.mark.parametrize(("name", "is_split"), [("split", True), ("fat", False), ("unsplit", False)])

@@ -6,6 +6,7 @@ Torch refs are a downstream's own, with names and settings of their own and noth
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.error import HTTPError
@@ -28,18 +29,21 @@ TEXTS = Path(__file__).with_name("texts")
 # A name that cannot be a file's.
 REF = "mini/two"
 REF_IN_NAMES = "mini-two"
+LOCK = f"manifests/source-lock-{REF_IN_NAMES}.json"
+# Of the names of upstream's tests: two shards, and what they are put together to.
+SHARDS = ("-1-of-2", "-2-of-2", "")
 REFS = (TEXTS / "mini-refs.toml").read_text()
 # A downstream's own data: its bucket, its machines, its refs.
 DOWNSTREAM = (TEXTS / "downstream.toml").read_text()
 
-REQUEST = {
+# What a fork is dispatched with, which has no bucket and no artifacts.
+FORK_INPUTS = {
     "linux_amdgpu_families": FAMILY,
     "windows_amdgpu_families": "none",
     "build_pytorch": "true",
-    "pytorch_git_refs": REF,
+    "pytorch_git_refs": "mini",
     "pytorch_python_versions": SERIES,
-    "pytorch_components": "torch",
-    "artifact_run_id": ARTIFACT_RUN,
+    **TRITON,
 }
 TEST_INPUTS = {"amdgpu_family": FAMILY, "test_runs_on": "our-mi300", "python_version": SERIES}
 KEEP_RESULTS = {"upload": "true", "aws_role": "run-outputs"}
@@ -65,6 +69,13 @@ class Site:
         run = self.engine.run("workflow_dispatch", run_id, payload, workflow=workflow)
         return replace(run, store=self.folder)
 
+    def pull_request(self, run_id: str, *labels: str, request: Mapping[str, str]) -> Run:
+        """Run CI for a pull request of this repository, which has to pass."""
+        payload = pull_request(*labels, head=self.engine.repository)
+        run = self.engine.run("pull_request", run_id, payload, request=request)
+        assert run.exit_code == 0, run.problems()
+        return replace(run, store=self.folder)
+
 
 @pytest.fixture(scope="module")
 def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
@@ -87,10 +98,14 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def built(site: Site) -> Run:
-    """A torch ref on the artifacts of a run in a private bucket."""
-    run = site.dispatch(BUILT_RUN, **REQUEST, artifact_store=f"s3://{site.bucket}")
-    assert run.exit_code == 0, run.problems()
-    return run
+    """A pull request that asks for PyTorch and upstream's tests, on a run's artifacts in a private bucket."""
+    request = {
+        "pytorch_git_refs": REF,
+        "pytorch_components": "torch",
+        "artifact_run_id": ARTIFACT_RUN,
+        "artifact_store": f"s3://{site.bucket}",
+    }
+    return site.pull_request(BUILT_RUN, "build:pytorch", "test_filter:comprehensive", request=request)
 
 
 def torch_version(run: Run) -> str:
@@ -102,8 +117,7 @@ def torch_version(run: Run) -> str:
 
 def compact_lock(run: Run) -> str:
     """Return a run's source lock as it passes between jobs."""
-    path = run.folder / "manifests" / f"source-lock-{REF_IN_NAMES}.json"
-    return SourceLock.model_validate_json(path.read_text(encoding="utf-8")).compact()
+    return SourceLock.model_validate_json((run.folder / LOCK).read_text(encoding="utf-8")).compact()
 
 
 def test_refuses_whoever_has_no_keys(site: Site, built: Run) -> None:
@@ -129,8 +143,39 @@ def test_builds_and_tests_rocm_from_the_artifacts_of_another_run(built: Run) -> 
 
 
 def test_builds_and_tests_pytorch_on_that_rocm(built: Run) -> None:
-    for step in ("build_triton", "build_torch", "test_smoke"):
-        assert built.record(f"{step}-{REF_IN_NAMES}-{TAG}")["status"] == "ok"
+    lock = SourceLock.model_validate_json((built.folder / LOCK).read_text(encoding="utf-8"))
+
+    assert {"amd_torch_device_gfx942", "torch", "triton"} < built.distributions()
+    for name in ("triton", "torch"):
+        record = built.record(f"build_{name}-{REF_IN_NAMES}-{TAG}")
+        assert record["status"] == "ok"
+        assert record["files"][0]["version"] == lock.version(name, gpu=True)
+    assert built.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")["status"] == "ok"
+    # Every job takes its commits from the one lock.
+    assert built.log.count(f"source lock of {REF}: resolved") == 1
+
+
+def test_stores_pages_and_findings(built: Run) -> None:
+    assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= built.files()
+
+
+def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(built: Run) -> None:
+    torch_wheel = built.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
+    reports = built.files()
+
+    for part in SHARDS:
+        record = built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}")
+        assert record["status"] == "ok"
+        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+        assert f"reports/{FAMILY}/torch-{REF_IN_NAMES}-{TAG}{part}.xml" in reports
+
+
+def test_shards_of_upstreams_tests_add_up(built: Run) -> None:
+    records = [built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}") for part in SHARDS]
+    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
+
+    assert min(first, second) > 0
+    assert first + second == merged
 
 
 def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> None:
@@ -141,23 +186,6 @@ def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> Non
     contents = [path.read_bytes() for path in paths if path.suffix in text_suffixes]
     assert contents
     assert not [content for content in contents if site.server.secret_key.encode() in content]
-
-
-def packages_with_times(run: Run) -> dict[str, int]:
-    """Return the wheels and sdists of a run, with when each was written."""
-    names = [name for name in run.files() if name.endswith((".whl", ".tar.gz"))]
-    return {name: (run.folder / name).stat().st_mtime_ns for name in names}
-
-
-def test_a_run_that_is_run_again_builds_nothing_again(site: Site, built: Run) -> None:
-    before = packages_with_times(built)
-
-    repeated = site.dispatch(BUILT_RUN, **REQUEST, artifact_store=f"s3://{site.bucket}")
-
-    assert repeated.exit_code == 0, repeated.problems()
-    assert packages_with_times(repeated) == before
-    assert "c++ " not in repeated.log
-    assert repeated.log.count("unchanged") >= 5
 
 
 # A dispatch that tests: PyTorch of a page, ROCm of an index, ROCm of a run.
@@ -209,13 +237,9 @@ def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, built: Run) 
 
 
 def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
-    payload = pull_request("ci:asan", head="example/wheels")
-
     # The sample brings artifacts of its own, of every variant.
-    run = site.engine.run("pull_request", "2301", payload, request={"pytorch_git_refs": "sample"})
+    run = site.pull_request("2301", "ci:asan", request={"pytorch_git_refs": "sample"})
 
-    run = replace(run, store=site.folder)
-    assert run.exit_code == 0, run.problems()
     groups = {name.split("/")[1] for name in run.files() if name.startswith("python/")}
     assert groups == {FAMILY, f"{FAMILY}-asan"}
     variants = []
@@ -249,9 +273,8 @@ def test_a_fork_builds_on_the_index(built: Run, tmp_path_factory: pytest.TempPat
         )
         assert local_indexes != upstream_indexes
         fork.add_file(indexes, local_indexes)
-        inputs = {**REQUEST, **TRITON, "pytorch_git_refs": "mini"}
-        del inputs["artifact_run_id"]
-        run = fork.run("workflow_dispatch", "2501", {"inputs": inputs, "ref": "refs/heads/main"})
+        payload = {"inputs": FORK_INPUTS, "ref": "refs/heads/main"}
+        run = fork.run("workflow_dispatch", "2501", payload)
 
     assert run.exit_code == 0, run.problems()
     assert "the release index nightly" in run.log

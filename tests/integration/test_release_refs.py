@@ -1,4 +1,4 @@
-"""A release of real torch refs, as the data has them, on a family's artifacts in a private bucket.
+"""A run of real torch refs, as the data has them, on a family's artifacts in a private bucket.
 
 Local repositories stand in for GitHub's (``GIT_MIRRORS``): what the refs data says of `nightly` and
 `release/2.10` (hosts, branches, pins, components) is followed; the sources are the sample's, whose
@@ -13,24 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from core import process
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
 from tests.kit.artifact_archives import pack_all
-from tests.kit.clones import SERIES, printed_by
+from tests.kit.clones import FAMILY, SERIES
 from tests.kit.repos import run_git
 from tests.kit.s3_servers import S3Server
 from tests.kit.workflow_engine import ACT, Engine
 
-FAMILIES = ("gfx94X-dcgpu", "gfx110X-all")
+pytestmark = ACT
+
 # Torch ref -> the version that its branch has.
 REFS = {"nightly": "2.14.0a0", "release/2.10": "2.10.0"}
 ARTIFACT_RUN = "17"
 DATA = Path(__file__).with_name("texts").joinpath("release-config.toml").read_text()
-FAMILY_DATA = """
-[runners.families.{family}.linux]
-test_runner = "our-mi300"
-"""
 LOCKED = {
     "nightly": "triton 3.6.0, torch 2.14.0a0, audio 2.10.0a0, vision 0.28.0a0, apex 1.14.0",
     "release/2.10": "triton 3.6.0, torch 2.10.0, audio 2.10.0a0, vision 0.25.0a0, apex 1.10.0",
@@ -106,11 +102,10 @@ def site(
     assert rclone_server.folder is not None
     bucket = rclone_server.folder / rclone_server.make_bucket()
     pack_all(split_artifacts, bucket / f"{ARTIFACT_RUN}-linux")
-    machines = "".join(FAMILY_DATA.format(family=family) for family in FAMILIES)
     engine = Engine.create(
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",
-        config=DATA.format(bucket=bucket.name) + machines,
+        config=DATA.format(bucket=bucket.name, family=FAMILY),
         variables={**rclone_server.variables, "GIT_MIRRORS": f"https://github.com/={mirrors}/"},
     )
     return Site(engine=engine, bucket=bucket)
@@ -130,29 +125,9 @@ def refused_cells(log: str) -> set[Sequence[str]]:
     return set(re.findall(r"again: nox -s build_triton .*--torch-ref=(\S+) --gpu-family=([\w-]+)", log))
 
 
-def test_a_release_for_two_families_from_a_laptop(site: Site, tmp_path: Path) -> None:
-    words = ["invoke", "release", "--type=nightly", f"--gpu-family={';'.join(FAMILIES)}", "--keep-going"]
-    words += ["--torch-ref=nightly", f"--python={SERIES}", f"--store={tmp_path / 'store'}"]
-    words += [f"--distribution-store={tmp_path / 'distribution'}", f"--input=artifact_run_id={ARTIFACT_RUN}"]
-    words += [f"--input=artifact_store=s3://{site.bucket.name}"]
-    engine = site.engine
-    engine.add_file("ci-config.toml", engine.config or "")
-    variables = {**engine.runner_variables(), **engine.variables, "CI_CONFIG": "ci-config.toml"}
-
-    completed = process.capture(words, cwd=engine.clone, env=variables, check=False, timeout=3600)
-
-    log = printed_by(completed)
-    assert completed.returncode != 0
-    assert read_lock(engine.clone / "out/local-linux/manifests", "nightly") == LOCKED["nightly"]
-    assert len(re.findall(r"test_rocm.* ok ", log)) == len(FAMILIES)
-    assert refused_cells(log) == {("nightly", family) for family in FAMILIES}
-
-
-@ACT
-def test_a_release_of_two_refs_by_the_workflow(site: Site) -> None:
-    family = FAMILIES[0]
+def test_real_refs_are_resolved_and_their_wheels_compiled(site: Site) -> None:
     inputs = {
-        "linux_amdgpu_families": family,
+        "linux_amdgpu_families": FAMILY,
         "windows_amdgpu_families": "none",
         "build_pytorch": "true",
         "pytorch_git_refs": " ".join(REFS),
@@ -167,6 +142,6 @@ def test_a_release_of_two_refs_by_the_workflow(site: Site) -> None:
     manifests = site.bucket / "3001-linux" / "manifests"
     for ref, versions in LOCKED.items():
         assert read_lock(manifests, ref) == versions
-    record = json.loads((manifests / family / "build_rocm.json").read_text(encoding="utf-8"))
+    record = json.loads((manifests / FAMILY / "build_rocm.json").read_text(encoding="utf-8"))
     assert record["status"] == "ok"
-    assert refused_cells(run.log) == {(ref, family) for ref in REFS}
+    assert refused_cells(run.log) == {(ref, FAMILY) for ref in REFS}
