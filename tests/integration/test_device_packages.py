@@ -171,7 +171,7 @@ def test_unsplit_libraries_are_those_of_the_family(target: Interpreter, dist: Pa
         ((), "torch", "uv", device_packages("amd-torch", "rocm-sdk")),
         (("gfx950",), "torch", "pip", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
         (("gfx950",), "torch[device-gfx942]", "uv", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
-        ((), "rocm[libraries,device-gfx942]", "pip", {"rocm-sdk-device-gfx942"}),
+        ((), "rocm[libraries,device-gfx942]", "uv", {"rocm-sdk-device-gfx942"}),
     ],
     ids=["no GPU", "a GPU", "another GPU's extra", "ROCm alone"],
 )

@@ -33,7 +33,7 @@ def clone_fixture(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactor
     return Provenance(path=sample.copy_run(sample_run, folder))
 
 
-def test_what_is_written_is_what_the_schemas_say(clone: Provenance) -> None:
+def test_statements_and_bill_follow_their_schemas(clone: Provenance) -> None:
     content = clone.content()
     built = [path for path in (clone.files / "python" / FAMILY).iterdir() if path.suffix in {".whl", ".gz"}]
     assert len(built) == len(content) - 1 == 13

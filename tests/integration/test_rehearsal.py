@@ -59,7 +59,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return clone
 
 
-def test_every_command_of_the_page_does_what_it_says(clone: Clone) -> None:
+def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
     release = clone.path / "out" / "rehearsal" / "v2" / "cpu"
 
     assert len(list(release.glob("*.whl"))) == 5

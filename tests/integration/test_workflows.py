@@ -82,7 +82,7 @@ def packages_with_times(run: Run) -> dict[str, int]:
     return {name: (run.folder / name).stat().st_mtime_ns for name in names}
 
 
-def test_a_run_that_is_run_again_builds_nothing_again(engine: Engine, release: Run) -> None:
+def test_a_repeated_run_builds_nothing(engine: Engine, release: Run) -> None:
     before = packages_with_times(release)
 
     repeated = dispatch_release(engine)

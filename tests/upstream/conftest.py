@@ -1,11 +1,11 @@
 """What is real comes from folders that are named.
 
 `--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm7 DIR`
-the artifacts of a real ROCm 7 in both layouts (DIR/unsplit, DIR/split). `--root DIR` is the root folder of
-a Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock, whose own builder makes packages. `--torch-root DIR` is the root folder of a Debian
-that `torch_root/root.sh` made fit for compiling torch, which `--compile` does. `--torch PYTHON` is the
-interpreter of an environment that has torch, and the pytest that those sources' tests need (7 or 8 for
-those of torch 2.6).
+the artifacts of a real ROCm 7 in both layouts (DIR/unsplit, DIR/split). `--root DIR` is the root folder of a
+Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock, whose own builder makes
+packages. `--torch-root DIR` is the root folder of a Debian that `torch_root/root.sh` made fit for compiling
+torch, which `--compile` does. `--torch PYTHON` is the interpreter of an environment that has torch, and the
+pytest that those sources' tests need (7 or 8 for those of torch 2.6).
 """
 
 from pathlib import Path

@@ -161,7 +161,7 @@ def test_one_job_gives_the_same_bytes_as_many(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pip_installs_it_and_nothing_is_left(
+def test_pip_installs_everything_and_uninstalls_it_whole(
     packages: Mapping[str, Packages], layout: Layout, tmp_path: Path
 ) -> None:
     made = environment(tmp_path / "venv", packages[layout], "pip")
