@@ -4,12 +4,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests.kit.artifact_sets import write_base
 
 from core.cli import main
 from core.wheel.writer import WrittenFile
 from rocm_packaging.__main__ import VERBS
 from rocm_packaging.packages.build import BuiltPackages
-from tests.kit.artifact_sets import write_base
 from tests.kit.wheels import sha256, write_wheel
 
 
