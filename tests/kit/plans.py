@@ -29,3 +29,9 @@ def plan(*cells: Cell, promote: Decision = YES) -> Plan:
     tests: dict[str, Any] = {"test_type": "quick", "test_type_reason": "a test", "test_labels": {}}
     event = PlanEvent(name="push", repository="ROCm/TheRock")
     return Plan(event=event, promote=promote, release_type="ci", cells=cells, **tests, **decisions)
+
+
+def pytorch_cell(stage: str = "build_pytorch", **facts: Any) -> Cell:
+    """Return a job of PyTorch, by default one that builds torch and vision of ``nightly``."""
+    sessions = ("build_torch", "build_vision", "check_wheels")
+    return cell(stage, **{"torch_ref": "nightly", "sessions": sessions, **facts})
