@@ -683,7 +683,7 @@ def test_reads_or_refuses_any_extended_header(content: bytes) -> None:
 
 
 path_parts = st.text(
-    st.characters(codec="utf-8", exclude_characters="/\\\0"), min_size=1, max_size=20
+    st.characters(codec="utf-8", exclude_characters="/\\\0"), min_size=1, max_size=8
 ).filter(lambda part: part not in {".", ".."})
 Tree = dict[tuple[str, ...], tuple[bytes, bool]]
 
@@ -713,7 +713,7 @@ def read_tree(root: Path) -> dict[str, tuple[int, bytes]]:
     tree=st.dictionaries(
         st.lists(path_parts, min_size=1, max_size=3).map(tuple),
         st.tuples(st.binary(max_size=600), st.booleans()),
-        max_size=6,
+        max_size=4,
     ),
     suffix=st.sampled_from(archives.SUFFIXES),
 )
