@@ -41,3 +41,16 @@ def pack_all(artifacts: Path, directory: Path) -> None:
     """Write the archives of every artifact in a directory, as a run has them."""
     for artifact in scan(artifacts):
         pack(artifact.path, directory)
+
+
+def write_archive(folder: Path, name: str, *, content: str = "library", suffix: str = ZSTD) -> Path:
+    """Write the archive of an artifact with one file, and its digest beside; return the archive's path.
+
+    The artifact itself lies in ``source`` beside the folder.
+    """
+    source = folder.parent / "source" / name
+    stage = source / "a" / "stage"
+    stage.mkdir(parents=True, exist_ok=True)
+    (source / "artifact_manifest.txt").write_text("a/stage\n", encoding="utf-8")
+    (stage / name).write_text(content, encoding="utf-8")
+    return pack(source, folder, suffix=suffix)
