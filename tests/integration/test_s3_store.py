@@ -147,7 +147,7 @@ def test_an_uploads_answers_may_be_lost(server: S3Server, tmp_path: Path, fault:
         ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, ServiceError, "cannot be reached"),
     ],
 )
-def test_what_is_wrong_with_the_settings_is_said_once_and_changes_nothing(
+def test_reports_wrong_settings_once_and_changes_nothing(
     server: S3Server,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
