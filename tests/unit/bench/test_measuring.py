@@ -24,18 +24,26 @@ def series(name: str, *walls: float, cpu: float = 1.0, note: str = "") -> Series
 def test_compares_with_a_baseline_by_the_time_that_counts(*, busy: bool, by_wall: str, by_cpu: str) -> None:
     figure = Figure(series("ours", 1.0, 3.0), [series("theirs", 16.04, cpu=2.0)], "two files")
 
-    _ours, theirs = figure.rows(busy=busy)
+    _our_row, their_row = figure.rows(busy=busy)
 
     # Wall time says nothing on a busy machine.
-    assert theirs == ("theirs", "16.0", "2.00", "2", by_wall, by_cpu, "")
+    assert their_row == ("theirs", "16.0", "2.00", "2", by_wall, by_cpu, "")
 
 
 def test_shows_the_mean_and_the_range_of_measurements() -> None:
     figure = Figure(series("ours", 1.0, 3.0, note="≤ 1 s"), [], "two files")
 
-    (ours,) = figure.rows(busy=False)
+    (our_row,) = figure.rows(busy=False)
 
-    assert ours == ("**ours**", "2.00 (1.00 to 3.00)", "1.00 (1.00 to 1.00)", "2", "", "", "two files; ≤ 1 s")
+    assert our_row == (
+        "**ours**",
+        "2.00 (1.00 to 3.00)",
+        "1.00 (1.00 to 1.00)",
+        "2",
+        "",
+        "",
+        "two files; ≤ 1 s",
+    )
 
 
 # Pages
@@ -68,15 +76,15 @@ def test_names_a_table_that_has_no_place() -> None:
 
 @pytest.mark.processes
 def test_runs_works_in_turn_after_a_run_that_does_not_count() -> None:
-    begun: list[str] = []
+    started_works: list[str] = []
     works = [
-        Work("one", [sys.executable, "-c", "pass"], before=lambda: begun.append("one"), times=3),
-        Work("two", lambda: None, before=lambda: begun.append("two")),
+        Work("one", [sys.executable, "-c", "pass"], before=lambda: started_works.append("one"), times=3),
+        Work("two", lambda: None, before=lambda: started_works.append("two")),
     ]
 
     first, second = in_turn(works, runs=2)
 
-    assert begun == ["one", "two"] * 3
+    assert started_works == ["one", "two"] * 3
     assert len(first.samples) == len(second.samples) == 2
 
 

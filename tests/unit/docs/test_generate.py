@@ -34,9 +34,9 @@ def test_the_committed_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def read_section(part: str, heading: str) -> str:
     """Return the text below a heading of a part."""
-    _before, found, after = read_part(part).partition(f"### {heading}")
-    assert found, f"{part} has no section {heading}"
-    return after.partition("\n### ")[0]
+    _before, heading_mark, text = read_part(part).partition(f"### {heading}")
+    assert heading_mark, f"{part} has no section {heading}"
+    return text.partition("\n### ")[0]
 
 
 @pytest.mark.parametrize("package", command_tables.PACKAGES)

@@ -57,8 +57,8 @@ def find_commands(program: str) -> list[str]:
 
 def split_words(command: str) -> list[str]:
     """Return a command's words without its program, comment and variables."""
-    words = shlex.split(command, comments=True)
-    return [word for word in words if not re.match(r"[A-Z_]+=", word)][1:]
+    arguments = shlex.split(command, comments=True)
+    return [word for word in arguments if not re.match(r"[A-Z_]+=", word)][1:]
 
 
 # Links
@@ -99,21 +99,21 @@ def test_the_pages_have_commands_to_look_at() -> None:
     assert len(PIP_COMMANDS) > 5
 
 
-def chosen_sessions(words: list[str]) -> list[str]:
+def chosen_sessions(arguments: list[str]) -> list[str]:
     """Return the sessions that nox is called for, without its options and the Python that is chosen."""
-    if "-s" not in words:
+    if "-s" not in arguments:
         return []
-    sessions = words[words.index("-s") + 1 :]
+    sessions = arguments[arguments.index("-s") + 1 :]
     if "-P" in sessions:
         sessions = sessions[: sessions.index("-P")]
     names = [session.partition("(")[0] for session in sessions if not session.startswith("-")]
     return [name if name in CALLS else name.rpartition("-")[0] for name in names]
 
 
-def unknown_words(session: str, words: list[str]) -> list[str]:
+def unknown_words(session: str, arguments: list[str]) -> list[str]:
     """Return the words that a session's front door does not know; fail where it refuses some."""
     calls = CALLS[session]
-    if not calls or OTHER_COMMANDS.intersection(words):
+    if not calls or OTHER_COMMANDS.intersection(arguments):
         return []
     package, verb_name, *first_words = calls
     verb = next(verb for verb in command_tables.verbs(package) if verb.name == verb_name)
@@ -122,7 +122,7 @@ def unknown_words(session: str, words: list[str]) -> list[str]:
     output = io.StringIO()
     with contextlib.redirect_stderr(output):
         try:
-            _arguments, unknown = parser.parse_known_args([*first_words, *words])
+            _arguments, unknown = parser.parse_known_args([*first_words, *arguments])
         except SystemExit:
             pytest.fail(output.getvalue())
     return unknown
@@ -130,14 +130,14 @@ def unknown_words(session: str, words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("command", NOX_COMMANDS)
 def test_nox_takes_the_commands_that_are_printed(command: str) -> None:
-    words = split_words(command)
+    arguments = split_words(command)
     session_words: list[str] = []
-    if "--" in words:
-        separator = words.index("--")
-        session_words = words[separator + 1 :]
-        words = words[:separator]
+    if "--" in arguments:
+        separator = arguments.index("--")
+        session_words = arguments[separator + 1 :]
+        arguments = arguments[:separator]
 
-    for session in chosen_sessions(words):
+    for session in chosen_sessions(arguments):
         assert session in CALLS
         unknown = unknown_words(session, session_words)
         assert session in SESSIONS_OF_PYTEST or unknown == []
@@ -145,13 +145,13 @@ def test_nox_takes_the_commands_that_are_printed(command: str) -> None:
 
 @pytest.mark.parametrize("command", INVOKE_COMMANDS)
 def test_invoke_takes_the_commands_that_are_printed(command: str) -> None:
-    words = split_words(command)
-    if words[0].startswith("--") or "--help" in words:
+    arguments = split_words(command)
+    if arguments[0].startswith("--") or "--help" in arguments:
         return  # options of invoke itself
 
-    parsed = Parser(contexts=Collection.from_module(tasks).to_contexts()).parse_argv(words)
+    parsed = Parser(contexts=Collection.from_module(tasks).to_contexts()).parse_argv(arguments)
 
-    assert [context.name for context in parsed if context.name] == [words[0]]
+    assert [context.name for context in parsed if context.name] == [arguments[0]]
     assert not parsed.unparsed
 
 

@@ -9,7 +9,7 @@ from tests.kit.machines import Answer, Call, answer_processes, put_on_path
 ALWAYS_RUN = [linter.command[0] for linter in lint.LINTERS if not linter.optional]
 
 
-def words_of(program: str) -> list[set[str]]:
+def arguments_of(program: str) -> list[set[str]]:
     """Return the words of each call of a linter in this repository."""
     commands = lint.commands(lint.ROOT, [])
     return [set(command[1:]) for command in commands if command[0] == program]
@@ -24,17 +24,17 @@ def list_files(pattern: str) -> set[str]:
 
 
 def test_lints_every_script() -> None:
-    (words,) = words_of("shellcheck")
+    (arguments,) = arguments_of("shellcheck")
 
     scripts = list_files("docker/**/*.sh")
     assert len(scripts) >= 3
-    assert scripts <= words
+    assert scripts <= arguments
 
 
 def test_lints_every_dockerfile() -> None:
-    (words,) = words_of("hadolint")
+    (arguments,) = arguments_of("hadolint")
 
-    assert words == {"docker/no_rocm_image_ubuntu24_04.Dockerfile", "docker/ubuntu-rocm/Dockerfile"}
+    assert arguments == {"docker/no_rocm_image_ubuntu24_04.Dockerfile", "docker/ubuntu-rocm/Dockerfile"}
 
 
 @pytest.mark.parametrize("program", ["yamllint", "actionlint", "check-jsonschema"])
@@ -42,13 +42,13 @@ def test_lints_every_workflow(program: str) -> None:
     workflows = list_files(".github/workflows/*")
 
     assert len(workflows) >= 15
-    assert any(workflows <= words for words in words_of(program))
+    assert any(workflows <= arguments for arguments in arguments_of(program))
 
 
 def test_looks_for_dangerous_workflows_without_a_network() -> None:
-    (words,) = words_of("zizmor")
+    (arguments,) = arguments_of("zizmor")
 
-    assert "--offline" in words
+    assert "--offline" in arguments
 
 
 def test_gives_only_ruffs_rules_what_a_person_adds() -> None:
