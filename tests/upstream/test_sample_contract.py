@@ -97,7 +97,7 @@ def test_the_samples_torch_is_linked_with_upstreams_settings(torch_sources: Path
     assert flags in code(SAMPLE / "torch", "CMakeLists.txt")
 
 
-def test_what_is_beside_torchs_libraries_finds_them_as_upstreams_does(torch_sources: Path) -> None:
+def test_libraries_beside_torchs_find_them_as_upstreams_do(torch_sources: Path) -> None:
     ours = code(SAMPLE / "torch", "CMakeLists.txt")
     assert 'make_relative_rpath_args("lib")' in code(torch_sources, "setup.py")
     assert re.search(r"torch_stub PROPERTIES[^)]* INSTALL_RPATH \$ORIGIN/lib\)", ours)

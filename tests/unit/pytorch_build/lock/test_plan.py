@@ -12,7 +12,7 @@ from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.lock.stored import complete, outputs, refuse_collisions
 from pytorch_build.lock.versions import wheel_version
 from tests.kit.locks import COMMIT, locked_project, source_lock
-from tests.kit.plans import plan, pytorch_cell
+from tests.kit.plans import make_plan, pytorch_cell
 
 AUDIO_SESSIONS = ("build_torch", "build_audio")
 ROCM_JOB = pytorch_cell("build_rocm", torch_ref="", python="", sessions=("build_rocm",))
@@ -59,7 +59,7 @@ class Locks:
 def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
     facts: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
-    completed, _locks = complete(plan(pytorch_cell(**facts)), Locks())
+    completed, _locks = complete(make_plan(pytorch_cell(**facts)), Locks())
 
     assert completed.cells[0].versions == versions
 
@@ -67,13 +67,13 @@ def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
 def test_gives_a_test_the_versions_that_its_build_makes() -> None:
     tests = pytorch_cell("test_pytorch", sessions=("test_smoke",))
 
-    completed, _locks = complete(plan(pytorch_cell(), tests), Locks())
+    completed, _locks = complete(make_plan(pytorch_cell(), tests), Locks())
 
     assert completed.cells[1].versions == completed.cells[0].versions
 
 
 def test_gives_no_versions_to_a_job_of_rocm() -> None:
-    completed, _locks = complete(plan(pytorch_cell(), ROCM_JOB), Locks())
+    completed, _locks = complete(make_plan(pytorch_cell(), ROCM_JOB), Locks())
 
     assert completed.cells[1].versions == {}
 
@@ -87,7 +87,7 @@ def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
     ]
     locks = Locks()
 
-    complete(plan(*jobs), locks)
+    complete(make_plan(*jobs), locks)
 
     assert sorted(locks.requests) == [
         ("linux", "main", "gfx94X-dcgpu"),
@@ -99,7 +99,7 @@ def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
 def test_locks_a_ref_that_is_built_for_family_cpu_alone_with_that() -> None:
     locks = Locks()
 
-    complete(plan(pytorch_cell(gpu_family="cpu")), locks)
+    complete(make_plan(pytorch_cell(gpu_family="cpu")), locks)
 
     assert locks.requests == [("linux", "nightly", "cpu")]
 
@@ -107,14 +107,14 @@ def test_locks_a_ref_that_is_built_for_family_cpu_alone_with_that() -> None:
 def test_locks_nothing_for_a_plan_without_pytorch() -> None:
     locks = Locks()
 
-    _completed, found_locks = complete(plan(ROCM_JOB), locks)
+    _completed, found_locks = complete(make_plan(ROCM_JOB), locks)
 
     assert found_locks == {"linux": {}, "windows": {}}
     assert locks.requests == []
 
 
 def test_writes_digests_of_locks_into_the_plan() -> None:
-    jobs = plan(pytorch_cell())
+    jobs = make_plan(pytorch_cell())
 
     completed, locks = complete(jobs, Locks())
 
@@ -124,14 +124,14 @@ def test_writes_digests_of_locks_into_the_plan() -> None:
 
 def test_names_a_project_that_a_job_builds_and_no_lock_has() -> None:
     with pytest.raises(SourceError, match="apex"):
-        complete(plan(pytorch_cell(sessions=("build_apex",))), Locks())
+        complete(make_plan(pytorch_cell(sessions=("build_apex",))), Locks())
 
 
 # The outputs of the job that completes a plan
 
 
 def test_hands_on_each_lock_as_the_line_that_a_job_takes() -> None:
-    completed, locks = complete(plan(pytorch_cell()), Locks())
+    completed, locks = complete(make_plan(pytorch_cell()), Locks())
 
     values = outputs(completed, locks)
 
@@ -141,7 +141,7 @@ def test_hands_on_each_lock_as_the_line_that_a_job_takes() -> None:
 
 
 def test_hands_on_versions_in_the_matrix_of_builds() -> None:
-    completed, locks = complete(plan(pytorch_cell()), Locks())
+    completed, locks = complete(make_plan(pytorch_cell()), Locks())
 
     values = outputs(completed, locks)
 
@@ -169,7 +169,7 @@ def test_rejects_one_name_for_two_wheels_and_names_both_jobs() -> None:
     jobs = [pytorch_cell(name=name, torch_ref=name, sessions=AUDIO_SESSIONS) for name in ("2.12", "2.13")]
 
     with pytest.raises(SourceError) as caught:
-        complete(plan(*jobs), lock_two_torches)
+        complete(make_plan(*jobs), lock_two_torches)
 
     # They differ in the torch that audio is built against.
     assert caught.value.message.splitlines()[1:] == [
@@ -189,7 +189,7 @@ def test_accepts_wheels_of_one_version_that_never_meet(facts: Mapping[str, Any])
     first = pytorch_cell(torch_ref="2.12", sessions=AUDIO_SESSIONS)
     second = pytorch_cell(torch_ref="2.13", sessions=AUDIO_SESSIONS, **facts)
 
-    completed, _locks = complete(plan(first, second), lock_two_torches)
+    completed, _locks = complete(make_plan(first, second), lock_two_torches)
 
     audio_versions = [cell.versions["torchaudio"] for cell in completed.cells]
     assert audio_versions == ["2.11+rocm7", "2.11+rocm7"]
