@@ -22,7 +22,6 @@ from core.families import CPU, FAMILIES_FILE, families
 from core.run import records
 from docs import command_tables, data_tables, roles
 from docs.command_tables import table
-from docs.house import LIMITS
 from docs.messages import message_tables
 from docs.mutants import score_table
 from rocm_packaging.origin import INDEXES_FILE
@@ -76,12 +75,6 @@ def record_schema() -> str:
     return json.dumps(records.Record.model_json_schema(), indent=2) + "\n"
 
 
-def house_limits() -> str:
-    """Write the limits that the code keeps."""
-    rows = [(what, f"{limit:,}") for what, limit in LIMITS.items()]
-    return "\n".join(table(("figure", "at most"), rows))
-
-
 PARTS: Mapping[str, Callable[[], str]] = {
     "support": data_tables.support_tables,
     "gpu-families": gpu_families,
@@ -101,7 +94,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "role-trust": roles.assumption_table,
     "role-events": roles.event_table,
     "role-shares": roles.shared_table,
-    "house": house_limits,
     "mutants": score_table,
 }
 

@@ -37,6 +37,7 @@ WORKFLOWS = (".github/workflows/*.yml",)
 LINTERS = (
     Linter(command=("ruff", "check"), posargs=True),
     Linter(command=("ruff", "format", "--check")),
+    Linter(command=("pytest", "--quiet", "-p", "no:cacheprovider", "tests/gates")),
     Linter(command=("cfn-lint",), files=("ci/publish/server/template.yaml",)),
     Linter(command=("shellcheck",), files=("docker/**/*.sh", "tests/**/*.sh", ".ci/run")),
     Linter(command=("hadolint",), files=("docker/**/*Dockerfile",)),

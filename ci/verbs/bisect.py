@@ -354,12 +354,20 @@ class _Runs(_Place):
             when, failed = record.started, record.error.partition("\n")[0] or "failed"
             lacks = f"{name}: {failed}" if record.status != "ok" else ""
         else:
-            stored = self.store.find(outputs.source_lock_key(cell.torch_ref)) if lock else None
             lacks = f"it has no {name}"
-            when = datetime.fromtimestamp(stored.modified if stored else 0, UTC).isoformat(timespec="seconds")
+            when = self._resolved(outputs, lock)
         kind = lock.release_type if lock else ""
         point = Point(name=run_id, started=when, names=tuple(sorted(names)), lacks=lacks, kind=kind)
         return point if lock or record else None
+
+    def _resolved(self, outputs: RunOutputs, lock: SourceLock | None) -> str:
+        """Return when the lock of a run was resolved, in ISO 8601."""
+        if lock is not None and lock.resolved is not None:
+            return lock.resolved
+        # Locks of older runs do not say it, and a copied run has the modification times of its copy.
+        stored = self.store.find(outputs.source_lock_key(self.cell.torch_ref))
+        seconds = 0 if stored is None else stored.modified
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
     def _group(self, point: Point) -> RunGroup:
         """Return where the packages of a run are: of one that lacks them, in a run of this machine."""

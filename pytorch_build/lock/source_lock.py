@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from core import files
 from core.data import Document, Model, compact, parse_json
 from core.errors import DataError, SourceError, nearest
 from pytorch_build.refs.torch_refs import PROJECTS
@@ -48,13 +49,22 @@ class LockedProject(Model):
 
 
 class SourceLock(Document):
-    """A resolved torch ref, with versions for one release type and ROCm."""
+    """A resolved torch ref, with versions for one release type and ROCm.
+
+    `resolved` is the time of the resolution in ISO 8601 and UTC; locks of older runs have None. It is no part
+    of the digest: the same commits and versions are the same lock, whenever they were resolved.
+    """
 
     schema_version: Literal[1] = 1
+    resolved: str | None = None
     torch_ref: str
     release_type: str
     rocm_version: str = ""  # empty where only cpu is built
     projects: dict[str, LockedProject]  # in build order
+
+    def digest(self) -> str:
+        """Return the hex SHA-256 of the lock's canonical JSON without the time."""
+        return files.digest_of(self.model_dump(mode="json", exclude={"resolved"}))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from core import console, process
 from core.cli.options import Common, environment
 from core.data import parse_json
-from core.errors import MissingInputError, SourceError, UsageError
+from core.errors import MissingInputError, SourceError, StoreError, UsageError
 from core.families import CPU
-from core.run import Platform
+from core.run import Platform, records
 from core.run.plan import PLATFORMS, Cell, Plan, job_outputs
+from core.stores import Store
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import DISTRIBUTIONS, SAMPLE_SCHEME, TorchRef
@@ -57,9 +58,10 @@ def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None
     else:
         store = context.common.open_for_reading()
         key = context.common.outputs.source_lock_key(context.ref.name)
-        if store.find(key) is None:
+        stored = _read_lock(store, key)
+        if stored is None:
             return None
-        lock = parse_json(store.read(key).decode(), SourceLock, where=key)
+        lock = stored
     for name, locked in lock.projects.items():
         source = context.ref.projects.get(name)
         named = source is not None and locked.origin == source.origin
@@ -106,13 +108,46 @@ def source_lock(
         explicit=chosen,
         require_related_commit=require_related_commit,
     )
-    lock = _named(lock, kept, chosen)
-    text = lock.model_dump_json(indent=2) + "\n"
+    return publish_lock(common, _named(lock, kept, chosen))
+
+
+def publish_lock(common: Common, lock: SourceLock) -> SourceLock:
+    """Put a lock that was just resolved among the run's outputs; return the one that is there now.
+
+    A lock with the same digest stays as it is, with the time at which it was resolved first.
+
+    Raises:
+        StoreError: The run may not change, and another job has written a lock that says something else.
+    """
     store = common.open_store()
-    outcome = store.put_bytes(key, text.encode(), replace=not common.outputs.immutable)
-    said = "unchanged" if outcome == "unchanged" else "resolved"
-    console.done(f"source lock of {ref.name}: {said}, {lock.digest()[:12]} in {store.url}/{key}")
-    return lock
+    key = common.outputs.source_lock_key(lock.torch_ref)
+    name = f"source lock of {lock.torch_ref}"
+    address = f"{lock.digest()[:12]} in {store.url}/{key}"
+
+    stored_lock = _read_lock(store, key)
+    if stored_lock is not None and stored_lock.digest() == lock.digest():
+        console.done(f"{name}: unchanged, {address}")
+        return stored_lock
+
+    dated_lock = lock.model_copy(update={"resolved": records.now()})
+    content = f"{dated_lock.model_dump_json(indent=2)}\n".encode()
+    try:
+        store.put_bytes(key, content, replace=not common.outputs.immutable)
+    except StoreError:
+        # Another job of the run may have resolved the same commits at another second.
+        stored_lock = _read_lock(store, key)
+        if stored_lock is None or stored_lock.digest() != lock.digest():
+            raise
+        dated_lock = stored_lock
+    console.done(f"{name}: resolved, {address}")
+    return dated_lock
+
+
+def _read_lock(store: Store, key: str) -> SourceLock | None:
+    """Return the lock at a key; None where there is none."""
+    if store.find(key) is None:
+        return None
+    return parse_json(store.read(key).decode(), SourceLock, where=key)
 
 
 def with_components(context: Context, *components: str) -> Context:

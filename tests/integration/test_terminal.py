@@ -1,7 +1,7 @@
 """What real builds show on a terminal: CMake and ninja behind a pseudo-terminal."""
 
 import os
-import pty
+import pty  # noqa: TID251 - the terminal that a person would sit at
 import re
 import sys
 from pathlib import Path

@@ -12,7 +12,7 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
 from tests.kit.front_doors import FrontDoorResult
-from tests.kit.plans import cell, plan
+from tests.kit.plans import make_plan, pytorch_cell
 from tests.kit.repos import commit_files
 
 Front = Callable[..., FrontDoorResult]
@@ -120,10 +120,11 @@ def test_refuses_an_unknown_family_without_a_gpu(run: Any, monkeypatch: pytest.M
 def test_completes_a_plan_where_it_lies(
     front: Front, refs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu = {"gpu_family": "cpu", "torch_ref": "mine"}
-    linux_cell = cell(**cpu, sessions=("build_vision", "build_audio"))
-    windows_cell = cell(**cpu, platform="windows", sessions=("build_audio",))
-    plan(linux_cell, windows_cell).write(tmp_path / "plan.json")
+    linux_cell = pytorch_cell(gpu_family="cpu", torch_ref="mine", sessions=("build_vision", "build_audio"))
+    windows_cell = pytorch_cell(
+        gpu_family="cpu", torch_ref="mine", platform="windows", sessions=("build_audio",)
+    )
+    make_plan(linux_cell, windows_cell).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
 
     answer = front("resolve", "--plan", "plan.json", "--run-id", "77")
@@ -141,7 +142,7 @@ def test_completes_a_plan_where_it_lies(
 @pytest.mark.usefixtures("refs")
 @pytest.mark.processes
 def test_refuses_a_torch_ref_beside_a_plan(front: Front, tmp_path: Path) -> None:
-    plan(cell(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
+    make_plan(pytorch_cell(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
 
     answer = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
 

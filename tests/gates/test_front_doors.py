@@ -1,0 +1,68 @@
+"""Every session calls a verb, every verb says what it does."""
+
+import argparse
+import ast
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+
+from core.cli import Verb, verb_parser
+from core.cli.options import ROOT
+from docs.command_tables import Session, all_sessions
+from tests.kit import source_code
+
+FRONT_DOORS = ("rocm_packaging", "pytorch_build", "ci")
+
+# Only the noxfile asks for cells.
+WITHOUT_SESSION = {("ci", "cells")}
+
+
+def verbs_with_packages() -> Iterator[tuple[str, Verb]]:
+    for package in FRONT_DOORS:
+        for verb in import_module(f"{package}.__main__").VERBS:
+            yield package, verb
+
+
+VERBS = list(verbs_with_packages())
+VERB_IDS = [f"{package} {verb.name}" for package, verb in VERBS]
+SESSIONS = all_sessions()
+
+
+@pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)
+def test_every_verb_takes_the_common_options(package: str, verb: Verb) -> None:
+    module, parser = verb_parser(package, verb)
+
+    assert callable(module.run)
+    assert isinstance(parser, argparse.ArgumentParser)
+    assert "--gpu-family" in parser.format_help()
+
+
+@pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)
+def test_every_verb_has_a_summary_of_one_line(package: str, verb: Verb) -> None:
+    assert verb.summary, f"python -m {package} --help has no line for it"
+    assert len(verb.summary) < 90
+
+
+def test_sessions_and_verbs_belong_together() -> None:
+    verbs = {(package, verb.name) for package, verb in VERBS}
+    called_verbs = {session.calls[:2] for session in SESSIONS if session.calls}
+
+    assert len(called_verbs) > 10
+    assert called_verbs <= verbs, "a session calls a verb that there is not"
+    assert verbs - called_verbs <= WITHOUT_SESSION, "no session calls this verb"
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.name)
+def test_every_session_has_a_line_for_the_list(session: Session) -> None:
+    assert 0 < len(session.summary) <= 100
+
+
+def test_the_projects_own_tools_run_from_a_lock() -> None:
+    for function in source_code.parse(ROOT / "noxfile.py").body:
+        if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "tool":
+                lock = ast.literal_eval(node.args[1])
+                assert (ROOT / lock).is_file(), f"the session {function.name} has no lock {lock}"

@@ -1,0 +1,94 @@
+"""Packages that have been rewritten in plain code stay so: CONTRIBUTING.md has the rules."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from core.cli.options import ROOT
+from tests.kit import plain_code, source_code
+from tests.kit.plain_code import Figures
+from tests.kit.source_code import relative
+
+# Folders and files that are finished, tests among them. A package is added when it has been rewritten.
+FINISHED = ("tests/kit", "tests/gates")
+
+MOST_MODULE_LINES = 700
+MOST_FUNCTION_LINES = 75
+MOST_PARAMETERS = 8
+MAKERS = "tests/kit/"
+
+# A test says in one expression what is expected.
+MOST_NODES_PER_LINE = 3.8
+MOST_NODES_PER_LINE_OF_TESTS = 4.5
+
+LIMITS: dict[str, tuple[Callable[[Figures], float], float]] = {
+    "placeholder names, % of all": (lambda figures: figures.placeholders, 2),
+    "assignments of several values, per 1000 statements": (lambda figures: figures.tuple_assignments, 2),
+    "conditional expressions, per 1000 statements": (lambda figures: figures.conditional_expressions, 20),
+    "comprehensions, per 1000 statements": (lambda figures: figures.comprehensions, 40),
+    "nested comprehensions, per 1000 statements": (lambda figures: figures.nested_comprehensions, 3),
+}
+
+
+def modules_of(name: str) -> list[Path]:
+    path = ROOT / name
+    modules = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    assert modules, f"{name} has no modules"
+    return modules
+
+
+FINISHED_MODULES = [module for name in FINISHED for module in modules_of(name)]
+
+
+@pytest.mark.parametrize("name", FINISHED)
+@pytest.mark.parametrize("figure", LIMITS)
+def test_finished_packages_stay_readable(name: str, figure: str) -> None:
+    measure, limit = LIMITS[figure]
+    modules = modules_of(name)
+    worst_modules = sorted(modules, key=lambda module: measure(plain_code.measure([module])), reverse=True)
+
+    value = measure(plain_code.measure(modules))
+
+    assert value <= limit, f"{figure}: see {', '.join(map(relative, worst_modules[:5]))}"
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_lines_of_finished_packages_say_one_thing(name: str) -> None:
+    limit = MOST_NODES_PER_LINE_OF_TESTS if name.startswith("tests/") else MOST_NODES_PER_LINE
+
+    assert plain_code.measure(modules_of(name)).nodes_per_line <= limit
+
+
+def test_modules_have_one_subject() -> None:
+    for module in FINISHED_MODULES:
+        assert len(module.read_text(encoding="utf-8").splitlines()) <= MOST_MODULE_LINES, relative(module)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    assert list(long_functions()) == []
+
+
+def long_functions() -> Iterator[str]:
+    """Yield the functions of the product that do not fit."""
+    for module in source_code.product_modules():
+        for function in plain_code.functions(module):
+            if plain_code.count_lines(function) > MOST_FUNCTION_LINES:
+                yield f"{relative(module)}: {function.name}"
+
+
+def test_functions_take_few_parameters() -> None:
+    assert list(crowded_functions()) == []
+
+
+def crowded_functions() -> Iterator[str]:
+    """Yield the functions of finished packages that take too much at once.
+
+    Makers of test inputs are left out: they have a keyword argument with a default for each fact.
+    """
+    for module in FINISHED_MODULES:
+        if relative(module).startswith(MAKERS):
+            continue
+        for function in plain_code.functions(module):
+            if plain_code.count_parameters(function) > MOST_PARAMETERS:
+                yield f"{relative(module)}: {function.name}"
