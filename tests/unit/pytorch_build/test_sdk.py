@@ -267,12 +267,12 @@ def ask_sdk(target: Any, *targets: str, libraries: tuple[str, ...] = ()) -> sdk.
 
 @pytest.mark.processes
 def test_an_installed_sdk_answers_with_folders_and_targets(target: Any, tmp_path: Path) -> None:
-    answer = ask_sdk(target)
+    result = ask_sdk(target)
 
-    assert answer.root == tmp_path / "root"
-    assert answer.bin == tmp_path / "root" / "bin"
-    assert answer.cmake == tmp_path / "root" / "cmake"
-    assert answer.targets == ("gfx942", "gfx950")
+    assert result.root == tmp_path / "root"
+    assert result.bin == tmp_path / "root" / "bin"
+    assert result.cmake == tmp_path / "root" / "cmake"
+    assert result.targets == ("gfx942", "gfx950")
 
 
 @pytest.mark.processes
@@ -282,18 +282,18 @@ def test_an_installed_sdk_is_asked_for_its_parts(target: Any, tmp_path: Path, *,
         for folder in ("lib/llvm/amdgcn/bitcode", "lib/host-math", "lib/rocm_sysdeps"):
             (tmp_path / "root" / folder).mkdir(parents=True)
 
-    answer = ask_sdk(target)
+    result = ask_sdk(target)
 
-    assert answer.device_libs is is_there
-    assert answer.host_math is is_there
-    assert answer.sysdeps is is_there
+    assert result.device_libs is is_there
+    assert result.host_math is is_there
+    assert result.sysdeps is is_there
 
 
 @pytest.mark.processes
 def test_an_installed_sdk_names_the_libraries_that_it_has(target: Any) -> None:
-    answer = ask_sdk(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
+    result = ask_sdk(target, libraries=("amdhip64", "hipfile", "rccl", "roctx64"))
 
-    assert answer.libraries == {"amdhip64"}
+    assert result.libraries == {"amdhip64"}
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ def plan_build(front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.Monke
     shutil.copytree(Common().root / "requirements", tmp_path / "requirements")
 
     def plan(project: str, *options: str | Path) -> Any:
-        answer = front("build", project, *SAMPLE, "--json", *options)
-        assert answer.exit_code == 0, answer.report
+        result = front("build", project, *SAMPLE, "--json", *options)
+        assert result.exit_code == 0, result.report
         assert {path.name for path in tmp_path.iterdir()} <= {".cache", "own", "requirements"}
-        return json.loads(answer.output)
+        return json.loads(result.output)
 
     return plan
 
@@ -96,9 +96,9 @@ def test_a_plan_knows_a_developers_changes(plan_build: PlanBuild, own_tree: Path
 
 
 def test_a_plan_names_a_developers_missing_submodules(front: Front, own_tree: Path) -> None:
-    answer = front("build", "torch", *SAMPLE, "--pytorch-dir", own_tree)
+    result = front("build", "torch", *SAMPLE, "--pytorch-dir", own_tree)
 
-    assert "third_party/miniblas" in answer.report
+    assert "third_party/miniblas" in result.report
 
 
 OWN_VARIABLES = {
@@ -138,19 +138,19 @@ def test_a_plan_hides_the_other_variables_of_its_job(
 
 @pytest.mark.usefixtures("plan_build")
 def test_a_plan_for_people_says_what_is_missing(front: Front) -> None:
-    answer = front("build", "torch", *SAMPLE)
+    result = front("build", "torch", *SAMPLE)
 
-    assert answer.exit_code == 0, answer.report
-    assert "\n  USE_FLASH_ATTENTION=ON\n" in answer.report
-    assert "assumption: " in answer.report
-    assert "ROCm 7.99.0.dev0+sample" in answer.report
+    assert result.exit_code == 0, result.report
+    assert "\n  USE_FLASH_ATTENTION=ON\n" in result.report
+    assert "assumption: " in result.report
+    assert "ROCm 7.99.0.dev0+sample" in result.report
 
 
 @pytest.mark.usefixtures("plan_build")
 def test_another_platform_is_only_planned(front: Front) -> None:
     other_platform = "linux" if this_platform() == "windows" else "windows"
 
-    answer = front("build", "torch", "--torch-ref", "sample", "--platform", other_platform)
+    result = front("build", "torch", "--torch-ref", "sample", "--platform", other_platform)
 
-    (error,) = answer.errors
+    (error,) = result.errors
     assert other_platform in error

@@ -37,11 +37,11 @@ def write_audio(folder: Path, *, needed: Sequence[str] = ()) -> Path:
 def test_named_wheels_are_checked_without_a_run(front: Front, run: Any, tmp_path: Path) -> None:
     wheel = write_audio(tmp_path / "links")
 
-    answer = front("check-wheels", wheel, "--json")
+    result = front("check-wheels", wheel, "--json")
 
-    findings = json.loads(answer.output)
-    assert answer.exit_code == 0, answer.report
-    assert wheel.name in answer.report
+    findings = json.loads(result.output)
+    assert result.exit_code == 0, result.report
+    assert wheel.name in result.report
     assert "error" not in {finding["severity"] for finding in findings}
     assert not (run.root / "out").exists()
 
@@ -51,32 +51,32 @@ def test_wheels_of_a_folder_are_checked(front: Front, tmp_path: Path) -> None:
         tmp_path / "links", defect="changed member", name="torchaudio", version=AUDIO_VERSION, tag=TAG
     )
 
-    answer = front("check-wheels", tmp_path / "links")
+    result = front("check-wheels", tmp_path / "links")
 
-    assert answer.exit_code == CheckError.exit_code
-    assert "torchaudio.py" in answer.report
-    assert len(answer.errors) == 1
+    assert result.exit_code == CheckError.exit_code
+    assert "torchaudio.py" in result.report
+    assert len(result.errors) == 1
 
 
 def test_a_run_without_wheels_of_the_ref_is_an_error(front: Front, run: Any) -> None:
     run.publish(run.wheel("torchaudio", "2.9.0+cpu.sample"), group="cpu")
 
-    answer = front("check-wheels", *CPU)
+    result = front("check-wheels", *CPU)
 
-    assert answer.exit_code == 4
-    assert "sample" in answer.errors[0]
+    assert result.exit_code == 4
+    assert "sample" in result.errors[0]
 
 
 def test_the_runs_wheels_are_held_to_its_records(front: Front, run: Any) -> None:
     run.built("torch", gpu_family="cpu")
     run.built("audio", gpu_family="cpu")
 
-    answer = front("check-wheels", *CPU)
+    result = front("check-wheels", *CPU)
 
     # This torchaudio does not require the run's torch.
     report = json.loads((run.root / "out/local-linux/reports/cpu/findings.json").read_text())
-    assert answer.exit_code == CheckError.exit_code
-    assert "torch==2.10.0a0+cpu.sample" in answer.report
+    assert result.exit_code == CheckError.exit_code
+    assert "torch==2.10.0a0+cpu.sample" in result.report
     assert any("torch==" in finding["message"] for finding in report)
 
 
@@ -84,8 +84,8 @@ def test_the_runs_wheels_are_held_to_its_records(front: Front, run: Any) -> None
 def checked_run(front: Front, run: Any) -> Any:
     """Return a run whose wheel needs a library of the machine that built it, and has passed its check."""
     record_audio(run, needed=["libfmt.so.10"], machine_libraries=["libfmt.so.10"])
-    answer = front("check-wheels", *CPU, *own_policy(run, ""))
-    assert answer.exit_code == 0, answer.report
+    result = front("check-wheels", *CPU, *own_policy(run, ""))
+    assert result.exit_code == 0, result.report
     return run
 
 
@@ -130,17 +130,17 @@ def test_checks_again_whatever_changed(
     report = checked_run.root / "out/local-linux/reports/cpu/findings.json"
     report.unlink()
 
-    answer = front("check-wheels", *CPU, *own_policy(checked_run, policy))
+    result = front("check-wheels", *CPU, *own_policy(checked_run, policy))
 
-    assert answer.exit_code == exit_code, answer.report
+    assert result.exit_code == exit_code, result.report
     assert report.is_file()
 
 
 def test_rocm_wheels_of_an_empty_run_are_an_error(front: Front) -> None:
-    answer = front("check-wheels", *ROCM)
+    result = front("check-wheels", *ROCM)
 
-    assert answer.exit_code == 4
-    assert FAMILY in answer.errors[0]
+    assert result.exit_code == 4
+    assert FAMILY in result.errors[0]
 
 
 @pytest.fixture
@@ -152,19 +152,19 @@ def rocm_run(run: Any) -> Any:
 
 
 def test_rocm_wheels_that_the_run_built_are_checked(front: Front, rocm_run: Any) -> None:
-    answer = front("check-wheels", *ROCM)
+    result = front("check-wheels", *ROCM)
 
-    assert answer.exit_code == 0, answer.report
-    assert "3 wheels, 0 errors" in answer.report
+    assert result.exit_code == 0, result.report
+    assert "3 wheels, 0 errors" in result.report
     assert (rocm_run.root / f"out/local-linux/reports/{FAMILY}/rocm-findings.json").is_file()
 
 
 @pytest.mark.usefixtures("rocm_run")
 def test_rocm_wheels_of_another_version_than_asked_for_are_an_error(front: Front) -> None:
-    answer = front("check-wheels", *ROCM, "--version", "7.2.4")
+    result = front("check-wheels", *ROCM, "--version", "7.2.4")
 
-    assert answer.exit_code == CheckError.exit_code
-    assert "7.2.4" in answer.report
+    assert result.exit_code == CheckError.exit_code
+    assert "7.2.4" in result.report
 
 
 @pytest.fixture
@@ -190,19 +190,19 @@ def refused_build(run: Any) -> Any:
 
 @pytest.mark.usefixtures("refused_build")
 def test_wheels_that_a_build_refused_are_checked_again(front: Front) -> None:
-    answer = front("check-wheels", *CPU)
+    result = front("check-wheels", *CPU)
 
-    assert answer.exit_code == CheckError.exit_code
-    assert "libmine.so.1" in answer.report
+    assert result.exit_code == CheckError.exit_code
+    assert "libmine.so.1" in result.report
 
 
 def test_a_policy_that_accepts_refused_wheels_names_the_build(front: Front, refused_build: Any) -> None:
     policy = refused_build.root / "mine.toml"
     policy.write_text('machine_libraries = ["libmine.so.*"]\n')
 
-    answer = front("check-wheels", *CPU, "--policy", policy)
+    result = front("check-wheels", *CPU, "--policy", policy)
 
-    assert answer.exit_code == 0, answer.report
-    assert f"{BUILD_COMMAND} --policy {policy}" in answer.report
+    assert result.exit_code == 0, result.report
+    assert f"{BUILD_COMMAND} --policy {policy}" in result.report
     # A refused wheel is no wheel of the run.
     assert not (refused_build.root / "out/local-linux/reports").exists()

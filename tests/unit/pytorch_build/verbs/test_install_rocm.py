@@ -53,11 +53,11 @@ def test_installs_the_runs_rocm_by_digest(front: Front, run: Any, installation: 
     profiler = run.wheel("rocm-profiler", ROCM_VERSION, "py3-none-linux_x86_64")
     run.record("more", run.publish(profiler))
 
-    answer = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
+    result = front("install-rocm", *SAMPLE, "--rocm-extras", "profiler", "--force")
 
     ((calls, options),) = installation.preparations
     tools, rocm = calls
-    assert answer.exit_code == 0, answer.report
+    assert result.exit_code == 0, result.report
     assert tools.hashed
     assert rocm.hashed
     assert f"rocm-profiler=={ROCM_VERSION} --hash" in rocm.files[0].read_text()
@@ -69,13 +69,13 @@ def test_installs_the_runs_rocm_by_digest(front: Front, run: Any, installation: 
 def test_shows_what_the_installed_rocm_answers(front: Front, run: Any, installation: Installation) -> None:
     run.rocm()
 
-    answer = front("install-rocm", *SAMPLE)
+    result = front("install-rocm", *SAMPLE)
 
     assert installation.questions == [
         {"version": ROCM_VERSION, "layout": "unsplit", "family": FAMILY, "targets": ("gfx942",)}
     ]
     for word in (ROCM_VERSION, str(run.root), "gfx942"):
-        assert word in answer.report
+        assert word in result.report
 
 
 def test_installs_the_packages_that_the_run_has_now(
@@ -115,7 +115,7 @@ def test_leaves_an_environment_with_the_same_packages(
     ],
 )
 def test_refuses_what_cannot_be_installed(front: Front, options: tuple[str, ...], name: str) -> None:
-    answer = front("install-rocm", *SAMPLE, *options)
+    result = front("install-rocm", *SAMPLE, *options)
 
-    assert answer.exit_code == 2
-    assert name in answer.errors[0]
+    assert result.exit_code == 2
+    assert name in result.errors[0]

@@ -46,7 +46,7 @@ def patterns_like(draw: st.DrawFn, test: str) -> str:
     return f"{test[:start]}*{test[end:]}"
 
 
-@given(st.lists(TESTS, max_size=8), st.lists(PATTERNS, max_size=8), st.data())
+@given(st.lists(TESTS, max_size=5), st.lists(PATTERNS, max_size=5), st.data())
 def test_an_index_takes_the_tests_that_the_rules_match(
     tests: list[str], patterns: list[str], data: st.DataObject
 ) -> None:
