@@ -12,6 +12,7 @@ from core.errors import CheckError, UsageError
 from core.families import gpu_targets
 from pytorch_build.test import gpus
 from pytorch_build.test.gpus import Assignment, Gpu, Machine, Policy
+from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
 
 # As the kernel describes a processor and two GPUs.
@@ -365,7 +366,7 @@ def test_processes_see_what_was_chosen(machine_and_order: tuple[Machine, str], p
         assert sorted(gpu.target for gpu in chosen) == sorted({gpu.target for gpu in family})
 
 
-def assigned_targets(run: Any, family: str, *, ref: str, allow_no_gpu: bool = False) -> list[str]:
+def assigned_targets(run: LocalRun, family: str, *, ref: str, allow_no_gpu: bool = False) -> list[str]:
     """Return the targets that tests of a run get on this machine, which has no GPU; "" for none."""
     context = run.context(family, ref=ref)
     return [assignment.target for assignment in gpus.assignments(context, {}, allow_no_gpu=allow_no_gpu)]
@@ -378,13 +379,13 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_family_needs_its_gpu(run: Any) -> None:
+def test_a_family_needs_its_gpu(run: LocalRun) -> None:
     with pytest.raises(CheckError):
         assigned_targets(run, "gfx950-dcgpu", ref="nightly")
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_family_may_be_tested_without_a_gpu(run: Any) -> None:
+def test_a_family_may_be_tested_without_a_gpu(run: LocalRun) -> None:
     assert assigned_targets(run, "gfx950-dcgpu", ref="nightly", allow_no_gpu=True) == [""]
 
 
@@ -397,7 +398,7 @@ def test_a_family_may_be_tested_without_a_gpu(run: Any) -> None:
         pytest.param("cpu", "nightly", id="processors"),
     ],
 )
-def test_some_wheels_need_no_gpu(run: Any, family: str, ref: str) -> None:
+def test_some_wheels_need_no_gpu(run: LocalRun, family: str, ref: str) -> None:
     assert assigned_targets(run, family, ref=ref) == [""]
 
 

@@ -15,6 +15,7 @@ from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
 from pytorch_build.test.results import Origin, Report, Tested, merged
 from pytorch_build.test.shards import Shard
+from tests.kit.builds import LocalRun
 from tests.kit.runs import run_outputs
 from tests.kit.torch_results import case_of
 
@@ -291,15 +292,15 @@ def test_shards_replace_nothing_of_other_tests(sharded_run: ShardedRun) -> None:
 # Reports of a run, with what its records know.
 
 SAMPLE = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="local")
-SAMPLE_CELL = {"torch_ref": "sample", "python": "cp312", "gpu_family": GROUP}
+SAMPLE_CELL: dict[str, Any] = {"torch_ref": "sample", "python": "cp312", "gpu_family": GROUP}
 
 
-def put_report(run: Any, report: Report) -> dict[str, Any]:
+def put_report(run: LocalRun, report: Report) -> dict[str, Any]:
     """File a report in the local run; return the details of its record."""
     return dict(reports.put_report(run.store, run.common().outputs, GROUP, report))
 
 
-def put_results(run: Any, stage: str, *outcomes: Outcome, shard: Shard | None = None) -> str:
+def put_results(run: LocalRun, stage: str, *outcomes: Outcome, shard: Shard | None = None) -> str:
     """Leave the report and the record of tests; return the report's key."""
     name = str(shard.index) if shard else "x"
     origin = replace(SAMPLE, stage=stage)
@@ -308,7 +309,7 @@ def put_results(run: Any, stage: str, *outcomes: Outcome, shard: Shard | None = 
     return str(details["report"]["key"])
 
 
-def put_failure(run: Any, stage: str, error: str) -> None:
+def put_failure(run: LocalRun, stage: str, error: str) -> None:
     """Leave the record of tests that failed, beside the last success's."""
     success = run.record("x", group=GROUP, **SAMPLE_CELL)
     run.store.delete(run.common().outputs.record_key(GROUP, success.name))
@@ -316,7 +317,7 @@ def put_failure(run: Any, stage: str, error: str) -> None:
     records.write(run.store, run.common().outputs, GROUP, failure)
 
 
-def gather(run: Any) -> Sequence[Tested]:
+def gather(run: LocalRun) -> Sequence[Tested]:
     """Return the results of the local run."""
     outputs = run.common().outputs
     all_records = records.read_all(run.store, outputs, GROUP)
@@ -326,14 +327,14 @@ def gather(run: Any) -> Sequence[Tested]:
     )
 
 
-def test_a_run_without_reports_is_a_missing_input(run: Any) -> None:
+def test_a_run_without_reports_is_a_missing_input(run: LocalRun) -> None:
     run.store.put_bytes(f"local-linux/reports/{GROUP}/findings.json", b"{}")
 
     with pytest.raises(MissingInputError):
         reports.groups_of(run.common())
 
 
-def test_a_run_has_the_results_of_each_test(run: Any) -> None:
+def test_a_run_has_the_results_of_each_test(run: LocalRun) -> None:
     put_results(run, "test_smoke", "passed")
     put_results(run, "test_torch", "passed", shard=FIRST_HALF)
     put_results(run, "test_torch", "passed", shard=SECOND_HALF)
@@ -348,7 +349,7 @@ def test_a_run_has_the_results_of_each_test(run: Any) -> None:
     assert torch.passed
 
 
-def test_a_run_has_the_results_of_each_configuration(run: Any) -> None:
+def test_a_run_has_the_results_of_each_configuration(run: LocalRun) -> None:
     put_results(run, "test_torch", "passed")
     origin = replace(SAMPLE, config="inductor")
     details = put_report(run, Report(origin=origin, document=document_of("passed")))
@@ -360,7 +361,7 @@ def test_a_run_has_the_results_of_each_configuration(run: Any) -> None:
     assert results == {"": True, "inductor": True}
 
 
-def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: Any) -> None:
+def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: LocalRun) -> None:
     key = put_results(run, "test_smoke", "passed")
     run.store.put_bytes(key, junit.write(document_of("passed")))
 
@@ -377,7 +378,7 @@ def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: Any) -
     ],
 )
 def test_another_report_than_its_record_names_is_a_problem(
-    run: Any, document: Document | None, problem: str
+    run: LocalRun, document: Document | None, problem: str
 ) -> None:
     key = put_results(run, "test_smoke", "passed")
     if document is None:
@@ -390,7 +391,7 @@ def test_another_report_than_its_record_names_is_a_problem(
     assert tested.problems == (f"test_smoke: its report smoke-sample-cp312.xml {problem}",)
 
 
-def test_a_failure_after_a_pass_is_a_problem(run: Any) -> None:
+def test_a_failure_after_a_pass_is_a_problem(run: LocalRun) -> None:
     put_results(run, "test_smoke", "passed")
     put_failure(run, "test_smoke", "no GPU.")
 
@@ -399,7 +400,7 @@ def test_a_failure_after_a_pass_is_a_problem(run: Any) -> None:
     assert tested.problems == ("test_smoke failed: no GPU.",)
 
 
-def test_a_failure_without_a_report_is_a_problem(run: Any) -> None:
+def test_a_failure_without_a_report_is_a_problem(run: LocalRun) -> None:
     put_failure(run, "test_torch", "no wheel.")
 
     (tested,) = gather(run)
@@ -408,7 +409,7 @@ def test_a_failure_without_a_report_is_a_problem(run: Any) -> None:
     assert not tested.passed
 
 
-def test_a_failure_that_the_results_show_is_told_once(run: Any) -> None:
+def test_a_failure_that_the_results_show_is_told_once(run: LocalRun) -> None:
     put_results(run, "test_smoke", "passed")
     origin = replace(SAMPLE, stage="test_smoke")
     put_report(run, Report(origin=origin, document=document_of("passed", "failed")))
@@ -420,7 +421,7 @@ def test_a_failure_that_the_results_show_is_told_once(run: Any) -> None:
     assert len(tested.failing) == 1
 
 
-def test_a_shard_that_was_interrupted_is_missing(run: Any) -> None:
+def test_a_shard_that_was_interrupted_is_missing(run: LocalRun) -> None:
     put_results(run, "test_torch", "passed", shard=FIRST_HALF)
     put_failure(run, "test_torch-2-of-2", "interrupted")
 
@@ -481,7 +482,7 @@ def test_an_expected_report_that_is_missing_is_a_problem() -> None:
 TESTED_FILES = {"torch-2.whl": "a" * 64, "rocm_sdk_core-7.whl": "d" * 64}
 
 
-def built_record(run: Any, stage: str, files: dict[str, str]) -> Record:
+def built_record(run: LocalRun, stage: str, files: dict[str, str]) -> Record:
     """Return the record of a build, by its files' names and digests."""
     file_records = [
         FileRecord(name=name, size=1, sha256=digest, distribution=name.partition("-")[0])
@@ -500,7 +501,7 @@ def built_record(run: Any, stage: str, files: dict[str, str]) -> Record:
     ],
 )
 def test_results_of_the_runs_bytes_are_up_to_date(
-    run: Any, wheels: dict[str, str], rocm: dict[str, str]
+    run: LocalRun, wheels: dict[str, str], rocm: dict[str, str]
 ) -> None:
     record = record_of_half(FIRST_HALF, files=TESTED_FILES)
     builds = [built_record(run, "build_torch", wheels), built_record(run, "build_rocm", rocm)]
@@ -530,7 +531,7 @@ def test_results_of_the_runs_bytes_are_up_to_date(
     ],
 )
 def test_results_of_other_bytes_are_out_of_date(
-    run: Any, wheels: dict[str, str], rocm: dict[str, str], name: str
+    run: LocalRun, wheels: dict[str, str], rocm: dict[str, str], name: str
 ) -> None:
     record = record_of_half(FIRST_HALF, files=TESTED_FILES)
     builds = [built_record(run, "build_torch", wheels), built_record(run, "build_rocm", rocm)]

@@ -14,6 +14,7 @@ from pytorch_build.sources import checkout
 from pytorch_build.sources.checkout import SourceTree
 from pytorch_build.test import upstream_tests
 from pytorch_build.test.upstream_tests import TestFile
+from tests.kit.builds import LocalRun
 from tests.kit.machines import target_in
 from tests.kit.repos import commit_files, run_git, write_files
 
@@ -88,7 +89,7 @@ def test_accepts_tests_of_the_same_source_in_silence(capsys: pytest.CaptureFixtu
 
 
 def test_checks_the_locks_commit_out_without_what_only_builds_need(
-    run: Any, monkeypatch: pytest.MonkeyPatch
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, Path, Any]] = []
 
@@ -160,7 +161,7 @@ class Packages:
 
 
 @pytest.fixture
-def packages(run: Any, tmp_path: Path) -> Packages:
+def packages(run: LocalRun, tmp_path: Path) -> Packages:
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)

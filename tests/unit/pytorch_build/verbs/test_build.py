@@ -2,7 +2,6 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
 from pytorch_build.verbs import build as verb
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.repos import commit_files
 
@@ -31,7 +31,7 @@ def _without_sample_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def builds(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
+def builds(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
     """Return what would be built."""
     planned_builds: list[Build] = []
     monkeypatch.setattr(verb, "perform", planned_builds.append)
@@ -39,7 +39,7 @@ def builds(run: Any, monkeypatch: pytest.MonkeyPatch) -> list[Build]:
     return planned_builds
 
 
-def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: Any, builds: list[Build]) -> None:
+def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: LocalRun, builds: list[Build]) -> None:
     run.put_lock()
     run.rocm()
     run.built("triton")
@@ -64,7 +64,7 @@ def test_reads_a_policy_before_it_builds(front: Front, builds: list[Build], tmp_
     assert builds == []
 
 
-def test_builds_without_rocm_for_processors(front: Front, run: Any, builds: list[Build]) -> None:
+def test_builds_without_rocm_for_processors(front: Front, run: LocalRun, builds: list[Build]) -> None:
     run.put_lock()
 
     result = front("build", "torch", *CPU)
@@ -75,7 +75,7 @@ def test_builds_without_rocm_for_processors(front: Front, run: Any, builds: list
 
 @pytest.mark.usefixtures("builds")
 def test_tells_later_steps_of_a_job_the_version(
-    front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.put_lock()
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
@@ -119,7 +119,7 @@ def test_only_reads_the_compiler_cache_for_a_fork(
 
 
 @pytest.mark.usefixtures("builds")
-def test_names_the_session_that_builds_missing_rocm(front: Front, run: Any) -> None:
+def test_names_the_session_that_builds_missing_rocm(front: Front, run: LocalRun) -> None:
     run.put_lock()
 
     result = front("build", "torch", *SAMPLE)
@@ -129,7 +129,7 @@ def test_names_the_session_that_builds_missing_rocm(front: Front, run: Any) -> N
 
 
 @pytest.mark.usefixtures("builds")
-def test_names_the_session_that_builds_a_missing_torch(front: Front, run: Any) -> None:
+def test_names_the_session_that_builds_a_missing_torch(front: Front, run: LocalRun) -> None:
     run.put_lock()
     run.rocm()
 
@@ -140,7 +140,7 @@ def test_names_the_session_that_builds_a_missing_torch(front: Front, run: Any) -
 
 
 @pytest.mark.usefixtures("builds")
-def test_refuses_to_build_a_prebuilt_project(front: Front, run: Any, tmp_path: Path) -> None:
+def test_refuses_to_build_a_prebuilt_project(front: Front, run: LocalRun, tmp_path: Path) -> None:
     refs = '[refs.mine]\nextends = "sample"\ntorch = { prebuilt = "torch==2.13.0" }\n'
     (tmp_path / "own.toml").write_text(refs)
     lock = run.lock(torch_ref="mine")
@@ -156,7 +156,7 @@ def test_refuses_to_build_a_prebuilt_project(front: Front, run: Any, tmp_path: P
 
 @pytest.mark.processes
 def test_builds_a_developers_tree_without_a_lock(
-    front: Front, run: Any, builds: list[Build], tmp_path: Path
+    front: Front, run: LocalRun, builds: list[Build], tmp_path: Path
 ) -> None:
     tree = tmp_path / "mine"
     commit = commit_files(tree, {"setup.py": "", "version.txt": "2.11.0a0\n", "torch/a.py": ""})
@@ -173,7 +173,7 @@ def test_builds_a_developers_tree_without_a_lock(
 
 @pytest.mark.processes
 def test_names_all_problems_of_a_tree_and_its_machine_at_once(
-    front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     monkeypatch.setenv("CC", "absent-cc")
@@ -193,7 +193,7 @@ def test_names_all_problems_of_a_tree_and_its_machine_at_once(
 
 @pytest.mark.processes
 def test_a_tree_without_a_version_gets_the_locks(
-    front: Front, run: Any, builds: list[Build], tmp_path: Path
+    front: Front, run: LocalRun, builds: list[Build], tmp_path: Path
 ) -> None:
     commit_files(tmp_path / "mine", {"setup.py": "", "python/triton/a.py": ""})
     run.put_lock()

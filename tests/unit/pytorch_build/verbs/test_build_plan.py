@@ -14,6 +14,7 @@ from core.run import this_platform
 from pytorch_build.refs.torch_refs import PROJECTS
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.verbs import build as verb
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.repos import run_git
 
@@ -26,7 +27,7 @@ SAMPLE = ("--torch-ref", "sample", "--dry-run")
 
 
 @pytest.fixture
-def plan_build(front: Front, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanBuild:
+def plan_build(front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanBuild:
     """Return what plans a build, and returns the plan; nothing but the cache may be written for it."""
     monkeypatch.setattr(verb, "require", lambda _python: replace(run.target(), virtual=True))
     ensure_repositories(tmp_path / ".cache" / "sample" / "repos")

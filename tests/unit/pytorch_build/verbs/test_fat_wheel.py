@@ -8,6 +8,7 @@ import pytest
 from core.run.records import FileRecord
 from pytorch_build.standalone.fat import Request
 from pytorch_build.verbs import fat_wheel
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.wheels import write_wheel
 
@@ -37,7 +38,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 @pytest.fixture
-def torch_names(run: Any) -> dict[str, str]:
+def torch_names(run: LocalRun) -> dict[str, str]:
     """Leave torch of two refs in the run, and another wheel; return the names by ref."""
     names: dict[str, str] = {}
     for ref in ("sample", "nightly"):
@@ -49,7 +50,7 @@ def torch_names(run: Any) -> dict[str, str]:
 
 
 def test_every_torch_of_the_run_is_made_standalone(
-    run: Any, front: Front, requests: list[Request], torch_names: dict[str, str]
+    run: LocalRun, front: Front, requests: list[Request], torch_names: dict[str, str]
 ) -> None:
     result = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", run.root)
 
@@ -60,7 +61,7 @@ def test_every_torch_of_the_run_is_made_standalone(
 
 
 def test_one_torch_ref_is_made_standalone(
-    run: Any, front: Front, requests: list[Request], torch_names: dict[str, str]
+    run: LocalRun, front: Front, requests: list[Request], torch_names: dict[str, str]
 ) -> None:
     result = front("fat-wheel", *SAMPLE, "--rocm", run.root)
 
@@ -71,7 +72,7 @@ def test_one_torch_ref_is_made_standalone(
 
 
 @pytest.fixture
-def split_torch(run: Any) -> list[FileRecord]:
+def split_torch(run: LocalRun) -> list[FileRecord]:
     """Return a host wheel, two wheels of its family's targets, and one of another target."""
     names = ("torch", "amd-torch-device-gfx942", "amd-torch-device-gfx9-4", "amd-torch-device-gfx1100")
     files = [run.publish(run.wheel(name, "2.10.0")) for name in names]
@@ -80,7 +81,7 @@ def split_torch(run: Any) -> list[FileRecord]:
 
 
 def test_a_host_wheel_of_the_run_comes_with_wheels_of_its_targets(
-    run: Any, front: Front, requests: list[Request], split_torch: list[FileRecord]
+    run: LocalRun, front: Front, requests: list[Request], split_torch: list[FileRecord]
 ) -> None:
     result = front("fat-wheel", *SAMPLE, "--rocm", run.root)
 
@@ -91,13 +92,13 @@ def test_a_host_wheel_of_the_run_comes_with_wheels_of_its_targets(
 
 
 @pytest.fixture
-def split_paths(run: Any, split_torch: list[FileRecord]) -> list[Path]:
+def split_paths(run: LocalRun, split_torch: list[FileRecord]) -> list[Path]:
     """Return the files of a host wheel and its device wheels, the host wheel first."""
     return [run.store.fetch(file.key, run.root) for file in split_torch]
 
 
 def test_a_named_host_wheel_comes_with_the_named_device_wheels(
-    run: Any, front: Front, requests: list[Request], split_paths: list[Path]
+    run: LocalRun, front: Front, requests: list[Request], split_paths: list[Path]
 ) -> None:
     result = front("fat-wheel", "--rocm", run.root, *reversed(split_paths))
 
@@ -109,7 +110,7 @@ def test_a_named_host_wheel_comes_with_the_named_device_wheels(
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_refuses_any_number_of_host_wheels_but_one(
-    run: Any, front: Front, requests: list[Request], split_paths: list[Path], count: int
+    run: LocalRun, front: Front, requests: list[Request], split_paths: list[Path], count: int
 ) -> None:
     host, *devices = split_paths
 

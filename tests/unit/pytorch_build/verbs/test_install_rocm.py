@@ -8,6 +8,7 @@ from core.env.installer import Install
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 from rocm_packaging.origin import RocmSource
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 
 Front = Callable[..., FrontDoorResult]
@@ -26,7 +27,7 @@ class Installation:
 
 
 @pytest.fixture
-def installation(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> Installation:
+def installation(run: LocalRun, monkeypatch: pytest.MonkeyPatch, prepared: list[Any]) -> Installation:
     installation = Installation(preparations=prepared)
 
     def ask(_target: Any, source: RocmSource, **question: Any) -> RocmSdk:
@@ -40,7 +41,7 @@ def installation(run: Any, monkeypatch: pytest.MonkeyPatch, prepared: list[Any])
     return installation
 
 
-def publish_core(run: Any, tag: str) -> None:
+def publish_core(run: LocalRun, tag: str) -> None:
     """Record ROCm's packages with another core package."""
     name = "rocm-sdk-core"
     files = [file for file in run.rocm() if file.distribution != name]
@@ -48,7 +49,7 @@ def publish_core(run: Any, tag: str) -> None:
     run.record(f"build_rocm-{ROCM_VERSION}", *files, core)
 
 
-def test_installs_the_runs_rocm_by_digest(front: Front, run: Any, installation: Installation) -> None:
+def test_installs_the_runs_rocm_by_digest(front: Front, run: LocalRun, installation: Installation) -> None:
     run.rocm()
     profiler = run.wheel("rocm-profiler", ROCM_VERSION, "py3-none-linux_x86_64")
     run.record("more", run.publish(profiler))
@@ -66,7 +67,9 @@ def test_installs_the_runs_rocm_by_digest(front: Front, run: Any, installation: 
     assert options["force"]
 
 
-def test_shows_what_the_installed_rocm_answers(front: Front, run: Any, installation: Installation) -> None:
+def test_shows_what_the_installed_rocm_answers(
+    front: Front, run: LocalRun, installation: Installation
+) -> None:
     run.rocm()
 
     result = front("install-rocm", *SAMPLE)
@@ -79,7 +82,7 @@ def test_shows_what_the_installed_rocm_answers(front: Front, run: Any, installat
 
 
 def test_installs_the_packages_that_the_run_has_now(
-    front: Front, run: Any, installation: Installation
+    front: Front, run: LocalRun, installation: Installation
 ) -> None:
     run.rocm()
     front("install-rocm", *SAMPLE)
@@ -95,7 +98,7 @@ def test_installs_the_packages_that_the_run_has_now(
 
 @pytest.mark.xfail(strict=True, reason="the digest has the address that serves the run, whose port is random")
 def test_leaves_an_environment_with_the_same_packages(
-    front: Front, run: Any, installation: Installation
+    front: Front, run: LocalRun, installation: Installation
 ) -> None:
     run.rocm()
 

@@ -1,7 +1,6 @@
 from collections.abc import Callable
 from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from pytorch_build import context
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.verbs import resolve
 from rocm_packaging.origin import release_indexes
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 from tests.kit.plans import make_plan, pytorch_cell
 from tests.kit.repos import commit_files
@@ -21,7 +21,7 @@ CPU = ("--torch-ref", "mine", "--gpu-family", "cpu")
 
 
 @pytest.mark.processes
-def test_prints_a_lock_that_jobs_can_pass_on(front: Front, refs: dict[str, str], run: Any) -> None:
+def test_prints_a_lock_that_jobs_can_pass_on(front: Front, refs: dict[str, str], run: LocalRun) -> None:
     result = front("resolve", *CPU, "--compact")
 
     assert result.exit_code == 0, result.report
@@ -99,7 +99,7 @@ def test_asks_a_mirror_of_an_origin(front: Front, tmp_path: Path) -> None:
 
 
 def test_resolves_for_processors_without_a_gpu(
-    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
 
@@ -109,7 +109,7 @@ def test_resolves_for_processors_without_a_gpu(
     assert "ROCm" in capsys.readouterr().err
 
 
-def test_refuses_an_unknown_family_without_a_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_an_unknown_family_without_a_gpu(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
 
     with pytest.raises(UsageError, match="gfx94x"):

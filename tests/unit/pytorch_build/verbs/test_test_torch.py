@@ -12,6 +12,7 @@ from pytorch_build.build.container import Job
 from pytorch_build.test import gpus, upstream_tests
 from pytorch_build.verbs import test_torch
 from pytorch_build.verbs.test_torch import command, devices_here
+from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
 
 Front = Callable[..., FrontDoorResult]
@@ -26,7 +27,7 @@ def installed(*names: str) -> list[Installed]:
 
 
 @pytest.fixture
-def steps(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+def steps(run: LocalRun, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Return what is installed and tested, in order; the environment holds a torch of the lock's commit."""
     torch = upstream_tests.Torch(version="2.10.0a0+cpu.sample", commit=COMMIT)
     tests = upstream_tests.Tests(tree=tmp_path, version="2.10.0a0", commit=COMMIT)
@@ -40,7 +41,7 @@ def steps(run: Any, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.fixture
-def torch(run: Any) -> FileRecord:
+def torch(run: LocalRun) -> FileRecord:
     """Put a torch into the run, with its lock and the page that lists it."""
     run.put_lock()
     file: FileRecord = run.built("torch", gpu_family="cpu")
@@ -110,7 +111,7 @@ def test_unknown_options_and_all_behind_two_dashes_are_pytests(front: Front, ste
     assert request.pytest_arguments == ("--tb=short", "-k", "mine")
 
 
-def test_a_filled_environment_is_tested_each_time(run: Any, front: Front, steps: list[Any]) -> None:
+def test_a_filled_environment_is_tested_each_time(run: LocalRun, front: Front, steps: list[Any]) -> None:
     run.put_lock()
 
     result = front(*SAMPLE, "--no-install")
