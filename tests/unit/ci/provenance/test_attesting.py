@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]
 
 from core.cli.options import ROOT
 from core.run import RunOutputs
-from tests.unit.ci.workflow_reading import calls, steps
+from tests.kit.workflow_files import calls, steps
 
 ATTEST = "./.github/actions/attest"
 ACTION = ROOT / ATTEST / "action.yml"
