@@ -1,4 +1,4 @@
-"""Servers that every integration test may ask for."""
+"""Servers and runs that every integration test may ask for."""
 
 from pathlib import Path
 
@@ -7,13 +7,24 @@ import pytest
 from core.stores import location
 from rocm_packaging.sample import ensure_artifacts
 from tests.kit import sample
+from tests.kit.browsers import browser
 from tests.kit.ceph_server import ceph, ceph_server
 from tests.kit.clones import ROOT, Clone
 from tests.kit.recorded_runs import setuptools_wheel
 from tests.kit.rocm_environments import setuptools
 from tests.kit.s3_servers import rclone, rclone_server
+from tests.kit.sample import SampleRun
 
-__all__ = ["ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
+__all__ = ["browser", "ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
+
+# Files that take longest start first, so that none ends alone.
+LONGEST_FILES = (
+    "test_pipeline",
+    "test_workflows",
+    "test_real_workflows",
+    "test_release_refs",
+    "test_rehearsal",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,22 +50,23 @@ def split_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sample_run() -> Path:
-    """Return a clone in which the sample's pipeline has run; no test changes it."""
+def sample_run() -> SampleRun:
+    """Return a kept run of the sample's pipeline; no test changes its clone."""
     return sample.run_sample_once(ROOT, ROOT / ".cache" / "tests")
 
 
 @pytest.fixture
-def sample_clone(sample_run: Path, tmp_path: Path) -> Clone:
+def sample_clone(sample_run: SampleRun, tmp_path: Path) -> Clone:
     """Return a clone of one's own with the outputs of the sample's pipeline."""
     return Clone(path=sample.copy_run(sample_run, tmp_path / "checkout"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark this folder's tests, and start the files that take longest first, so that none ends alone."""
+    """Mark this folder's tests, and sort the longest files to the front."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("processes")
-    slow = ("test_workflows", "test_torch_tests", "test_pipeline")
-    items.sort(key=lambda item: slow.index(item.path.stem) if item.path.stem in slow else len(slow))
+
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))

@@ -1,4 +1,4 @@
-"""The run that broke a command, among forty of a store: real wheels of real commits, installed by uv."""
+"""The run that broke a command, among those of a store: real wheels of real commits, installed by uv."""
 
 import json
 import shlex
@@ -9,224 +9,375 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core import process
-from core.archive import Member
 from core.cli.options import ROOT
 from core.errors import CheckError, InterruptedStageError, ProcessError, UsageError
-from core.run import RunOutputs, records
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from core.wheel import distributions
-from core.wheel.writer import WheelSpec, metadata_text, write_wheel
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from tests.kit.clones import Clone, said
+from tests.kit import repos, runs
+from tests.kit.clones import Clone, printed_by
 from tests.kit.s3_servers import S3Server
+from tests.kit.wheels import write_wheel
 
-RUNS, BROKEN = 40, 27
+TORCH_REF = "mine"
 PYTHON = f"cp3{sys.version_info.minor}"
-BEGUN = datetime(2026, 11, 1, 3, tzinfo=UTC)
-# `failed` was not built, `lost` has no wheel any more, and `never` was not even begun
-FAILED, LOST, NEVER = {5, 20, 25}, {26, 30}, {12}
+STEP = f"build_torch-{TORCH_REF}-{PYTHON}"
+# The first of the runs, which follow one another day by day.
+BEGINNING = datetime(2025, 11, 1, 3, tzinfo=UTC)
+
+# Numbers of runs: which break the command, and which cannot be tested.
+RUN_COUNT = 16
+BROKEN = 11
+NOT_BUILT = {2, 9}
+WITHOUT_WHEEL = {10, 14}
+NOT_BEGUN = {5}
+LAST_GOOD = 8
+
+# $0 is a file that lists the runs that were tested.
 COMMAND = ("sh", "-c", 'echo $BISECT_RUN >> "$0"; python -c "import torch; raise SystemExit(torch.broken)"')
 
 
-def name(at: int) -> str:
+def run_name(number: int) -> str:
     """Name a run so that names say nothing of times."""
-    return f"n{(at * 7 + 3) % RUNS:02}"
+    return f"n{(number * 7 + 3) % RUN_COUNT:02}"
 
 
-def wheel(folder: Path, named: str, version: str, texts: dict[str, str], tag: str = "py3-none-any") -> Path:
-    """Write a wheel."""
-    metadata = metadata_text([("Name", named), ("Version", version)])
-    spec = WheelSpec(distribution=named, version=version, tag=tag, metadata=metadata)
-    return write_wheel(folder, spec, [Member(name=one, source=texts[one].encode()) for one in texts]).path
+def time_of(number: int) -> str:
+    """Return when a run began."""
+    return (BEGINNING + timedelta(days=number)).isoformat()
 
 
-def leave(store: Store, run_id: str, at: int, cell: records.Cell, path: Path, **facts: Any) -> str:
-    """Leave the record of a build in a run, and its wheel; return the wheel's key."""
-    outputs = RunOutputs(run_id=run_id, platform="linux")
-    one = distributions.publish(store, outputs, cell.gpu_family, path)
-    when = (BEGUN + timedelta(days=at)).isoformat()
-    known = {"run_id": run_id, "platform": "linux", "started": when, "seconds": 1, "files": (one,)}
-    records.write(store, outputs, cell.gpu_family, records.Record(cell=cell, **{**known, **facts}))
-    return one.key
+def publish_build(
+    store: Store,
+    wheel: Path,
+    *,
+    run_id: str,
+    started: str,
+    step: str = STEP,
+    family: str = "cpu",
+    torch_ref: str = TORCH_REF,
+    python: str = PYTHON,
+) -> str:
+    """Leave a wheel in a run, and the record of its build; return the wheel's key."""
+    run = runs.run_outputs(run_id)
+    file = distributions.publish(store, run, family, wheel)
+    runs.write_record(
+        store,
+        run,
+        step=step.partition("-")[0],
+        family=family,
+        torch_ref=torch_ref,
+        python=python,
+        files=(file,),
+        started=started,
+    )
+    return file.key
 
 
 @dataclass(frozen=True)
-class History:
-    """Forty commits of a repository, the wheel of each, and the lock that names it."""
+class Build:
+    """What one commit gives: a wheel, and the lock that names it."""
 
-    folder: Path
-    made: tuple[tuple[SourceLock, Path], ...]
-
-    def publish(self, store: Store, *, first: int = 0) -> None:
-        """Leave each as a run, or those from the `first` on."""
-        for at, (lock, path) in enumerate(self.made[first:], first):
-            key = RunOutputs(run_id=name(at), platform="linux").source_lock_key("mine")
-            store.put_bytes(key, lock.model_dump_json().encode())
-            failed: dict[str, Any] = {"status": "failed", "files": ()} if at in FAILED else {}
-            cell = records.Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu")
-            if at in NEVER:
-                continue
-            left = leave(store, name(at), at, cell, path, stage="build_torch", **failed)
-            if at in LOST:
-                store.delete(left)
+    lock: SourceLock
+    wheel: Path
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    folder, made = tmp_path_factory.mktemp("history"), []
-    git = ("git", "-C", folder)
-    process.capture([*git, "init", "--quiet"])
-    texts = [f"broken = {int(at >= BROKEN)}\nat = {at}\n" for at in range(RUNS)]
-    stream = ""
-    for at, text in enumerate(texts):
-        said = "break it" if at == BROKEN else f"change {at}"
-        who = f"committer one <one@example.invalid> {at} +0000"
-        stream += f"commit refs/heads/main\n{who}\ndata {len(said)}\n{said}"
-        stream += f"\nM 100644 inline torch.py\ndata {len(text)}\n{text}\n"
-    process.capture([*git, "fast-import", "--quiet"], stdin=stream)
-    commits = process.capture([*git, "rev-list", "--reverse", "main"]).stdout.split()
-    for commit, text in zip(commits, texts, strict=True):
-        version, tag = f"2.10.0a0+cpu.git{commit[:8]}", f"{PYTHON}-{PYTHON}-linux_x86_64"
-        facts = {"project": "torch", "origin": str(folder), "commit": commit, "base_version": "2.10.0a0"}
-        locked = LockedProject.model_validate({**facts, "versions": {"cpu": version}})
-        lock = SourceLock(torch_ref="mine", release_type="dev", projects={"torch": locked})
-        made.append((lock, wheel(folder / "dist", "torch", version, {"torch.py": text}, tag)))
-    return History(folder, tuple(made))
+def history(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Build]:
+    """Return the builds of a repository's commits, from the oldest on."""
+    folder = tmp_path_factory.mktemp("history")
+    numbers = range(RUN_COUNT)
+    texts = [f"broken = {int(number >= BROKEN)}\nnumber = {number}\n" for number in numbers]
+    messages = ["break it" if number == BROKEN else f"change {number}" for number in numbers]
+    commits = repos.import_history(folder / "torch", path="torch.py", texts=texts, messages=messages)
+
+    builds = []
+    for number, commit in enumerate(commits):
+        version = f"2.10.0a0+cpu.git{commit[:8]}"
+        torch = LockedProject(
+            project="torch",
+            origin=str(folder / "torch"),
+            commit=commit,
+            base_version="2.10.0a0",
+            versions={"cpu": version},
+        )
+        lock = SourceLock(
+            resolved=time_of(number), torch_ref=TORCH_REF, release_type="dev", projects={"torch": torch}
+        )
+        tag = f"{PYTHON}-{PYTHON}-linux_x86_64"
+        wheel = write_wheel(folder / "dist", version=version, tag=tag, files={"torch.py": texts[number]})
+        builds.append(Build(lock=lock, wheel=wheel))
+    return builds
 
 
-def words(state: Path, good: str, bad: str, *options: str, command: Sequence[str]) -> list[str]:
-    argv = [sys.executable, *f"-m ci bisect --json --good {good} --bad {bad} --state".split(), str(state)]
-    return [*argv, *options, "--", *command]
+def publish_history(store: Store, history: Sequence[Build], *, first: int = 0) -> None:
+    """Leave each build as a run, or those from the number `first` on."""
+    for number in range(first, RUN_COUNT):
+        build = history[number]
+        run = runs.run_outputs(run_name(number))
+        store.put_bytes(run.source_lock_key(TORCH_REF), build.lock.model_dump_json().encode())
+        if number in NOT_BEGUN:
+            continue
+        if number in NOT_BUILT:
+            runs.write_record(
+                store,
+                run,
+                step="build_torch",
+                family="cpu",
+                torch_ref=TORCH_REF,
+                python=PYTHON,
+                started=time_of(number),
+                error="failed",
+            )
+            continue
+        key = publish_build(store, build.wheel, run_id=run_name(number), started=time_of(number))
+        if number in WITHOUT_WHEEL:
+            store.delete(key)
 
 
-def call(*ends: Any, command: Sequence[str]) -> process.Completed:
-    return process.capture(words(*ends, command=command), cwd=ROOT, env=process.inherited(), check=False)
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search between two runs, versions or days."""
+
+    state: Path
+    good: str
+    bad: str
+    options: Sequence[str | Path]
+
+    def words(self, *more_options: str, command: Sequence[str]) -> list[str]:
+        """Return the command line that begins or continues the search."""
+        front_door = [sys.executable, "-m", "ci", "bisect", "--json", "--state", str(self.state)]
+        ends = ["--good", self.good, "--bad", self.bad]
+        return [*front_door, *ends, *map(str, self.options), *more_options, "--", *command]
+
+    def run(self, *more_options: str, command: Sequence[str]) -> process.Completed:
+        """Begin or continue the search."""
+        words = self.words(*more_options, command=command)
+        return process.capture(words, cwd=ROOT, env=process.inherited(), check=False)
 
 
-@pytest.mark.parametrize("kind", ["folder", "bucket"])
-def test_a_planted_commit_is_found(kind: str, history: History, rclone: S3Server, tmp_path: Path) -> None:
-    place = str(tmp_path / "runs") if kind == "folder" else f"s3://{rclone.make_bucket()}"
-    history.publish(open_store(place, root=ROOT))
-    ends, tried = (tmp_path / "state", name(0), name(RUNS - 1)), tmp_path / "tried"
-    done = call(*ends, "--store", place, command=[*COMMAND, str(tried)])
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["first_bad"], found["last_good"]) == (name(BROKEN), name(24))
-    assert set(found["skipped"]) == {name(25), name(26)}
-    assert "no longer there" in found["skipped"][name(26)]
-    assert len(tried.read_text().split()) <= 2 + 6
-    (torch,) = (one for one in found["changes"] if one["what"] == "torch")
-    log = torch["more"][0].replace("--oneline", "--format=%s").split()
-    assert process.capture(log).stdout.split("\n")[0] == "break it"
-    assert f"It may also be {name(25)} or {name(26)}, which could not be tested (--build" in done.stderr
-    assert f"{name(BROKEN)} is bad: the command ended with status 1." in done.stderr
-    again = call(*ends, "--store", place, command=[*COMMAND, str(tried)])
-    assert again.stdout == done.stdout, "what is known is told again, and nothing tested"
-    assert len(tried.read_text().split()) <= 2 + 6
+def search_runs(tmp_path: Path, store: str | Path, good: int, bad: int) -> Search:
+    """Return a search between two runs of a store."""
+    state = tmp_path / "state"
+    return Search(state=state, good=run_name(good), bad=run_name(bad), options=("--store", store))
 
 
-def test_an_interrupted_search_goes_on_and_another_one_is_refused(history: History, tmp_path: Path) -> None:
-    history.publish(DirectoryStore(tmp_path / "runs"), first=24)
-    ends = (tmp_path / "state", name(24), name(29), "--store", str(tmp_path / "runs"))
+def test_finds_a_planted_commit_in_a_bucket(
+    history: Sequence[Build], rclone: S3Server, tmp_path: Path
+) -> None:
+    bucket = f"s3://{rclone.make_bucket()}"
+    publish_history(open_store(bucket, root=ROOT), history)
+    search = search_runs(tmp_path, bucket, 0, RUN_COUNT - 1)
+    tested = tmp_path / "tested"
+
+    completed = search.run(command=[*COMMAND, str(tested)])
+
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert result["first_bad"] == run_name(BROKEN)
+    assert result["last_good"] == run_name(LAST_GOOD)
+    assert set(result["skipped"]) == {run_name(9), run_name(10)}
+    assert f"{run_name(9)} or {run_name(10)}" in completed.stderr
+    # Both ends, and half of what is left each time.
+    assert len(tested.read_text().split()) <= 2 + 4
+    (torch,) = (change for change in result["changes"] if change["what"] == "torch")
+    log_command = torch["more"][0].replace("--oneline", "--format=%s").split()
+    assert process.capture(log_command).stdout.split("\n")[0] == "break it"
+
+    # What is known is told again, and nothing is tested.
+    number_tested = len(tested.read_text().split())
+    assert search.run(command=[*COMMAND, str(tested)]).stdout == completed.stdout
+    assert len(tested.read_text().split()) == number_tested
+
+
+def test_lists_a_run_without_a_record_by_the_time_of_its_lock(
+    history: Sequence[Build], tmp_path: Path
+) -> None:
+    publish_history(DirectoryStore(tmp_path / "runs"), history, first=4)
+
+    planned = search_runs(tmp_path, tmp_path / "runs", 4, 7).run("--dry-run", command=["true"])
+
+    assert planned.returncode == 0, planned.stderr
+    assert f"{run_name(5)}  2025-11-06T03:00  " in planned.stderr
+
+
+def test_plans_how_many_tests_a_search_takes(history: Sequence[Build], tmp_path: Path) -> None:
+    publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
+
+    planned = search_runs(tmp_path, tmp_path / "runs", 8, 13).run("--dry-run", command=["true"])
+
+    assert f"{run_name(9)}  2025-11-10T03:00  {STEP}: " in planned.stderr
+    assert "6 in all, 1 without wheels" in planned.stderr
+    assert f"4 tests at most, the next at {run_name(8)}" in planned.stderr
+
+
+def test_continues_an_interrupted_search_and_refuses_another(
+    history: Sequence[Build], tmp_path: Path
+) -> None:
+    publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
+    search = search_runs(tmp_path, tmp_path / "runs", 8, 13)
+    tested = tmp_path / "tested"
+    # Between the ends it waits until the file tested.go is there, so that it can be interrupted.
     wait = '[ -e "$0.go" ] || { touch "$0.at"; sleep 60; }'
-    wait = f"case $BISECT_RUN in {name(24)}|{name(29)}) ;; *) {wait};; esac"
-    tried = tmp_path / "tried"
-    command = ["sh", "-c", f"{wait}; {COMMAND[2]}", str(tried)]
-    planned = call(*ends, "--dry-run", command=command)
-    assert f"{name(25)}  2026-11-26T03:00  build_torch-mine-{PYTHON}: " in planned.stderr
-    assert (
-        f"6 in all, 1 without wheels (--build builds them): 4 tests at most, the next at {name(24)}."
-        in planned.stderr
-    )
-    with subprocess.Popen(words(*ends, command=command), cwd=ROOT, stderr=subprocess.PIPE) as begun:
-        while not (tmp_path / "tried.at").exists():
-            assert begun.poll() is None
+    wait_between = f"case $BISECT_RUN in {run_name(8)}|{run_name(13)}) ;; *) {wait};; esac"
+    command = ["sh", "-c", f"{wait_between}; {COMMAND[2]}", str(tested)]
+
+    interrupt_when(search.words(command=command), tmp_path / "tested.at")
+    assert len(tested.read_text().split()) == 2
+
+    refused = search.run(command=["true"])
+    assert refused.returncode == UsageError.exit_code
+    continuing = shlex.join(search.words(command=command)[4:])
+    assert f"\nnox -s bisect -- {continuing}\n" in refused.stderr
+
+    (tmp_path / "tested.go").touch()
+    completed = search.run(command=command)
+    assert json.loads(completed.stdout)["first_bad"] == run_name(BROKEN)
+    # Each was tested once.
+    assert tested.read_text().split() == [run_name(8), run_name(13), run_name(BROKEN)]
+
+    # At its end it is no longer in the way of another one.
+    other = search.run(command=["sh", "-c", "exit 3"])
+    assert other.returncode == CheckError.exit_code
+    assert f"{run_name(8)} should be good" in other.stderr
+
+
+def interrupt_when(words: Sequence[str], file: Path) -> None:
+    """Start a search, interrupt it once a file is there, and require that it says so."""
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE) as running:
+        while not file.exists():
+            assert running.poll() is None
             time.sleep(0.05)
-        begun.send_signal(signal.SIGINT)
-        begun.communicate(timeout=60)
-    assert begun.returncode == InterruptedStageError.exit_code
-    assert len(tried.read_text().split()) == 2
-    other = call(*ends, command=["true"])
-    assert other.returncode == UsageError.exit_code
-    assert f"\nnox -s bisect -- {shlex.join(words(*ends, command=command)[4:])}\n" in other.stderr
-    (tmp_path / "tried.go").touch()
-    done = call(*ends, command=command)
-    assert json.loads(done.stdout)["first_bad"] == name(BROKEN)
-    assert tried.read_text().split() == [name(24), name(29), name(27)], "each was tested once"
-    swapped = call(*ends, command=["sh", "-c", "exit 3"])
-    assert swapped.returncode == CheckError.exit_code, "a search at its end is no longer in the way"
-    assert f"{name(24)} should be good, and is not: the command ended with status 3." in swapped.stderr
-    stopped = call(*ends, "--reset", "--no-verify", command=["sh", "-c", "kill -SEGV $$"])
-    assert stopped.returncode == ProcessError.exit_code
-    assert "The command ended with signal SIGSEGV at" in stopped.stderr
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode == InterruptedStageError.exit_code
 
 
-def test_what_a_run_lacks_is_built_at_the_commits_of_its_lock(tmp_path: Path) -> None:
-    clone, store = Clone.made(tmp_path / "checkout"), DirectoryStore(tmp_path / "runs")
-    options = ("--store", store.url, "--config-file", tmp_path / "mine.toml")
+def test_stops_at_a_command_that_a_signal_ends(history: Sequence[Build], tmp_path: Path) -> None:
+    publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
+    search = search_runs(tmp_path, tmp_path / "runs", 8, 13)
 
-    def refs(torch: str) -> None:
-        text = f'[refs.mine]\nextends = "sample"\ncomponents = ["torch"]\ntorch = {{ {torch} }}'
-        (tmp_path / "mine.toml").write_text(text)
+    completed = search.run("--no-verify", command=["sh", "-c", "kill -SEGV $$"])
 
-    refs('ref = "nightly"')
-    for at in range(3):
-        run = ("--torch-ref", "mine", "--gpu-family", "cpu", "--run-id", f"{at}")
-        clone.passes("pytorch_build", "resolve", *options, *run)
-        made = wheel(tmp_path / "dist", "torch", f"2.9.{at}", {"torch.py": ""})
-        cell = records.Cell(python=PYTHON, torch_ref="mine", gpu_family="cpu")
-        left = leave(store, f"{at}", at, cell, made, stage="build_torch")
-        if at == 1:
-            store.delete(left)
+    assert completed.returncode == ProcessError.exit_code
+    assert "SIGSEGV" in completed.stderr
+
+
+def write_refs(path: Path, torch: str) -> None:
+    """Write data with a ref of torch alone, whose source is that of the sample but for some fields."""
+    path.write_text(
+        f'[refs.{TORCH_REF}]\nextends = "sample"\ncomponents = ["torch"]\ntorch = {{ {torch} }}\n'
+    )
+
+
+def test_builds_what_a_run_lacks_at_the_commits_of_its_lock(tmp_path: Path) -> None:
+    clone, store = Clone.create(tmp_path / "checkout"), DirectoryStore(tmp_path / "runs")
+    refs = tmp_path / "mine.toml"
+    options = ("--store", store.url, "--config-file", refs)
+    write_refs(refs, 'ref = "nightly"')
+    target = ("--torch-ref", TORCH_REF, "--gpu-family", "cpu", "--run-id", "1")
+    clone.run_checked("pytorch_build", "resolve", *options, *target)
+    lock_key = runs.run_outputs("1").source_lock_key(TORCH_REF)
+    # Runs on both sides of it have wheels, and were resolved alike.
+    for number in (0, 2):
+        store.put_bytes(runs.run_outputs(f"{number}").source_lock_key(TORCH_REF), store.read(lock_key))
+        wheel = write_wheel(tmp_path / "dist", version=f"2.9.{number}", files={"torch.py": ""})
+        publish_build(store, wheel, run_id=f"{number}", started=time_of(number))
+    wheel = write_wheel(tmp_path / "dist", version="2.9.1", files={"torch.py": ""})
+    store.delete(publish_build(store, wheel, run_id="1", started=time_of(1)))
     ends = ("--good", "0", "--bad", "2", "--reset", "--build")
-    words = ("ci", "bisect", *options, *ends, "--", "sh", "-c", "[ $BISECT_RUN != 2 ]")
-    refs('origin = "/elsewhere", ref = "nightly"')
-    assert "1: Its lock has another origin of torch than the refs data." in said(clone.run(*words))
-    refs('ref = "main"')
-    assert "The first bad one is 2, of 2026-11-03 03:00; the last good one is 1." in clone.passes(*words)
-    locks = (tmp_path / "runs/1-linux", clone.path / "out/local-bisect-1-linux")
-    then, now = (json.loads((one / "manifests/source-lock-mine.json").read_text()) for one in locks)
-    assert now["projects"]["torch"]["commit"] == then["projects"]["torch"]["commit"]
+    search = ("ci", "bisect", *options, *ends, "--", "sh", "-c", "[ $BISECT_RUN != 2 ]")
+
+    # The refs data has another repository by now, and then another branch of the same one.
+    write_refs(refs, 'origin = "/elsewhere", ref = "nightly"')
+    refused = clone.run(*search)
+    write_refs(refs, 'ref = "main"')
+    printed = clone.run_checked(*search)
+
+    assert "another origin of torch" in printed_by(refused)
+    assert "The first bad one is 2, of 2025-11-03 03:00; the last good one is 1." in printed
+    built_lock = clone.path / "out/local-bisect-1-linux/manifests" / f"source-lock-{TORCH_REF}.json"
+    assert torch_commit(built_lock.read_text()) == torch_commit(store.read(lock_key).decode())
 
 
-def test_versions_of_an_index_are_searched_by_their_days(tmp_path: Path) -> None:
-    for day, base in product(range(10, 30), ("2.11.0a0", "2.9.1")):
-        said = f"git_version = '{day * 10**38:040}'\nbroken = {int(day >= 17)}\n"
-        texts = {"torch/__init__.py": "", "torch/version.py": said}
-        wheel(tmp_path / "dist", "torch", f"{base}+rocm7.{day // 20}.0a202611{day}", texts)
-    ends = (tmp_path / "state", "2026-11-11", "2026-11-29")
-    code = "from torch.version import broken; raise SystemExit(broken)"
-    options = ("--find-links", str(tmp_path / "dist"), "--gpu-family", "gfx942", "--repeat", "2")
-    done = call(*ends, *options, command=["python", "-c", code])
-    found = json.loads(done.stdout)
-    assert "Searched is 2.11.0a0; for others name versions" in done.stderr
-    assert found["last_good"] == "2.11.0a0+rocm7.0.0a20261116"
-    assert found["first_bad"] == "2.11.0a0+rocm7.0.0a20261117"
-    assert found["changes"][0]["more"][0] == "git log --oneline 160000000000..170000000000"
-    assert found["changes"][1]["what"] == "installed torch"
+def torch_commit(lock: str) -> str:
+    """Return the commit of torch that a source lock has."""
+    commit: str = json.loads(lock)["projects"]["torch"]["commit"]
+    return commit
 
 
-def test_rocm_alone_is_searched_and_told_by_the_commits_of_its_build(tmp_path: Path) -> None:
-    store, url = DirectoryStore(tmp_path / "runs"), "https://github.com/ROCm/rocm-libraries.git"
-    for at in range(6):
-        module = {"submodule_name": "libraries", "submodule_url": url, "pin_sha": f"{at // 2}" * 40}
-        said = json.dumps({"the_rock_commit": "c" * 40, "submodules": [module]})
-        texts = {"_rocm_sdk_core/share/therock/therock_manifest.json": said, "at.py": f"at = {at}"}
-        made = wheel(tmp_path / "dist", "rocm-sdk-core", f"7.10.0a2026110{at + 1}", texts)
-        leave(store, f"{100 + at}", at, records.Cell(gpu_family="gfx942"), made, stage="build_rocm")
-    options = ("--rocm", "--packages", "rocm-sdk-core", "--store", str(tmp_path / "runs"))
-    code = ["python", "-c", "import at; raise SystemExit(at.at > 3)"]
-    done = call(tmp_path / "state", "7.10.0a20261101", "2026-11-06", *options, command=code)
-    found = json.loads(done.stdout)
-    assert (found["last_good"], found["first_bad"]) == ("103", "104")
-    page = "https://github.com/ROCm/rocm-libraries/compare/111111111111...222222222222"
-    assert found["changes"][0]["more"] == ["git log --oneline 111111111111..222222222222", page]
+def test_searches_the_versions_of_an_index_by_their_days(tmp_path: Path) -> None:
+    for day in range(13, 21):
+        commit = f"{day * 10**38:040}"
+        files = {
+            "torch/__init__.py": "",
+            "torch/version.py": f"git_version = '{commit}'\nbroken = {int(day >= 17)}\n",
+        }
+        for base_version in ("2.11.0a0", "2.9.1"):
+            version = f"{base_version}+rocm7.{day // 20}.0a202511{day}"
+            write_wheel(tmp_path / "dist", version=version, files=files)
+    options = ("--find-links", tmp_path / "dist", "--gpu-family", "gfx942", "--repeat", "2")
+    search = Search(state=tmp_path / "state", good="2025-11-14", bad="2025-11-19", options=options)
+
+    completed = search.run(
+        command=["python", "-c", "from torch.version import broken; raise SystemExit(broken)"]
+    )
+
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert "Searched is 2.11.0a0;" in completed.stderr
+    assert result["last_good"] == "2.11.0a0+rocm7.0.0a20251116"
+    assert result["first_bad"] == "2.11.0a0+rocm7.0.0a20251117"
+    assert result["changes"][0]["more"][0] == "git log --oneline 160000000000..170000000000"
+    assert result["changes"][1]["what"] == "installed torch"
+
+
+def publish_rocm_builds(store: Store, folder: Path, repository: str, *, count: int) -> None:
+    """Leave runs of ROCm, day by day, with a new commit of a submodule every second day."""
+    for number in range(count):
+        submodule: dict[str, Any] = {
+            "submodule_name": "libraries",
+            "submodule_url": f"{repository}.git",
+            "pin_sha": f"{number // 2}" * 40,
+        }
+        manifest = json.dumps({"the_rock_commit": "c" * 40, "submodules": [submodule]})
+        files = {
+            "_rocm_sdk_core/share/therock/therock_manifest.json": manifest,
+            "number.py": f"number = {number}",
+        }
+        version = f"7.10.0a2025110{number + 1}"
+        wheel = write_wheel(folder, name="rocm-sdk-core", version=version, files=files)
+        publish_build(
+            store,
+            wheel,
+            run_id=f"{100 + number}",
+            started=time_of(number),
+            step="build_rocm",
+            family="gfx942",
+            torch_ref="",
+            python="",
+        )
+
+
+def test_searches_rocm_alone_by_the_commits_of_its_build(tmp_path: Path) -> None:
+    store, repository = DirectoryStore(tmp_path / "runs"), "https://github.com/ROCm/rocm-libraries"
+    publish_rocm_builds(store, tmp_path / "dist", repository, count=6)
+    options = ("--rocm", "--packages", "rocm-sdk-core", "--store", tmp_path / "runs")
+    search = Search(state=tmp_path / "state", good="7.10.0a20251101", bad="2025-11-06", options=options)
+
+    completed = search.run(command=["python", "-c", "import number; raise SystemExit(number.number > 3)"])
+
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert result["last_good"] == "103"
+    assert result["first_bad"] == "104"
+    comparison = f"{repository}/compare/111111111111...222222222222"
+    assert result["changes"][0]["more"] == ["git log --oneline 111111111111..222222222222", comparison]

@@ -1,11 +1,14 @@
-"""A run's wheels as people get them: setup_venv, fetch_wheels, the installs by hand; by uv and by pip."""
+"""A run's wheels as people get them: setup_venv, fetch_wheels, the installs by hand; by uv and by pip.
+
+A place is a kind of store; places and installers are paired so that each has met each.
+"""
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -17,19 +20,24 @@ from core.run import RunOutputs
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
-from tests.conftest import MakeWheel
-from tests.kit.environments import installed
+from tests.kit.environments import create_environment, installed
 from tests.kit.front_doors import run_ci
-from tests.kit.recorded_runs import indexed, recorded, rocm_sdist
+from tests.kit.recorded_runs import publish_with_pages, publish_with_records, write_rocm_sdist
 from tests.kit.s3_servers import S3Server
+from tests.kit.wheels import write_wheel
 
 OUTPUTS = RunOutputs(run_id="17", platform="linux")
 GROUP = "gfx94X-dcgpu"
-PREFIX = OUTPUTS.python_prefix(GROUP)
-ROCM, TORCH, OLD = "7.99.0+sample", "2.10.0+rocm7.99.0.sample", "2.9.0+rocm7.99.0.sample"
-FETCHED = {f"torch-{TORCH}", "triton-3.6.0.dev1", f"rocm_sdk_core-{ROCM}", "tinydep-1.0", "tinier-1.5"}
-BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
-STORES = pytest.mark.parametrize("place", ["directory", "rclone"])
+OTHER_FAMILY = "gfx110X-all"
+ROCM_VERSION = "7.99.0+sample"
+TORCH_VERSION = "2.10.0+rocm7.99.0.sample"
+NEEDED_FILES = {
+    f"torch-{TORCH_VERSION}",
+    "triton-3.6.0.dev1",
+    f"rocm_sdk_core-{ROCM_VERSION}",
+    "tinydep-1.0",
+    "tinier-1.5",
+}
 MIRROR = f"""
 prefix = "python-deps"
 pythons = ["{sys.version_info[0]}.{sys.version_info[1]}"]
@@ -40,67 +48,79 @@ pip = ["manylinux_2_28_x86_64", "linux_x86_64"]
 rocm = ["setuptools"]
 torch = ["tinydep"]
 """
-# what a distribution of ours requires depends on the GPU family, as it does in ROCm's own sdist
-SETUP = f"""
+# What a distribution of ours requires depends on the GPU family, as it does in ROCm's own sdist.
+ROCM_SETUP = f"""
 import os
 from setuptools import setup
 family = os.environ["ROCM_SDK_TARGET_FAMILY"].lower()
-setup(name="rocm", version="{ROCM}", py_modules=["rocm"],
-      extras_require={{"libraries": ["rocm-sdk-libraries-" + family + "=={ROCM}"]}})
+setup(name="rocm", version="{ROCM_VERSION}", py_modules=["rocm"],
+      extras_require={{"libraries": ["rocm-sdk-libraries-" + family + "=={ROCM_VERSION}"]}})
 open("rocm.py", "w").write("FAMILY = " + repr(family))
 """
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What clients asked our servers for: method and path, whole."""
+class Requests:
+    """What clients asked our servers for: method and whole path."""
 
-    requests: list[tuple[str, str]] = field(default_factory=list)
+    received: list[tuple[str, str]] = field(default_factory=list)
 
-    def fetched(self) -> set[str]:
-        """Name the files of which bytes went out, as NAME-VERSION; setuptools may be there or not."""
-        names = [path.rpartition("/")[2] for method, path in self.requests if method == "GET"]
-        found = {"-".join(name.split("-")[:2]) for name in names if name.endswith((".whl", ".gz"))}
-        return {unquote(one).removesuffix(".tar.gz") for one in found if not one.startswith("setuptools-")}
+    def fetched_files(self) -> set[str]:
+        """Return the files of which bytes went out, as NAME-VERSION; setuptools may be among them or not."""
+        names = set()
+        for method, path in self.received:
+            filename = unquote(path.rpartition("/")[2])
+            if method == "GET" and filename.endswith((".whl", ".tar.gz")):
+                names.add("-".join(filename.removesuffix(".tar.gz").split("-")[:2]))
+        return {name for name in names if not name.startswith("setuptools-")}
 
-
-@pytest.fixture(name="asked")
-def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    asked = Asked()
-
-    def note(handler: Any, *_code: object) -> None:
-        asked.requests.append((handler.command, handler.path))
-
-    monkeypatch.setattr(http._Handler, "log_request", note)
-    return asked
+    def wheel_paths(self) -> list[str]:
+        """Return the paths of wheels that were asked for, by any method."""
+        return [path for _method, path in self.received if path.endswith(".whl")]
 
 
-@pytest.fixture(name="public", autouse=True)
-def public_fixture(
-    tmp_path: Path, make_wheel: MakeWheel, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """The person's public index: others' packages, and placeholders of our names by others."""
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    """Return what is asked from now on."""
+    requests = Requests()
+
+    def note(handler: BaseHTTPRequestHandler, *_code: object) -> None:
+        requests.received.append((handler.command, handler.path))
+
+    monkeypatch.setattr(BaseHTTPRequestHandler, "log_request", note)
+    return requests
+
+
+@pytest.fixture(autouse=True)
+def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Serve the person's public index: others' packages, and placeholders of our names by others."""
     dist = tmp_path / "dist-public"
-    outputs = RunOutputs(run_id="1", platform="linux")
+    run = RunOutputs(run_id="1", platform="linux")
     wheels = [
-        make_wheel(dist, "tinydep", "1.0", fields=[("Requires-Dist", "tinier>=1")]),
-        make_wheel(dist, "tinydep", "0.9"),
-        make_wheel(dist, "tinier", "1.5"),
-        make_wheel(dist, "unused", "1.0"),
-        make_wheel(dist, "torch", "99.0"),
-        make_wheel(dist, "rocm", "99.0"),
-        # a wheel is taken before our sdist wherever both are seen
-        make_wheel(dist, "rocm", ROCM, content="PLACEHOLDER = True"),
-        make_wheel(dist, "triton", "99.0"),
-        make_wheel(dist, "rocm-sdk-core", ROCM, content="PLACEHOLDER = True"),
+        write_wheel(dist, name="tinydep", version="1.0", requires=["tinier>=1"]),
+        write_wheel(dist, name="tinydep", version="0.9"),
+        write_wheel(dist, name="tinier", version="1.5"),
+        write_wheel(dist, name="unused", version="1.0"),
+        write_wheel(dist, name="torch", version="99.0"),
+        write_wheel(dist, name="rocm", version="99.0"),
+        # A wheel is taken before our sdist wherever both are seen.
+        write_wheel(dist, name="rocm", version=ROCM_VERSION, files={"rocm.py": "PLACEHOLDER = True"}),
+        write_wheel(dist, name="triton", version="99.0"),
+        write_wheel(
+            dist,
+            name="rocm-sdk-core",
+            version=ROCM_VERSION,
+            files={"rocm_sdk_core.py": "PLACEHOLDER = True"},
+        ),
         setuptools_wheel,
     ]
     store = DirectoryStore(tmp_path / "public")
-    indexed(store, outputs, "public", *wheels)
+    publish_with_pages(store, run, "public", *wheels)
+
     with http.served_store(store) as url:
-        simple = f"{url}/{outputs.python_index_prefix('public')}/"
+        index = f"{url}/{run.python_index_prefix('public')}/"
         for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
-            monkeypatch.setenv(name, simple)
+            monkeypatch.setenv(name, index)
         monkeypatch.setenv("PIP_FIND_LINKS", str(files.made(tmp_path / "nothing")))
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip-cache"))
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
@@ -109,26 +129,15 @@ def public_fixture(
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "mirror.toml").write_text(MIRROR)
         monkeypatch.setattr(dependencies, "MIRROR_FILE", tmp_path / "mirror.toml")
-        for cached in (installer.configured, dependencies.mirror):
-            cached.cache_clear()
-        yield simple
-    for cached in (installer.configured, dependencies.mirror):
-        cached.cache_clear()
+        forget_configuration()
+        yield index
+    forget_configuration()
 
 
-@pytest.fixture(name="wheels")
-def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> list[Path]:
-    """A run's own: torch in two versions, what both require, ROCm for two families."""
-    dist = tmp_path / "dist"
-    requires = [("Requires-Dist", one) for one in ("tinydep", "triton", f"rocm-sdk-core=={ROCM}")]
-    return [
-        make_wheel(dist, "torch", TORCH, fields=requires),
-        make_wheel(dist, "triton", "3.6.0.dev1"),
-        make_wheel(dist, "rocm-sdk-core", ROCM),
-        make_wheel(dist, "rocm-sdk-libraries-gfx94x-dcgpu", ROCM),
-        make_wheel(dist, "rocm-sdk-libraries-gfx110x-all", ROCM),
-        rocm_sdist(dist, ROCM, SETUP),
-    ]
+def forget_configuration() -> None:
+    """Let the installers' settings and the mirror's data be read again."""
+    installer.configured.cache_clear()
+    dependencies.mirror.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -139,133 +148,180 @@ class Run:
     store: Store
 
 
-@pytest.fixture(name="run")
-def run_fixture(tmp_path: Path, wheels: list[Path], place: str, request: pytest.FixtureRequest) -> Run:
+@pytest.fixture
+def run(tmp_path: Path, place: str, request: pytest.FixtureRequest) -> Run:
+    """Return a run in a place: torch, what it requires, and ROCm for two families."""
+    dist = tmp_path / "dist"
+    requires = ["tinydep", "triton", f"rocm-sdk-core=={ROCM_VERSION}"]
+    distributions = [
+        write_wheel(dist, name="torch", version=TORCH_VERSION, requires=requires),
+        write_wheel(dist, name="triton", version="3.6.0.dev1"),
+        write_rocm_sdist(dist, ROCM_VERSION, ROCM_SETUP),
+    ]
+    for name in ("core", "libraries-gfx94x-dcgpu", "libraries-gfx110x-all"):
+        distributions += [write_wheel(dist, name=f"rocm-sdk-{name}", version=ROCM_VERSION)]
+
     location = str(tmp_path / "store")
-    if place == "rclone":
+    if place == "bucket":
         server: S3Server = request.getfixturevalue("rclone")
         location = f"s3://{server.make_bucket()}"
     store = open_store(location, root=tmp_path)
-    indexed(store, OUTPUTS, GROUP, *wheels)
+    publish_with_pages(store, OUTPUTS, GROUP, *distributions)
     return Run(location=location, store=store)
 
 
-def set_up(tmp_path: Path, run: Run, backend: str, *words: str, packages: str = "torch") -> int:
-    common = ("--store", run.location, "--from-run-id", "17", "--artifact-group", GROUP, "--wait", "5")
-    return run_ci(
-        "setup-venv", tmp_path / "venv", "--packages", packages, *common, "--backend", backend, *words
-    )
+def set_up_environment(
+    tmp_path: Path, run: Run, backend: str, *options: str, packages: str = "torch", run_id: str = "17"
+) -> Path:
+    """Install packages of a run into an environment; return its Python."""
+    source = ("--store", run.location, "--from-run-id", run_id, "--artifact-group", GROUP, "--wait", "5")
+    target = ("setup-venv", tmp_path / "venv", "--packages", packages)
+    assert run_ci(*target, *source, "--backend", backend, *options) == 0
+    return tmp_path / "venv" / "bin" / "python"
 
 
-@BACKENDS
-@STORES
-def test_packages_come_beside_the_persons_index(tmp_path: Path, run: Run, backend: str, asked: Asked) -> None:
-    assert set_up(tmp_path, run, backend) == 0
-    assert installed(tmp_path / "venv/bin/python") == {
-        "torch": TORCH,
+@pytest.mark.parametrize(("place", "backend"), [("folder", "pip"), ("bucket", "uv")])
+def test_packages_come_beside_the_persons_index(
+    tmp_path: Path, run: Run, backend: str, requests: Requests
+) -> None:
+    python = set_up_environment(tmp_path, run, backend)
+
+    assert installed(python) == {
+        "torch": TORCH_VERSION,
         "triton": "3.6.0.dev1",
-        "rocm-sdk-core": ROCM,
+        "rocm-sdk-core": ROCM_VERSION,
         "tinydep": "1.0",
         "tinier": "1.5",
     }
-    core = process.capture([tmp_path / "venv/bin/python", "-c", "import rocm_sdk_core as r; print(dir(r))"])
+    core = process.capture([python, "-c", "import rocm_sdk_core; print(dir(rocm_sdk_core))"])
     assert "PLACEHOLDER" not in core.stdout, "the same version by somebody else is not ours"
-    # metadata decided; of what is not installed no byte went out
-    assert asked.fetched() == FETCHED
+    # Metadata decided: of what is not installed no byte went out.
+    assert requests.fetched_files() == NEEDED_FILES
 
 
-@BACKENDS
-@pytest.mark.parametrize("place", ["rclone"])
+@pytest.fixture
+def started_commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the processes that are started from now on, with their arguments and variables."""
+    commands: list[str] = []
+    run_process: Callable[..., object] = process.run
+
+    def note(argv: object, **options: object) -> object:
+        commands.append(f"{argv} {options.get('env') or {}}")
+        return run_process(argv, **options)
+
+    monkeypatch.setattr(process, "run", note)
+    return commands
+
+
+@pytest.mark.parametrize(("place", "backend"), [("bucket", "uv"), ("bucket", "pip")])
 def test_no_installer_is_given_the_credentials_of_a_bucket(
     tmp_path: Path,
     run: Run,
     backend: str,
     rclone: S3Server,
-    monkeypatch: pytest.MonkeyPatch,
+    started_commands: list[str],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    started: list[str] = []
-    real = process.run
+    set_up_environment(tmp_path, run, backend, packages="torch rocm")
 
-    def noted(argv: Any, **options: Any) -> Any:
-        started.append(f"{argv} {options.get('env') or {}}")
-        return real(argv, **options)
-
-    monkeypatch.setattr(process, "run", noted)
-    assert set_up(tmp_path, run, backend, packages="torch rocm") == 0
-    installs = [one for one in started if "'install'" in one]
+    installs = [command for command in started_commands if "'install'" in command]
     assert len(installs) == 3
-    for one in (*installs, capfd.readouterr().err):
-        assert rclone.access_key not in one
-        assert rclone.secret_key not in one
+    for text in (*installs, capfd.readouterr().err):
+        assert rclone.access_key not in text
+        assert rclone.secret_key not in text
 
 
-@BACKENDS
-@STORES
-def test_a_mirror_is_asked_alone(tmp_path: Path, run: Run, backend: str, asked: Asked, public: str) -> None:
+def mirror_dependencies(run: Run) -> None:
+    """Mirror what the run's wheels require into its store."""
     assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
-    simple = {
-        one.key.split("/")[2] for one in run.store.list("python-deps/simple") if one.key.count("/") == 3
-    }
-    assert simple == {"setuptools", "tinydep", "tinier"}
-    asked.requests.clear()
-    assert set_up(tmp_path, run, backend, packages="torch rocm[libraries]") == 0
-    found = installed(tmp_path / "venv/bin/python")
-    assert (found["torch"], found["tinydep"], found["rocm"]) == (TORCH, "1.0", ROCM)
-    assert found["rocm-sdk-libraries-gfx94x-dcgpu"] == ROCM
-    public_path = public.split("/", 3)[3]
-    assert [path for _, path in asked.requests if public_path in path] == []
-    # a second time there is nothing to mirror, and nothing is fetched for it
-    asked.requests.clear()
-    before = run.store.list("python-deps")
-    assert run_ci("mirror-deps", "--store", run.location, "--from-run-id", "17") == 0
-    assert [path for _, path in asked.requests if path.endswith(".whl")] == []
-    assert run.store.list("python-deps") == before
 
 
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run: Run, backend: str) -> None:
-    for family, other in (("gfx94X-dcgpu", "gfx110X-all"), ("gfx110X-all", "gfx94X-dcgpu")):
-        words = ("--clean", "--gpu-family", family)
-        assert set_up(tmp_path, run, backend, *words, packages="rocm[libraries]") == 0
-        found = installed(tmp_path / "venv/bin/python")
-        assert f"rocm-sdk-libraries-{family.lower()}" in found
-        assert f"rocm-sdk-libraries-{other.lower()}" not in found
-
-
-@BACKENDS
-@pytest.mark.parametrize("place", ["directory"])
-def test_a_rebuilt_wheel_of_the_same_version_replaces_the_one_that_is_installed(
-    tmp_path: Path, run: Run, backend: str, make_wheel: MakeWheel
+@pytest.mark.parametrize(("place", "backend"), [("folder", "uv"), ("bucket", "pip")])
+def test_a_mirror_is_asked_alone(
+    tmp_path: Path, run: Run, backend: str, requests: Requests, public: str
 ) -> None:
-    local = RunOutputs(run_id="local", platform="linux")
-    for content in ("BUILT = 1", "BUILT = 22"):  # of another size: one second's files share a .pyc
-        one = make_wheel(tmp_path / "again", "triton", "3.6.0.dev1", content=content)
-        recorded(run.store, local, GROUP, one)
-        words = ("--store", run.location, "--from-run-id", "local", "--backend", backend)
-        assert run_ci("setup-venv", tmp_path / "venv", "--packages", "triton", *words) == 0
-        said = process.capture([tmp_path / "venv/bin/python", "-c", "import triton; print(triton.BUILT)"])
-        assert said.stdout.split() == content.split()[-1:]
+    mirror_dependencies(run)
+    requests.received.clear()
+
+    python = set_up_environment(tmp_path, run, backend, packages="torch rocm[libraries]")
+
+    versions = installed(python)
+    assert versions["torch"] == TORCH_VERSION
+    assert versions["tinydep"] == "1.0"
+    assert versions["rocm-sdk-libraries-gfx94x-dcgpu"] == ROCM_VERSION
+    public_path = public.split("/", 3)[3]
+    assert [path for _method, path in requests.received if public_path in path] == []
+
+
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_mirrors_what_wheels_require_once(run: Run, requests: Requests) -> None:
+    mirror_dependencies(run)
+    mirrored = run.store.list("python-deps")
+    pages = [file.key for file in mirrored if re.fullmatch(r"python-deps/simple/[^/]+/[^/]+", file.key)]
+    assert {key.split("/")[2] for key in pages} == {"setuptools", "tinydep", "tinier"}
+
+    requests.received.clear()
+    mirror_dependencies(run)
+
+    assert requests.wheel_paths() == []
+    assert run.store.list("python-deps") == mirrored
+
+
+@pytest.mark.parametrize(("place", "backend"), [("folder", "uv"), ("folder", "pip")])
+def test_an_sdist_is_built_for_the_family_despite_any_cache(tmp_path: Path, run: Run, backend: str) -> None:
+    families = (GROUP, OTHER_FAMILY)
+
+    for family in families:
+        options = ("--clean", "--gpu-family", family)
+        python = set_up_environment(tmp_path, run, backend, *options, packages="rocm[libraries]")
+
+        libraries = {name for name in installed(python) if name.startswith("rocm-sdk-libraries")}
+        assert libraries == {f"rocm-sdk-libraries-{family.lower()}"}
+
+
+@pytest.mark.parametrize(("place", "backend"), [("folder", "uv"), ("folder", "pip")])
+def test_a_rebuilt_wheel_replaces_the_installed_one_of_its_version(
+    tmp_path: Path, run: Run, backend: str
+) -> None:
+    local_run = RunOutputs(run_id="local", platform="linux")
+
+    # Of another size, as byte code does not tell two files of one second apart.
+    for build in ("1", "22"):
+        wheel = write_wheel(
+            tmp_path / "rebuilt",
+            name="triton",
+            version="3.6.0.dev1",
+            files={"triton.py": f"BUILD = {build}"},
+        )
+        publish_with_records(run.store, local_run, GROUP, wheel)
+        python = set_up_environment(tmp_path, run, backend, packages="triton", run_id="local")
+
+        printed = process.capture([python, "-c", "import triton; print(triton.BUILD)"]).stdout
+        assert printed.strip() == build
 
 
 @pytest.mark.parametrize(
-    ("place", "more"),
-    [("directory", ["--with-dependencies"]), ("rclone", ["--with-dependencies"]), ("directory", [])],
+    ("place", "has_dependencies"), [("bucket", True), ("folder", False)], ids=["all", "own wheels alone"]
 )
 def test_fetched_wheels_install_by_the_command_that_is_printed(
-    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str], more: list[str]
+    tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str], *, has_dependencies: bool
 ) -> None:
-    """Without dependencies what others have comes from the person's own index, else from none."""
-    assert run_ci("mirror-deps", "--store", run.location) == 0
-    words = ("--run-id", "17", "--store", run.location, "--packages", "torch", *more)
+    mirror_dependencies(run)
+    options = ["--with-dependencies"] if has_dependencies else []
+    source = ("--run-id", "17", "--store", run.location, "--packages", "torch")
     capfd.readouterr()
-    assert run_ci("fetch-wheels", *words, "--output-dir", tmp_path / "my wheels") == 0
+
+    assert run_ci("fetch-wheels", *source, *options, "--output-dir", tmp_path / "my wheels") == 0
+
     (command,) = re.findall("Install them: (.*)", capfd.readouterr().err)
-    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "venv"])
-    settings = {"PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
+    environment = create_environment(tmp_path / "venv", "pip")
     with http.served_store(run.store) as url:
-        index = {"PIP_NO_INDEX": "1"} if more else {"PIP_INDEX_URL": f"{url}/python-deps/simple/"}
-        process.run(["sh", "-c", command], env=process.inherited(**settings, **index))
-    there = installed(tmp_path / "venv/bin/python")
-    assert (there["torch"], there["tinydep"], there["tinier"]) == (TORCH, "1.0", "1.5")
+        # Without dependencies, those of others come from the person's own index.
+        index = {"PIP_NO_INDEX": "1"} if has_dependencies else {"PIP_INDEX_URL": f"{url}/python-deps/simple/"}
+        path = f"{environment.python.parent}:/usr/bin:/bin"
+        variables = process.inherited(PATH=path, PIP_CONFIG_FILE="/dev/null", **index)
+        process.run(["sh", "-c", command], env=variables)
+    versions = installed(environment.python)
+    assert versions["torch"] == TORCH_VERSION
+    assert versions["tinydep"] == "1.0"
+    assert versions["tinier"] == "1.5"

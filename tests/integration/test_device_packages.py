@@ -1,14 +1,11 @@
 """Split packages as installers see them: a torch with its device code, from pages and runs."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ci import install as user_install
-from core import process
 from core.cli.options import Common
 from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError
@@ -19,144 +16,182 @@ from pytorch_build.context import Context
 from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import installation
-from tests.conftest import MakeWheel
-from tests.kit.environments import installed
+from tests.kit.environments import create_environment, installed
 from tests.kit.front_doors import run_ci
-from tests.kit.recorded_runs import indexed, rocm_sdist
+from tests.kit.recorded_runs import publish_with_pages, write_rocm_sdist
+from tests.kit.wheels import write_wheel
 
-ROCM, TORCH = "7.99.0a20251120", "2.10.0+rocm7.99.0a20251120"
-FAMILY, TARGETS = "gfx94X-dcgpu;gfx950-dcgpu", ("gfx942", "gfx950")
-BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
-# upstream's split sdist refuses the name of a family
-SETUP = f"""
+ROCM_VERSION = "7.99.0a20251120"
+TORCH_VERSION = f"2.10.0+rocm{ROCM_VERSION}"
+FAMILIES = ("gfx94X-dcgpu", "gfx950-dcgpu")
+FAMILY = ";".join(FAMILIES)
+TARGETS = ("gfx942", "gfx950")
+# Upstream's split sdist refuses the name of a family.
+ROCM_SETUP = """
 import os
 from setuptools import setup
-known = {{known}}
+known = {known}
 family = os.environ.get("ROCM_SDK_TARGET_FAMILY", known[0])
 if family not in known:
-    raise ValueError(f"{{{{family}}}} is not available")
-libraries = "rocm-sdk-libraries" + ("" if {{split}} else "-" + family.lower()) + "=={ROCM}"
-setup(name="rocm", version="{ROCM}", py_modules=["rocm"], extras_require={{{{"libraries": [libraries]}}}})
+    raise ValueError(f"{{family}} is not available")
+libraries = "rocm-sdk-libraries" + ("" if {is_split} else "-" + family.lower()) + "=={version}"
+setup(name="rocm", version="{version}", py_modules=["rocm"], extras_require={{"libraries": [libraries]}})
 open("rocm.py", "w").write("")
 """
 
 
-@pytest.fixture(name="wheels")
-def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Callable[..., list[Path]]:
-    """Write ROCm of a layout, and a torch: fat, or a host wheel as ours or TheRock's splitter leaves it."""
-
-    def made(*, split: bool = True, host: bool = True, bootstrap: bool = False) -> list[Path]:
-        dist = tmp_path / "dist"
-        fields = [("Requires-Dist", f"rocm[libraries]=={ROCM}")]
-        fields += [("Requires-Dist", "rocm-bootstrap")] if bootstrap else []
-        for gpu in TARGETS if host else ():
-            extra = f"device-{gpu}"
-            fields.append(("Provides-Extra", extra))
-            fields.append(("Requires-Dist", f"amd-torch-{extra}=={TORCH}; extra == '{extra}'"))
-        known = TARGETS if split else ("gfx94X-dcgpu", "gfx950-dcgpu")
-        sdist = rocm_sdist(dist, ROCM, SETUP.format(known=known, split=split))
-        paths = [make_wheel(dist, "torch", TORCH, fields=fields), sdist]
-        names = (
-            ["rocm-sdk-libraries"]
-            if split
-            else [f"rocm-sdk-libraries-{one.lower()}" for one in FAMILY.split(";")]
-        )
-        names += [f"rocm-sdk-device-{gpu}" for gpu in TARGETS if split]
-        paths += [make_wheel(dist, name, ROCM) for name in names]
-        paths += [make_wheel(dist, "rocm-bootstrap", "0.1.0")] if bootstrap else []
-        for gpu in TARGETS if host else ():
-            needs = [f"torch=={TORCH}", f"rocm-sdk-device-{gpu}=={ROCM}"]
-            more = [("Requires-Dist", one) for one in needs]
-            paths.append(make_wheel(dist, f"amd-torch-device-{gpu}", TORCH, fields=more))
-        return paths
-
-    return made
+def device_packages(*kinds: str) -> set[str]:
+    """Return the names of the packages of device code of some kinds, for every target."""
+    return {f"{kind}-device-{target}" for kind in kinds for target in TARGETS}
 
 
-@pytest.fixture(name="target")
-def target_fixture(tmp_path: Path) -> Interpreter:
-    process.run([sys.executable, "-m", "virtualenv", "--quiet", tmp_path / "env"])
-    return interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
+def write_split_rocm(folder: Path) -> list[Path]:
+    """Write ROCm's packages with device code in packages of its own."""
+    setup = ROCM_SETUP.format(known=TARGETS, is_split=True, version=ROCM_VERSION)
+    names = ["rocm-sdk-libraries", *sorted(device_packages("rocm-sdk"))]
+    wheels = [write_wheel(folder, name=name, version=ROCM_VERSION) for name in names]
+    return [write_rocm_sdist(folder, ROCM_VERSION, setup), *wheels]
+
+
+def write_unsplit_rocm(folder: Path) -> list[Path]:
+    """Write ROCm's packages with libraries of each family."""
+    setup = ROCM_SETUP.format(known=FAMILIES, is_split=False, version=ROCM_VERSION)
+    names = [f"rocm-sdk-libraries-{family.lower()}" for family in FAMILIES]
+    wheels = [write_wheel(folder, name=name, version=ROCM_VERSION) for name in names]
+    return [write_rocm_sdist(folder, ROCM_VERSION, setup), *wheels]
+
+
+def write_fat_torch(folder: Path) -> list[Path]:
+    """Write a torch that has its device code in itself."""
+    return [write_wheel(folder, version=TORCH_VERSION, requires=[f"rocm[libraries]=={ROCM_VERSION}"])]
+
+
+def write_split_torch(folder: Path, *, has_bootstrap: bool = False) -> list[Path]:
+    """Write a host wheel of torch and its device code, as our or (with bootstrap) TheRock's splitter does."""
+    requires = [f"rocm[libraries]=={ROCM_VERSION}"]
+    wheels = []
+    if has_bootstrap:
+        requires.append("rocm-bootstrap")
+        wheels.append(write_wheel(folder, name="rocm-bootstrap", version="0.1.0"))
+
+    extras = []
+    for target in TARGETS:
+        extra = f"device-{target}"
+        extras.append(("Provides-Extra", extra))
+        requires.append(f"amd-torch-{extra}=={TORCH_VERSION}; extra == '{extra}'")
+        needed = [f"torch=={TORCH_VERSION}", f"rocm-sdk-{extra}=={ROCM_VERSION}"]
+        wheels.append(write_wheel(folder, name=f"amd-torch-{extra}", version=TORCH_VERSION, requires=needed))
+    host_wheel = write_wheel(folder, version=TORCH_VERSION, requires=requires, metadata_fields=extras)
+    return [host_wheel, *wheels]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Interpreter:
+    """Return an empty environment's interpreter."""
+    environment = create_environment(tmp_path / "env", "pip")
+    return interpreter.__wrapped__(environment.python)
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Path:
+    """Return the folder of the packages."""
+    return tmp_path / "dist"
 
 
 def install(
-    target: Interpreter, folder: Path, *, family: str, targets: Sequence[str], backend: Any = "uv"
+    python: Interpreter,
+    dist: Path,
+    *,
+    family: str = FAMILY,
+    targets: Sequence[str] = TARGETS,
+    backend: installer.Backend = "uv",
 ) -> set[str]:
-    """Install torch from a folder as `test_torch` does; say what was installed."""
-    common = Common(root=folder.parent)
-    chosen = Context(common=common, ref=torch_ref("sample"), gpu_family=family, gpu_targets=tuple(targets))
-    what = installation.tested(
-        chosen, target, SourceOptions(find_links=(str(folder),), version=TORCH), RocmOptions()
-    )
+    """Install torch from a folder as `test_torch` does; return what was installed."""
+    common = Common(root=dist.parent)
+    context = Context(common=common, ref=torch_ref("sample"), gpu_family=family, gpu_targets=tuple(targets))
+    source = SourceOptions(find_links=(str(dist),), version=TORCH_VERSION)
+    tested = installation.tested(context, python, source, RocmOptions())
     tools = installer.Install(requirements=("setuptools",))
+
     with (
-        installation.planned(chosen, target, what, tools=[tools]) as (calls, _),
-        installer.prepared(target, calls, digest="x", backend=backend, force=True),
+        installation.planned(context, python, tested, tools=[tools]) as (calls, _digest),
+        installer.prepared(python, calls, digest="x", backend=backend, force=True),
     ):
-        return {*installed(target.executable)}
+        return {*installed(python.executable)}
 
 
-def device_names(*kinds: str) -> set[str]:
-    return {f"{kind}-device-{gpu}" for kind in kinds for gpu in TARGETS}
-
-
-@BACKENDS
-@pytest.mark.parametrize("bootstrap", [False, True])
+@pytest.mark.parametrize(("backend", "has_bootstrap"), [("uv", True), ("pip", False)])
 def test_a_host_wheel_is_installed_with_its_device_code(
-    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path, backend: str, bootstrap: Any
+    target: Interpreter, dist: Path, backend: installer.Backend, *, has_bootstrap: bool
 ) -> None:
-    wheels(bootstrap=bootstrap)
-    found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS, backend=backend)
-    own = {"torch", "rocm", "rocm-sdk-libraries", *(["rocm-bootstrap"] if bootstrap else [])}
-    assert found == own | device_names("amd-torch", "rocm-sdk")
+    write_split_rocm(dist)
+    write_split_torch(dist, has_bootstrap=has_bootstrap)
+
+    names = install(target, dist, backend=backend)
+
+    host = {"torch", "rocm", "rocm-sdk-libraries"}
+    if has_bootstrap:
+        host.add("rocm-bootstrap")
+    assert names == host | device_packages("amd-torch", "rocm-sdk")
     installation.require_device_code(target, TARGETS)
-    (gone,) = (tmp_path / "env").glob("lib/*/site-packages/amd_torch_device_gfx950-*.dist-info")
-    gone.rename(gone.with_name("x"))
-    with pytest.raises(CheckError, match="amd-torch-device-gfx950 is not installed"):
+
+
+def test_requires_the_device_code_of_every_target(target: Interpreter, dist: Path) -> None:
+    write_split_rocm(dist)
+    write_split_torch(dist)
+    install(target, dist)
+    (info,) = target.purelib.glob("amd_torch_device_gfx950-*.dist-info")
+    info.rename(info.with_name("renamed"))
+
+    with pytest.raises(CheckError, match="amd-torch-device-gfx950"):
         installation.require_device_code(target, TARGETS)
 
 
-def test_a_fat_wheel_gets_rocms_device_code_from_split_packages(
-    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path
-) -> None:
-    wheels(host=False)
-    found = install(target, tmp_path / "dist", family=FAMILY, targets=TARGETS)
-    assert found == {"torch", "rocm", "rocm-sdk-libraries"} | device_names("rocm-sdk")
+def test_a_fat_wheel_gets_rocms_device_code_from_split_packages(target: Interpreter, dist: Path) -> None:
+    write_split_rocm(dist)
+    write_fat_torch(dist)
+
+    names = install(target, dist)
+
+    assert names == {"torch", "rocm", "rocm-sdk-libraries"} | device_packages("rocm-sdk")
 
 
-def test_unsplit_libraries_are_those_of_the_family(
-    target: Interpreter, wheels: Callable[..., list[Path]], tmp_path: Path
-) -> None:
-    wheels(split=False, host=False)
-    found = install(target, tmp_path / "dist", family="gfx950-dcgpu", targets=("gfx950",))
-    assert found == {"torch", "rocm", "rocm-sdk-libraries-gfx950-dcgpu"}
+def test_unsplit_libraries_are_those_of_the_family(target: Interpreter, dist: Path) -> None:
+    write_unsplit_rocm(dist)
+    write_fat_torch(dist)
+
+    names = install(target, dist, family="gfx950-dcgpu", targets=("gfx950",))
+
+    assert names == {"torch", "rocm", "rocm-sdk-libraries-gfx950-dcgpu"}
 
 
-@BACKENDS
 @pytest.mark.parametrize(
-    ("here", "packages", "wanted"),
+    ("machine_targets", "packages", "backend", "expected"),
     [
-        ((), "torch", device_names("amd-torch", "rocm-sdk")),
-        (("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
-        (("gfx950",), "torch[device-gfx942]", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
-        ((), "rocm[libraries,device-gfx942]", {"rocm-sdk-device-gfx942"}),
+        ((), "torch", "uv", device_packages("amd-torch", "rocm-sdk")),
+        (("gfx950",), "torch", "pip", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
+        (("gfx950",), "torch[device-gfx942]", "uv", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
+        ((), "rocm[libraries,device-gfx942]", "uv", {"rocm-sdk-device-gfx942"}),
     ],
+    ids=["no GPU", "a GPU", "another GPU's extra", "ROCm alone"],
 )
 def test_a_persons_environment_gets_device_code(
     tmp_path: Path,
-    wheels: Callable[..., list[Path]],
+    dist: Path,
     monkeypatch: pytest.MonkeyPatch,
-    backend: str,
-    here: tuple[str, ...],
+    machine_targets: tuple[str, ...],
     packages: str,
-    wanted: set[str],
+    backend: str,
+    expected: set[str],
 ) -> None:
-    monkeypatch.setattr(user_install, "detect", lambda: here)
-    group, outputs = "gfx94X-dcgpu-gfx950-dcgpu", RunOutputs(run_id="local", platform="linux")
-    indexed(DirectoryStore(tmp_path / "store"), outputs, group, *wheels())
-    words = ["--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend]
-    said = ["setup-venv", tmp_path / "venv", "--packages", packages, *words]
-    assert run_ci(*said) == 0
-    found = installed(tmp_path / "venv" / "bin" / "python")
-    assert {one for one in found if "-device-" in one} == wanted
-    assert "rocm-sdk-libraries" in found
+    monkeypatch.setattr(user_install, "detect", lambda: machine_targets)
+    run = RunOutputs(run_id="local", platform="linux")
+    distributions = [*write_split_rocm(dist), *write_split_torch(dist)]
+    publish_with_pages(DirectoryStore(tmp_path / "store"), run, "-".join(FAMILIES), *distributions)
+
+    source = ("--store", tmp_path / "store", "--from-run-id", "local", "--backend", backend)
+    assert run_ci("setup-venv", tmp_path / "venv", "--packages", packages, *source) == 0
+
+    names = installed(tmp_path / "venv" / "bin" / "python")
+    assert {name for name in names if "-device-" in name} == expected
+    assert "rocm-sdk-libraries" in names

@@ -158,7 +158,7 @@ def test_the_image_holds_the_nightly_rocm_and_no_other(machine: Machine) -> None
 
 
 @pytest.mark.usefixtures("built")
-def test_the_image_says_what_it_is_for(machine: Machine) -> None:
+def test_the_image_names_its_gpu_family(machine: Machine) -> None:
     format_ = "{{range .OCIv1.Config.Env}}{{println .}}{{end}}"
     env = machine.buildah("inspect", "--format", format_, f"{NAME}:nightly-20251121").splitlines()
     assert {
@@ -193,7 +193,7 @@ def test_a_base_with_a_rocm_is_no_test_image(machine: Machine) -> None:
     assert "this base has a ROCm of its own" in refused.stderr
 
 
-def test_a_base_that_is_not_there_is_named(machine: Machine) -> None:
+def test_names_a_base_image_that_does_not_exist(machine: Machine) -> None:
     refused = machine.build_image("--base=localhost/nothing:1", check=False)
     assert refused.returncode == 4
     assert "Could not pull the base image localhost/nothing:1" in refused.stderr

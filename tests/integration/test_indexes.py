@@ -31,11 +31,13 @@ from core.http import answering
 from core.run import RunOutputs
 from core.stores.location import open_store
 from core.wheel import read_metadata
-from tests.conftest import MakeWheel
+from tests.kit.environments import create_environment
 from tests.kit.front_doors import run_ci
 from tests.kit.servers import Folder, Quiet
+from tests.kit.wheels import write_wheel
 
-TORCH, OLDER = "2.10.0+rocm7.1", "2.9.0+rocm7.1"
+TORCH_VERSION = "2.10.0+rocm7.1"
+OLDER_VERSION = "2.9.0+rocm7.1"
 FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
 
 
@@ -64,26 +66,30 @@ def served(folder: Path, form: str) -> Iterator[tuple[str, list[str]]]:
         yield address, handler.paths  # type: ignore[attr-defined]
 
 
-@pytest.fixture(name="wheels")
-def wheels_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
     """Return a directory of wheels: two of torch, what they require, what they do not, one for no Python."""
     folder = tmp_path / "wheels"
-    for version in (TORCH, OLDER):
-        rocm = version.partition("+rocm")[2]
-        fields = [("Requires-Dist", f"rocm=={rocm}"), ("Provides-Extra", "more"),
-                  ("Requires-Dist", 'apex; extra == "more"')]  # fmt: skip
-        make_wheel(folder, "torch", version, fields=fields)
-    make_wheel(folder, "torch", "3.0", fields=[("Requires-Python", ">=4")])
-    make_wheel(folder, "rocm", "7.1")
-    make_wheel(folder, "apex", "1.0")
+    for version in (TORCH_VERSION, OLDER_VERSION):
+        rocm_version = version.partition("+rocm")[2]
+        write_wheel(
+            folder,
+            version=version,
+            requires=[f"rocm=={rocm_version}", 'apex; extra == "more"'],
+            metadata_fields=[("Provides-Extra", "more")],
+            files={"torch.py": f"VERSION = {version!r}\n"},
+        )
+    write_wheel(folder, version="3.0", metadata_fields=[("Requires-Python", ">=4")])
+    write_wheel(folder, name="rocm", version="7.1")
+    write_wheel(folder, name="apex", version="1.0")
     index.write_directory(Common(root=tmp_path), folder)
     return folder
 
 
-@pytest.fixture(name="target")
-def target_fixture(tmp_path: Path) -> Interpreter:
-    process.run([installer.uv_program(), "venv", "--no-config", "--seed", "--quiet", tmp_path / "venv"])
-    return interpreter(tmp_path / "venv" / "bin" / "python")
+@pytest.fixture
+def target(tmp_path: Path) -> Interpreter:
+    """Return the interpreter of an environment with pip alone."""
+    return interpreter(create_environment(tmp_path / "venv", "pip").python)
 
 
 def sources(url: str, page: str) -> list[str]:
@@ -102,34 +108,51 @@ def install(target: Interpreter, tool: str, cache: Path, *words: str) -> process
     return process.capture([*argv, *words], check=False)
 
 
-TOOLS = pytest.mark.parametrize("tool", ["pip", "uv"])
 PAGES = pytest.mark.parametrize(("page", "form"), [("flat", "html"), ("simple", "html"), ("simple", "json")])
+# Each installer with each kind of page, in both forms of one.
+TOOLS_AND_PAGES = pytest.mark.parametrize(
+    ("tool", "page", "form"),
+    [
+        ("pip", "flat", "html"),
+        ("pip", "simple", "json"),
+        ("uv", "flat", "html"),
+        ("uv", "simple", "html"),
+        ("uv", "simple", "json"),
+    ],
+)
 
 
-@TOOLS
-@PAGES
-def test_resolution_asks_for_metadata_and_installation_for_what_is_installed(
+@TOOLS_AND_PAGES
+def test_resolution_asks_for_metadata_alone(
     tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
 ) -> None:
-    with served(wheels, form) as (url, asked):
-        where = sources(url, page)
-        done = install(target, tool, tmp_path / "cache", "--dry-run", "torch", *where)
-        assert done.returncode == 0, done.stderr
-        assert "rocm" in done.stdout + done.stderr
-        assert [path for path in asked if path.endswith(".whl")] == []
-        assert any(path.endswith(".whl.metadata") for path in asked)
-        if page == "simple":
-            assert "/simple/torch/" in asked
-        asked.clear()
-        done = install(target, tool, tmp_path / "cache", f"torch=={OLDER}", *where)
-        assert done.returncode == 0, done.stderr
-        files = {path.rpartition("/")[2].replace("%2B", "+") for path in asked if path.endswith(".whl")}
-        assert files == {f"torch-{OLDER}-py3-none-any.whl", "rocm-7.1-py3-none-any.whl"}
-    said = process.capture([target.executable, "-c", "import torch; print(torch.VERSION)"]).stdout
-    assert said.strip() == OLDER
+    with served(wheels, form) as (url, paths):
+        resolved = install(target, tool, tmp_path / "cache", "--dry-run", "torch", *sources(url, page))
+
+    assert resolved.returncode == 0, resolved.stderr
+    assert "rocm" in resolved.stdout + resolved.stderr
+    assert [path for path in paths if path.endswith(".whl")] == []
+    assert [path for path in paths if path.endswith(".whl.metadata")]
+    assert ("/simple/torch/" in paths) == (page == "simple")
 
 
-# folder of a bucket -> the document that names its wheels: of a run, a release, the shared index; then those
+@TOOLS_AND_PAGES
+def test_installation_asks_for_what_is_installed(
+    tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
+) -> None:
+    requirement = f"torch=={OLDER_VERSION}"
+
+    with served(wheels, form) as (url, paths):
+        installed = install(target, tool, tmp_path / "cache", requirement, *sources(url, page))
+
+    assert installed.returncode == 0, installed.stderr
+    files = {unquote(path.rpartition("/")[2]) for path in paths if path.endswith(".whl")}
+    assert files == {f"torch-{OLDER_VERSION}-py3-none-any.whl", "rocm-7.1-py3-none-any.whl"}
+    printed = process.capture([target.executable, "-c", "import torch; print(torch.VERSION)"]).stdout
+    assert printed.strip() == OLDER_VERSION
+
+
+# Folder of a bucket -> the document that names its wheels: of a run, a release, the shared index; then those
 # without: of the server behind events, and of `index --directory`
 FOLDERS = {
     "5-linux/python/g": "5-linux/manifests/g/of-a-run.json",
@@ -139,8 +162,8 @@ FOLDERS = {
     "folder": "",
 }
 PROJECTS = ["of-a-run", "of-a-release", "shared", "of-the-server", "of-a-folder"]
-# 22.3 came with Debian 12; 23.1 is the last one that knows `dist-info-metadata` alone
-CLIENTS = ["pip==22.3", "pip==23.0", "pip==23.1", "pip==24.0", "pip", "uv"]
+# 22.3 came with Debian 12; 23.1 is the last one that knows `dist-info-metadata` alone; "pip" is the lock's.
+CLIENTS = ["pip==22.3", "pip==23.1", "pip", "uv"]
 
 
 class Bare(Quiet, BaseHTTPRequestHandler):
@@ -166,7 +189,7 @@ class Bare(Quiet, BaseHTTPRequestHandler):
 
 
 @pytest.fixture(name="bucket", scope="module")
-def bucket_fixture(tmp_path_factory: pytest.TempPathFactory, make_wheel: MakeWheel) -> Mapping[str, bytes]:
+def bucket_fixture(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
     """Return the objects of a bucket with the pages of every writer; each wheel requires the next one."""
     root = tmp_path_factory.mktemp("bucket")
     with pytest.MonkeyPatch.context() as patch, mock_aws():
@@ -175,9 +198,17 @@ def bucket_fixture(tmp_path_factory: pytest.TempPathFactory, make_wheel: MakeWhe
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bucket")
         store = open_store("s3://bucket", root=root)
-        requires = [[("Requires-Dist", one)] for one in PROJECTS[1:]] + [[]]
-        for (folder, document), project, fields in zip(FOLDERS.items(), PROJECTS, requires, strict=True):
-            path = make_wheel(root / folder, project, "1.1", fields=[("Requires-Python", ">=3.8"), *fields])
+        requirements = [*([name] for name in PROJECTS[1:]), []]
+        for (folder, document), project, requires in zip(
+            FOLDERS.items(), PROJECTS, requirements, strict=True
+        ):
+            path = write_wheel(
+                root / folder,
+                name=project,
+                version="1.1",
+                requires=requires,
+                metadata_fields=[("Requires-Python", ">=3.8")],
+            )
             key, metadata, sha256 = f"{folder}/{path.name}", read_metadata(path).raw, files.sha256(path)
             facts = {"key": key, "size": path.stat().st_size, "sha256": sha256}
             facts["metadata_sha256"] = hashlib.sha256(metadata).hexdigest()
@@ -210,12 +241,17 @@ def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
     @cache
     def command(client: str) -> list[str]:
         uv = str(installer.uv_program())
-        python = str(tmp_path_factory.mktemp("client") / "venv" / "bin" / "python")
-        # the last Python that pip 22.3 knows
-        process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", Path(python).parents[1]])
+        root = tmp_path_factory.mktemp("client") / "venv"
+        python = str(root / "bin" / "python")
         if client == "uv":
+            create_environment(root)
             return [uv, "pip", "install", "--no-config", "--no-cache", "--python", python]
-        process.run([uv, "pip", "install", "--quiet", "--python", python, client])
+        if client == "pip":
+            create_environment(root, "pip")
+        else:
+            # The last Python that pip 22.3 knows.
+            process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", root])
+            process.run([uv, "pip", "install", "--quiet", "--python", python, client])
         return [python, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--disable-pip-version-check"]
 
     return command
@@ -245,21 +281,20 @@ def test_every_kind_of_page_is_read_by_every_installer(
     assert found == {f"{project.replace('-', '_')}-1.1.dist-info" for project in PROJECTS}
 
 
-@TOOLS
-@PAGES
+@TOOLS_AND_PAGES
 def test_a_yanked_version_is_installed_only_where_it_is_pinned(
     tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
 ) -> None:
-    (wheels / "yanked.json").write_text(f'{{"torch=={TORCH}": "breaks on <gfx90a>"}}')
+    (wheels / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "breaks on <gfx90a>"}}')
     assert run_ci("index", "--directory", wheels) == 0
     with served(wheels, form) as (url, _asked):
         where = sources(url, page)
         free = install(target, tool, tmp_path / "cache", "--dry-run", "torch", *where)
-        pinned = install(target, tool, tmp_path / "cache", "--dry-run", f"torch=={TORCH}", *where)
+        pinned = install(target, tool, tmp_path / "cache", "--dry-run", f"torch=={TORCH_VERSION}", *where)
     # from a flat page uv takes a yanked file, too, and only warns
-    assert (TORCH if (tool, page) == ("uv", "flat") else OLDER) in free.stdout + free.stderr
+    assert (TORCH_VERSION if (tool, page) == ("uv", "flat") else OLDER_VERSION) in free.stdout + free.stderr
     assert pinned.returncode == 0, pinned.stderr
-    assert TORCH in pinned.stdout + pinned.stderr
+    assert TORCH_VERSION in pinned.stdout + pinned.stderr
     assert "breaks on <gfx90a>" in pinned.stdout + pinned.stderr
 
 
@@ -267,7 +302,7 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> No
     program = which("chromium") or which("google-chrome") or pytest.skip("chromium is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     run_ci("index", "--directory", wheels)
-    said: list[str] = []
+    page_errors: list[str] = []
     with served(wheels, "html") as (url, _), api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for address, where in (
@@ -277,7 +312,7 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> No
         ):
             rights = ["clipboard-read", "clipboard-write"]
             tab = browser.new_context(viewport={"width": 390, "height": 844}, permissions=rights).new_page()
-            tab.on("pageerror", lambda error: said.append(str(error)))
+            tab.on("pageerror", lambda error: page_errors.append(str(error)))
             tab.goto(address)
             button = tab.get_by_role("button", name=f'Copy: pip install "apex==1.0" {where}', exact=True)
             button.press("Enter")
@@ -288,4 +323,4 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path) -> No
         plain.goto(f"{url}/index.html")
         assert plain.get_by_text("an address in capitals is that of this page").is_visible()
         browser.close()
-    assert said == []
+    assert page_errors == []

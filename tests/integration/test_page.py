@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,104 +15,96 @@ from ci.report.html import render
 from core import process
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
-from docs import screenshots
 from tests.kit import page_runs as samples
-from tests.kit.environments import Venv, installed
-from tests.kit.recorded_runs import indexed
+from tests.kit.environments import create_environment, installed
+from tests.kit.recorded_runs import publish_with_pages
 from tests.kit.servers import served
+from tests.kit.wheels import write_wheel
 
 DESK = {"width": 1440, "height": 900}
 CELL = "cell-gfx900-nightly-cp311"
 SIZES = [{"width": 390, "height": 844}, {"width": 768, "height": 1024}, DESK]
 
 
-@pytest.fixture(scope="module", name="browser")
-def browser_fixture() -> Iterator[Browser]:
-    program = screenshots.browser()
-    if program is None:
-        pytest.skip("chromium is not installed (Debian: chromium)")
-    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright_api.sync_playwright() as playwright:
-        # a sandbox takes rights that containers do not give
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module", name="place")
-def place_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page of 24 cells, compared with another run, and that of one cell, which failed."""
     folder: Path = tmp_path_factory.mktemp("reports")
     (folder / "broken.html").write_text(render(page_of(samples.broken())), encoding="utf-8")
     families, refs = samples.FAMILIES[:4], samples.REFS[2:]
     now = samples.run(families, refs, samples.PYTHONS[:2], grown=800_000)
     before = samples.run(families, refs, samples.PYTHONS[:2], run_id="122", seed="x")
-    few, fewer = (samples.run(families[:2], refs[:1], run_id=one, grown=int(one)) for one in ("999999", "9"))
-    (folder / "few.html").write_text(render(page_of(few, fewer)), encoding="utf-8")
+    small_run = samples.run(families[:2], refs[:1], run_id="999999", grown=999999)
+    smaller_run = samples.run(families[:2], refs[:1], run_id="9", grown=9)
+    (folder / "few.html").write_text(render(page_of(small_run, smaller_run)), encoding="utf-8")
     (folder / "index.html").write_text(render(page_of(now, before)), encoding="utf-8")
     return folder
 
 
-@pytest.fixture(name="opened")
-def opened_fixture(browser: Browser, place: Path) -> Iterator[Callable[..., Tab]]:
-    """Open a page; in the end nothing may have been said on its console, nor asked of the network."""
-    said: list[str] = []
+@pytest.fixture
+def open_tab(browser: Browser, pages: Path) -> Iterator[Callable[..., Tab]]:
+    """Return what opens a page. At the end its console must be empty, and the network not asked."""
+    messages: list[str] = []
     tabs: list[Tab] = []
 
     def open_page(name: str = "index.html", *, script: bool = True, **options: Any) -> Tab:
         settings = {"viewport": DESK, "java_script_enabled": script, **options}
         tab = browser.new_context(**settings).new_page()
         tabs.append(tab)
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        address = (place / name.partition("#")[0]).as_uri()
-        tab.on("request", lambda request: said.extend(foreign(request.url, address)))
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
+        address = (pages / name.partition("#")[0]).as_uri()
+        tab.on("request", lambda request: messages.extend(requests_elsewhere(request.url, address)))
         tab.goto("#".join([address, *name.split("#")[1:]]))
         return tab
 
     yield open_page
     for tab in tabs:
         tab.context.close()
-    assert said == []
+    assert messages == []
 
 
-def foreign(asked: str, address: str) -> list[str]:
-    return [] if asked.startswith(address) else [f"asked for {asked}"]
+def requests_elsewhere(url: str, address: str) -> list[str]:
+    """Return what to say of a request, if it is not for the page itself."""
+    return [] if url.startswith(address) else [f"asked for {url}"]
 
 
-def shown(tab: Tab, kind: str) -> int:
+def count_shown(tab: Tab, kind: str) -> int:
+    """Return how many rows of a kind no filter hides."""
     return int(tab.locator(f'[data-kind="{kind}"]:not([hidden]):not(.out)').count())
 
 
-def wait_for_status(tab: Tab, said: str) -> None:
-    # what playwright waits for in the page itself, the page's policy forbids
+def wait_for_status(tab: Tab, text: str) -> None:
+    """Wait until the page's status contains a text."""
+    # What playwright waits for in the page itself, the page's policy forbids
     from playwright.sync_api import expect
 
-    expect(tab.locator("#status")).to_contain_text(said, timeout=30_000)
+    expect(tab.locator("#status")).to_contain_text(text, timeout=30_000)
 
 
 def wait_for_open(tab: Tab, target: str) -> None:
+    """Wait until a part of the page is unfolded."""
     tab.locator(f"#{target}[open]").wait_for()
 
 
-def column(tab: Tab, at: int) -> list[str]:
+def read_column(tab: Tab, index: int) -> list[str]:
     """Read a column of the table of wheels."""
-    found: list[str] = tab.eval_on_selector_all(
+    cells: list[str] = tab.eval_on_selector_all(
         "#wheels table.fixed > tbody > tr",
-        f"rows => rows.map(row => row.cells[{at}].dataset.v ?? row.cells[{at}].textContent.trim())",
+        f"rows => rows.map(row => row.cells[{index}].dataset.v ?? row.cells[{index}].textContent.trim())",
     )
-    return found
+    return cells
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", SIZES, ids=lambda size: str(size["width"]))
 @pytest.mark.parametrize("name", ["few.html", "broken.html"])
-def test_everybody_can_use_it(
-    opened: Callable[..., Tab], name: str, scheme: str, viewport: dict[str, int]
+def test_the_page_is_accessible_and_fits_every_screen(
+    open_tab: Callable[..., Tab], name: str, scheme: str, viewport: dict[str, int]
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = opened(name, color_scheme=scheme, viewport=viewport)
+    tab = open_tab(name, color_scheme=scheme, viewport=viewport)
     # nothing is cut off but of the matrix, which scrolls in a frame of its own
     wide = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.ariaLabel)"
     assert set(tab.eval_on_selector_all(".scroll", wide)) <= {"Table of cells"}
@@ -128,9 +119,9 @@ def test_everybody_can_use_it(
 
 @pytest.mark.parametrize("viewport", SIZES, ids=lambda size: str(size["width"]))
 def test_a_failed_run_begins_with_its_cause_and_draws_time_on_any_screen(
-    opened: Callable[..., Tab], viewport: dict[str, int]
+    open_tab: Callable[..., Tab], viewport: dict[str, int]
 ) -> None:
-    tab = opened("broken.html", viewport=viewport)
+    tab = open_tab("broken.html", viewport=viewport)
     cause = tab.locator(".cause")
     assert "aten/ops.cpp:25: error: 'no_such_function'" in (cause.locator(".what").text_content() or "")
     assert (cause.locator(".command pre").text_content() or "").startswith("nox -s build_torch -P 3.12")
@@ -155,16 +146,16 @@ def test_a_failed_run_begins_with_its_cause_and_draws_time_on_any_screen(
     assert "1 min 00 s of work over 4 min 29 s" in (tab.locator("header").text_content() or "")
 
 
-def test_one_cell_has_one_table_of_each_kind_and_no_older_wheel(opened: Callable[..., Tab]) -> None:
-    tab = opened("broken.html")
+def test_one_cell_has_one_table_of_each_kind_and_no_older_wheel(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab("broken.html")
     assert tab.locator("form, nav, .matrix, select").count() == 0
     expected = ["Files of the run", "What was built, by the run's source locks"]
     assert [one.split(";")[0] for one in tab.locator("table > caption").all_text_contents()] == expected
     assert "pip install" not in (tab.locator("main").text_content() or "")
 
 
-def test_moments_are_told_as_people_do_and_exactly_where_one_points(opened: Callable[..., Tab]) -> None:
-    tab = opened("broken.html")
+def test_times_are_relative_and_exact_in_their_titles(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab("broken.html")
     began = tab.locator("header time")
     assert began.get_attribute("title") == began.get_attribute("datetime") == "2026-11-20T22:00:00+00:00"
     assert not re.search(r"20\d\d-\d\d-\d\d", tab.locator("body").inner_text())
@@ -174,22 +165,22 @@ def test_moments_are_told_as_people_do_and_exactly_where_one_points(opened: Call
         assert began.text_content() == said
 
 
-def test_a_command_is_copied_by_keyboard_and_that_is_said(opened: Callable[..., Tab]) -> None:
-    tab = opened("broken.html", permissions=["clipboard-read", "clipboard-write"])
+def test_copies_a_command_by_keyboard_and_says_so(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab("broken.html", permissions=["clipboard-read", "clipboard-write"])
     button = tab.get_by_role("button", name="Copy the command that does build_torch")
     button.press("Enter")
     tab.get_by_role("status").filter(has_text="Copied the command").wait_for(state="attached")
     assert tab.evaluate("navigator.clipboard.readText()") == tab.locator(".cause .command pre").text_content()
 
 
-def test_filters_work_by_keyboard_and_say_what_they_left(opened: Callable[..., Tab]) -> None:
-    tab = opened()
-    cells = shown(tab, "cells")
-    assert cells == shown(tab, "square") == 24
+def test_filters_work_by_keyboard_and_say_how_many_cells_are_left(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab()
+    cells = count_shown(tab, "cells")
+    assert cells == count_shown(tab, "square") == 24
     tab.get_by_label("Words").focus()
     tab.keyboard.type("GFX901 cp312")
     wait_for_status(tab, "3 of 24 cells")
-    assert shown(tab, "cells") == shown(tab, "square") == 3
+    assert count_shown(tab, "cells") == count_shown(tab, "square") == 3
     assert tab.locator(".matrix tbody tr:visible").count() == 3
     tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.name") == "family"
@@ -201,29 +192,29 @@ def test_filters_work_by_keyboard_and_say_what_they_left(opened: Callable[..., T
     wait_for_status(tab, f"{tab.locator('.matrix td[data-state=failed]').count()} of 24 cells")
 
 
-def test_tables_are_sorted_by_keyboard_and_say_so(opened: Callable[..., Tab]) -> None:
-    tab = opened()
+def test_sorts_tables_by_keyboard_and_says_so(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab()
     tab.locator("#wheels").scroll_into_view_if_needed()
     head = tab.locator("#wheels th", has_text="Size").first
     assert head.get_attribute("aria-sort") == "none"
     head.get_by_role("button").focus()
     tab.keyboard.press("Enter")
-    sizes = [int(value) for value in column(tab, 2)]
+    sizes = [int(value) for value in read_column(tab, 2)]
     assert head.get_attribute("aria-sort") == "ascending"
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 5
     tab.keyboard.press("Space")
     assert head.get_attribute("aria-sort") == "descending"
-    assert [int(value) for value in column(tab, 2)] == sorted(sizes, reverse=True)
+    assert [int(value) for value in read_column(tab, 2)] == sorted(sizes, reverse=True)
     tab.get_by_role("button", name="File", exact=True).first.press("Enter")
     assert head.get_attribute("aria-sort") == "none"
-    names = column(tab, 0)
+    names = read_column(tab, 0)
     assert names[0].startswith("apex")
     assert names[-1].startswith("triton")
 
 
-def test_a_cell_of_the_matrix_opens_its_part(opened: Callable[..., Tab]) -> None:
-    tab = opened()
+def test_a_cell_of_the_matrix_opens_its_part(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab()
     link = tab.locator(".matrix td a").first
     target = (link.get_attribute("href") or "")[1:]
     assert not tab.locator(f"#{target}").evaluate("one => one.open")
@@ -238,16 +229,16 @@ def test_a_cell_of_the_matrix_opens_its_part(opened: Callable[..., Tab]) -> None
 
 
 @pytest.mark.parametrize("where", ["file", "http"])
-def test_what_it_prints_installs_the_wheels_and_what_they_need(
-    browser: Browser, tmp_path: Path, make_wheel: Callable[..., Path], where: str
+def test_the_printed_command_installs_the_wheels_and_what_they_need(
+    browser: Browser, tmp_path: Path, where: str
 ) -> None:
     page = page_of(samples.run(["gfx900"], ["nightly"], ["cp312"]))
-    wheels = [make_wheel(tmp_path / "dist", "rocm", "7.1.0")]
+    wheels = [write_wheel(tmp_path / "dist", name="rocm", version="7.1.0")]
     for name, version in (one.split("==") for one in page.cells[0].requirements):
-        needs = [("Requires-Dist", "rocm==7.1.0")] if name == "torch" else []
-        wheels.append(make_wheel(tmp_path / "dist", name, version, fields=needs))
+        requires = ["rocm==7.1.0"] if name == "torch" else []
+        wheels.append(write_wheel(tmp_path / "dist", name=name, version=version, requires=requires))
     out = tmp_path / "my runs"
-    indexed(DirectoryStore(out), RunOutputs(run_id="123", platform="linux"), "gfx900", *wheels)
+    publish_with_pages(DirectoryStore(out), RunOutputs(run_id="123", platform="linux"), "gfx900", *wheels)
     place = out / "123-linux" / "reports" / "index.html"
     place.parent.mkdir()
     place.write_text(render(page), encoding="utf-8")
@@ -255,15 +246,14 @@ def test_what_it_prints_installs_the_wheels_and_what_they_need(
         tab.goto(place.as_uri() if where == "file" else f"{address}/123-linux/reports/")
         command = shlex.split(tab.locator(".command pre").first.text_content() or "")
         assert command[:2] == ["pip", "install"]
-        target = Venv(root=tmp_path / "venv")
-        process.run([sys.executable, "-m", "venv", target.root])
-        # as it is printed, but that what is on this machine's own index is left out
+        target = create_environment(tmp_path / "venv", "pip")
+        # As it is printed, but that what is on this machine's own index is left out.
         process.run([target.python, "-m", *command], env={"PIP_NO_INDEX": "1"}, cwd=tmp_path)
     assert {"rocm": "7.1.0", "torch": "2.10.0.dev4+rocm7.1.0"}.items() <= installed(target.python).items()
 
 
-def test_it_can_be_read_without_script(opened: Callable[..., Tab]) -> None:
-    tab = opened(script=False)
+def test_can_be_read_without_script(open_tab: Callable[..., Tab]) -> None:
+    tab = open_tab(script=False)
     assert not tab.locator("form").is_visible()
     assert tab.locator(".matrix td .state").count() == 24
     summary = tab.locator(f"#{CELL} > summary")

@@ -7,9 +7,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.kit import sample
-from tests.kit.clones import FAMILY, Clone, said
+from tests.kit.clones import FAMILY, Clone, printed_by
 from tests.kit.provenance_schemas import problems_of_bill, validate_statement
 from tests.kit.s3_servers import S3Server
+from tests.kit.sample import SampleRun
 from tests.kit.servers import served
 
 RUN = "local"
@@ -27,12 +28,12 @@ class Provenance(Clone):
 
 
 @pytest.fixture(scope="module", name="clone")
-def clone_fixture(sample_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Provenance:
+def clone_fixture(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactory) -> Provenance:
     folder = tmp_path_factory.mktemp("provenance") / "checkout"
     return Provenance(path=sample.copy_run(sample_run, folder))
 
 
-def test_what_is_written_is_what_the_schemas_say(clone: Provenance) -> None:
+def test_statements_and_bill_follow_their_schemas(clone: Provenance) -> None:
     content = clone.content()
     built = [path for path in (clone.files / "python" / FAMILY).iterdir() if path.suffix in {".whl", ".gz"}]
     assert len(built) == len(content) - 1 == 13
@@ -42,15 +43,15 @@ def test_what_is_written_is_what_the_schemas_say(clone: Provenance) -> None:
     assert problems_of_bill(content["sbom.cdx.json"]) == ""
     (statement,) = (json.loads(text) for name, text in content.items() if "/triton-" in name)
     source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
-    assert source["digest"] == {"gitCommit": clone.lock(RUN)["triton"]["commit"]}
+    assert source["digest"] == {"gitCommit": clone.locked_projects(RUN)["triton"]["commit"]}
 
 
 def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(clone: Provenance, rclone: S3Server) -> None:
     (wheel,) = (clone.files / "python" / FAMILY).glob("triton-*.whl")
-    commit = clone.lock(RUN)["triton"]["commit"]
+    commit = clone.locked_projects(RUN)["triton"]["commit"]
     bucket = rclone.make_bucket()
     words = ("upload", "provenance", "--", *WHERE, f"--store=s3://{bucket}")
-    clone.passes("nox", "-s", *words, **rclone.variables)
+    clone.run_checked("nox", "-s", *words, **rclone.variables)
     prefix = f"{RUN}-linux"
     for name, text in clone.content().items():
         stored = rclone.client().get_object(Bucket=bucket, Key=f"{prefix}/{name}")["Body"].read()
@@ -59,5 +60,5 @@ def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(clone: Provenan
     with served(clone.path / "out") as address:
         places = (str(wheel), f"{address}/{quote(key)}", f"s3://{bucket}/{key}")
         done = clone.nox("-s", "verify", "--", *places, **rclone.variables)
-    assert done.returncode == 0, said(done)[-4000:]
+    assert done.returncode == 0, printed_by(done)[-4000:]
     assert done.stdout.count(f"{wheel.name}: verified") == done.stdout.count(f"  {commit}\n") == 3

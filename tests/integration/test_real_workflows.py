@@ -6,45 +6,75 @@ Torch refs are a downstream's own, with names and settings of their own and noth
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from pytorch_build.lock.source_lock import SourceLock
 from tests.kit.artifact_archives import pack_all
 from tests.kit.clones import FAMILY, SERIES, TAG
 from tests.kit.s3_servers import S3Server
 from tests.kit.servers import served
-from tests.kit.workflow_engine import ACT, Engine, Ran, others, pull_request
+from tests.kit.workflow_engine import ACT, TRITON, Engine, Run, leave_out_other_families, pull_request
 
 pytestmark = ACT
 
 ARTIFACT_RUN = "17"
-REFS = Path(__file__).with_name("texts").joinpath("mini-refs.toml").read_text()
-# a downstream's own data: its bucket, its machines, its refs
-DOWNSTREAM = Path(__file__).with_name("texts").joinpath("downstream.toml").read_text()
+BUILT_RUN = "2001"
+TEXTS = Path(__file__).with_name("texts")
+# A name that cannot be a file's.
+REF = "mini/two"
+REF_IN_NAMES = "mini-two"
+LOCK = f"manifests/source-lock-{REF_IN_NAMES}.json"
+# Of the names of upstream's tests: two shards, and what they are put together to.
+SHARDS = ("-1-of-2", "-2-of-2", "")
+REFS = (TEXTS / "mini-refs.toml").read_text()
+# A downstream's own data: its bucket, its machines, its refs.
+DOWNSTREAM = (TEXTS / "downstream.toml").read_text()
+
+# What a fork is dispatched with, which has no bucket and no artifacts.
+FORK_INPUTS = {
+    "linux_amdgpu_families": FAMILY,
+    "windows_amdgpu_families": "none",
+    "build_pytorch": "true",
+    "pytorch_git_refs": "mini",
+    "pytorch_python_versions": SERIES,
+    **TRITON,
+}
+TEST_INPUTS = {"amdgpu_family": FAMILY, "test_runs_on": "our-mi300", "python_version": SERIES}
+KEEP_RESULTS = {"upload": "true", "aws_role": "run-outputs"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
+    """A downstream's repository and its private bucket."""
+
     engine: Engine
     server: S3Server
     bucket: str
 
-    def dispatch(self, run_id: str, workflow: str = "ci.yml", **inputs: str) -> Ran:
-        ran = self.engine.run(
-            "workflow_dispatch", run_id, {"inputs": inputs, "ref": "refs/heads/main"}, workflow=workflow
-        )
-        return replace(ran, store=self.folder)
-
     @property
     def folder(self) -> Path:
+        """Where the server keeps the bucket."""
         assert self.server.folder is not None
         return self.server.folder / self.bucket
+
+    def dispatch(self, run_id: str, workflow: str = "ci.yml", **inputs: str) -> Run:
+        """Run a workflow as somebody who dispatches it; return the run, with what it left in the bucket."""
+        payload = {"inputs": inputs, "ref": "refs/heads/main"}
+        run = self.engine.run("workflow_dispatch", run_id, payload, workflow=workflow)
+        return replace(run, store=self.folder)
+
+    def pull_request(self, run_id: str, *labels: str, request: Mapping[str, str]) -> Run:
+        """Run CI for a pull request of this repository, which has to pass."""
+        payload = pull_request(*labels, head=self.engine.repository)
+        run = self.engine.run("pull_request", run_id, payload, request=request)
+        assert run.exit_code == 0, run.problems()
+        return replace(run, store=self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +82,13 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
     bucket = rclone_server.make_bucket()
     assert rclone_server.folder is not None
     pack_all(split_artifacts, rclone_server.folder / bucket / f"{ARTIFACT_RUN}-linux")
-    engine = Engine.cloned(
+    data = DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY)
+    engine = Engine.create(
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",
-        config=DOWNSTREAM.format(bucket=bucket, series=SERIES, family=FAMILY) + REFS + others(),
-        variables={name: one for name, one in rclone_server.variables.items() if "KEY" not in name},
-        # only jobs that assume a role have any
+        config=data + REFS + leave_out_other_families(),
+        variables={name: value for name, value in rclone_server.variables.items() if "KEY" not in name},
+        # Only jobs that assume a role have any.
         keys=f"[default]\naws_access_key_id={rclone_server.access_key}\n"
         f"aws_secret_access_key={rclone_server.secret_key}\n",
         settings={"READ_ROLE": "reads"},
@@ -65,181 +96,188 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
     return Site(engine=engine, server=rclone_server, bucket=bucket)
 
 
-ASKED = {
-    "linux_amdgpu_families": FAMILY,
-    "windows_amdgpu_families": "none",
-    "build_pytorch": "true",
-    "pytorch_git_refs": "mini mini/two",
-    "pytorch_python_versions": SERIES,
-    "pytorch_components": "torch",
-    "artifact_run_id": ARTIFACT_RUN,
-}
-
-
 @pytest.fixture(scope="module")
-def built(site: Site) -> Ran:
-    """Two torch refs on the artifacts of a run in a private bucket."""
-    ran = site.dispatch("2001", **ASKED, artifact_store=f"s3://{site.bucket}")
-    assert ran.code == 0, ran.said()
-    return ran
+def built(site: Site) -> Run:
+    """A pull request that asks for PyTorch and upstream's tests, on a run's artifacts in a private bucket."""
+    request = {
+        "pytorch_git_refs": REF,
+        "pytorch_components": "torch",
+        "artifact_run_id": ARTIFACT_RUN,
+        "artifact_store": f"s3://{site.bucket}",
+    }
+    return site.pull_request(BUILT_RUN, "build:pytorch", "test_filter:comprehensive", request=request)
 
 
-def wheels(ran: Ran, name: str) -> list[str]:
-    return sorted(
-        path.rpartition("/")[2]
-        for path in ran.files()
-        if path.startswith(f"python/{FAMILY}/{name}-") and path.endswith(".whl")
-    )
+def torch_version(run: Run) -> str:
+    """Return the version of a run's torch."""
+    (file, *_device_wheels) = run.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"]
+    version: str = file["version"]
+    return version
 
 
-def test_the_bucket_refuses_whoever_has_no_keys(site: Site, built: Ran) -> None:
+def compact_lock(run: Run) -> str:
+    """Return a run's source lock as it passes between jobs."""
+    return SourceLock.model_validate_json((run.folder / LOCK).read_text(encoding="utf-8")).compact()
+
+
+def test_refuses_whoever_has_no_keys(site: Site, built: Run) -> None:
     key = f"{built.run_id}-linux/python/{FAMILY}/index.html"
     assert (site.folder / key).is_file()
+
     with pytest.raises(HTTPError):
         urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")  # noqa: S310 - of the server above
 
 
-def test_whoever_builds_or_tests_assumes_no_role(built: Ran) -> None:
-    assert set(re.findall(r"^\[.*?([^/\]]+?) *\].*Run Main Assume", built.log, re.MULTILINE)) == {
-        *("Plan", "Fetch", "Publish", "Summary")
-    }
+def test_jobs_that_build_or_test_assume_no_role(built: Run) -> None:
+    jobs = re.findall(r"^\[.*?([^/\]]+?) *\].*Run Main Assume", built.log, re.MULTILINE)
+
+    assert set(jobs) == {"Plan", "Fetch", "Publish", "Summary"}
 
 
-def test_two_refs_are_built_and_tested_on_the_artifacts_of_another_run(built: Ran) -> None:
+def test_builds_and_tests_rocm_from_the_artifacts_of_another_run(built: Run) -> None:
+    plan = (built.folder / "manifests" / "plan.json").read_text(encoding="utf-8")
+
+    assert f'"run_id": "{ARTIFACT_RUN}"' in plan
     assert built.record("build_rocm")["status"] == "ok"
     assert built.record(f"test_rocm-{TAG}")["status"] == "ok"
-    for ref in ("mini", "mini-two"):
-        for stage in ("build_triton", "build_torch", "test_smoke"):
-            assert built.record(f"{stage}-{ref}-{TAG}")["status"] == "ok"
-    assert len(wheels(built, "torch")) == 2
-    plan = (built.store / f"{built.run_id}-linux" / "manifests" / "plan.json").read_text(encoding="utf-8")
-    assert f'"run_id": "{ARTIFACT_RUN}"' in plan
 
 
-def test_keys_are_in_no_installers_words_and_in_no_log(site: Site, built: Ran) -> None:
+def test_builds_and_tests_pytorch_on_that_rocm(built: Run) -> None:
+    lock = SourceLock.model_validate_json((built.folder / LOCK).read_text(encoding="utf-8"))
+
+    assert {"amd_torch_device_gfx942", "torch", "triton"} < built.distributions()
+    for name in ("triton", "torch"):
+        record = built.record(f"build_{name}-{REF_IN_NAMES}-{TAG}")
+        assert record["status"] == "ok"
+        assert record["files"][0]["version"] == lock.version(name, gpu=True)
+    assert built.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")["status"] == "ok"
+    # Every job takes its commits from the one lock.
+    assert built.log.count(f"source lock of {REF}: resolved") == 1
+
+
+def test_stores_pages_and_findings(built: Run) -> None:
+    assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= built.files()
+
+
+def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(built: Run) -> None:
+    torch_wheel = built.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
+    reports = built.files()
+
+    for part in SHARDS:
+        record = built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}")
+        assert record["status"] == "ok"
+        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+        assert f"reports/{FAMILY}/torch-{REF_IN_NAMES}-{TAG}{part}.xml" in reports
+
+
+def test_shards_of_upstreams_tests_add_up(built: Run) -> None:
+    records = [built.record(f"test_torch{part}-{REF_IN_NAMES}-{TAG}") for part in SHARDS]
+    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
+
+    assert min(first, second) > 0
+    assert first + second == merged
+
+
+def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> None:
     assert site.server.secret_key not in built.log
-    reports = [site.folder / f"{built.run_id}-linux" / path for path in built.files()]
-    texts = [path.read_bytes() for path in reports if path.suffix in {".json", ".html", ".log", ".txt"}]
-    assert texts
-    assert not [text for text in texts if site.server.secret_key.encode() in text]
+
+    text_suffixes = {".json", ".html", ".log", ".txt"}
+    paths = [built.folder / name for name in built.files()]
+    contents = [path.read_bytes() for path in paths if path.suffix in text_suffixes]
+    assert contents
+    assert not [content for content in contents if site.server.secret_key.encode() in content]
 
 
-def test_a_run_that_is_run_again_builds_nothing_again(site: Site, built: Ran) -> None:
-    before = {path: (site.folder / "2001-linux" / path).stat().st_mtime_ns for path in built.files()}
-    again = site.dispatch("2001", **ASKED, artifact_store=f"s3://{site.bucket}")
-    assert again.code == 0, again.said()
-    changed = {
-        path
-        for path in again.files()
-        if path.endswith((".whl", ".tar.gz"))
-        and (site.folder / "2001-linux" / path).stat().st_mtime_ns != before.get(path)
-    }
-    assert not changed
-    assert "c++ " not in again.log
-    assert again.log.count("unchanged") >= 5
+# A dispatch that tests: PyTorch of a page, ROCm of an index, ROCm of a run.
 
 
-TESTED = {"amdgpu_family": FAMILY, "test_runs_on": "our-mi300", "python_version": SERIES}
-KEPT = {"upload": "true", "aws_role": "run-outputs"}
-PLACES = pytest.mark.parametrize(
-    ("setting", "page"),
-    [("package_find_links_url", "index.html"), ("package_index_url", "simple/")],
-    ids=["page", "index"],
-)
-
-
-@PLACES
-def test_wheels_of_a_page_or_an_index_are_tested_by_a_dispatch_and_their_results_are_kept(
-    site: Site, built: Ran, setting: str, page: str
-) -> None:
-    (version,) = [one.split("-")[1] for one in wheels(built, "torch") if "two" not in one]
-    run_id = f"21{len(page):02}"
-    with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
-        ran = site.dispatch(
-            run_id,
+def test_wheels_of_a_page_are_tested_and_their_results_are_kept(site: Site, built: Run) -> None:
+    with served(built.folder / "python" / FAMILY) as url:
+        run = site.dispatch(
+            "2101",
             "test_pytorch_wheels.yml",
-            pytorch_git_ref="mini",
-            torch_version=version,
-            source_lock=lock_of(site, built, "mini"),
+            pytorch_git_ref=REF,
+            torch_version=torch_version(built),
+            source_lock=compact_lock(built),
             store=f"s3://{site.bucket}",
-            **{**TESTED, **KEPT, setting: f"{base}/{page}"},
+            package_find_links_url=f"{url}/index.html",
+            **TEST_INPUTS,
+            **KEEP_RESULTS,
         )
-    assert ran.code == 0, ran.said()
-    record = ran.record(f"test_smoke-mini-{TAG}")
+
+    assert run.exit_code == 0, run.problems()
+    record = run.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")
+    torch_wheel = built.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
     assert record["status"] == "ok"
-    digests = built.record(f"build_torch-mini-{TAG}")["files"][0]
-    assert record["inputs"]["files"][digests["name"]] == digests["sha256"]
+    assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
 
 
-@PLACES
-def test_rocm_of_a_page_or_index_can_be_tested(site: Site, built: Ran, setting: str, page: str) -> None:
-    with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
-        ran = site.dispatch(
-            f"22{len(page):02}",
+def test_rocm_of_an_index_is_tested(site: Site, built: Run) -> None:
+    with served(built.folder / "python" / FAMILY) as url:
+        run = site.dispatch(
+            "2201",
             "test_rocm_wheels.yml",
             store=f"s3://{site.bucket}",
-            **{**TESTED, **KEPT, setting: f"{base}/{page}"},
+            package_index_url=f"{url}/simple/",
+            **TEST_INPUTS,
+            **KEEP_RESULTS,
         )
-    assert ran.code == 0, ran.said()
-    assert ran.record(f"test_rocm-{TAG}")["status"] == "ok"
+
+    assert run.exit_code == 0, run.problems()
+    assert run.record(f"test_rocm-{TAG}")["status"] == "ok"
 
 
-def test_a_run_of_another_day_is_tested_by_a_dispatch_that_names_it_alone(site: Site, built: Ran) -> None:
-    ran = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TESTED)
-    assert ran.code == 0, ran.said()
+def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, built: Run) -> None:
+    run = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TEST_INPUTS)
+
+    assert run.exit_code == 0, run.problems()
 
 
-def lock_of(site: Site, built: Ran, ref: str) -> str:
-    from pytorch_build.lock.source_lock import SourceLock
-
-    path = site.folder / f"{built.run_id}-linux" / "manifests" / f"source-lock-{ref.replace('/', '-')}.json"
-    return SourceLock.model_validate_json(path.read_text(encoding="utf-8")).compact()
+# Other kinds of runs
 
 
 def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
-    asked = pull_request("ci:asan", head="example/wheels")
-    # the sample brings artifacts of its own, of every variant
-    ran = site.engine.run("pull_request", "2301", asked, request={"pytorch_git_refs": "sample"})
-    ran = replace(ran, store=site.folder)
-    assert ran.code == 0, ran.said()
-    groups = {path.split("/")[1] for path in ran.files() if path.startswith("python/")}
+    # The sample brings artifacts of its own, of every variant.
+    run = site.pull_request("2301", "ci:asan", request={"pytorch_git_refs": "sample"})
+
+    groups = {name.split("/")[1] for name in run.files() if name.startswith("python/")}
     assert groups == {FAMILY, f"{FAMILY}-asan"}
-    records: Sequence[Mapping[str, Any]] = [
-        json.loads((site.folder / "2301-linux/manifests" / group / "build_rocm.json").read_text())
-        for group in sorted(groups)
-    ]
-    assert [one["cell"].get("build_variant", "") for one in records] == ["", "asan"]
+    variants = []
+    for group in sorted(groups):
+        record = json.loads((run.folder / "manifests" / group / "build_rocm.json").read_text())
+        variants.append(record["cell"].get("build_variant", ""))
+    assert variants == ["", "asan"]
 
 
-def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Ran) -> None:
-    ran = site.dispatch("2401", "maintenance.yml", delete="false", at_most="10")
-    assert ran.code == 0, ran.said()
-    assert re.search(r"mirror_deps: \d+ files in s3://", ran.log)
-    assert f"check_indexes: the pages of s3://{site.bucket} list what is there" in ran.log
-    assert re.search(r"retention: .* (deletes nothing from|would be deleted from) s3:", ran.log)
-    assert (site.folder / f"{built.run_id}-linux").is_dir()
+def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Run) -> None:
+    run = site.dispatch("2401", "maintenance.yml", delete="false", at_most="10")
+
+    assert run.exit_code == 0, run.problems()
+    assert re.search(r"mirror_deps: \d+ files in s3://", run.log)
+    assert f"check_indexes: the pages of s3://{site.bucket} list what is there" in run.log
+    assert re.search(r"retention: .* (deletes nothing from|would be deleted from) s3:", run.log)
+    assert built.folder.is_dir()
     assert (site.folder / "python-deps" / "simple" / "index.html").is_file()
 
 
-def test_a_fork_builds_on_the_index(site: Site, built: Ran, tmp_path_factory: pytest.TempPathFactory) -> None:
-    fork = Engine.cloned(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
-    fork.commit("pytorch-build.toml", REFS)
+def test_a_fork_builds_on_the_index(built: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    fork = Engine.create(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
+    fork.add_file("pytorch-build.toml", REFS)
     indexes = "rocm_packaging/rocm_indexes.toml"
-    text = (fork.folder / "clone" / indexes).read_text(encoding="utf-8")
-    with served(site.folder / f"{built.run_id}-linux" / "python" / FAMILY) as base:
-        # what stands in for the index of today, which is far away and changes
-        here = text.replace("https://nightly.repo.amd.com/rocm/whl-next/", f"{base}/simple/")
-        fork.commit(indexes, here)
-        inputs = {key: value for key, value in ASKED.items() if key != "artifact_run_id"}
-        inputs["pytorch_git_refs"] = "mini"
-        ran = fork.run("workflow_dispatch", "2501", {"inputs": inputs, "ref": "refs/heads/main"})
-    assert here != text
-    assert ran.code == 0, ran.said()
-    assert "the release index nightly" in ran.log
-    assert "build_rocm" not in sessions_of(ran)
-    assert {"build_torch", "check_wheels"} <= sessions_of(ran)
-    assert not ran.store.exists()
+    upstream_indexes = (fork.clone / indexes).read_text(encoding="utf-8")
 
+    with served(built.folder / "python" / FAMILY) as url:
+        # In the place of the index of today, which is far away and changes.
+        local_indexes = upstream_indexes.replace(
+            "https://nightly.repo.amd.com/rocm/whl-next/", f"{url}/simple/"
+        )
+        assert local_indexes != upstream_indexes
+        fork.add_file(indexes, local_indexes)
+        payload = {"inputs": FORK_INPUTS, "ref": "refs/heads/main"}
+        run = fork.run("workflow_dispatch", "2501", payload)
 
-def sessions_of(ran: Ran) -> set[str]:
-    return set(re.findall(r"Running session.* (\w+?)(?:-[\d.]+)?\x1b", ran.log))
+    assert run.exit_code == 0, run.problems()
+    assert "the release index nightly" in run.log
+    assert "build_rocm" not in run.sessions()
+    assert {"build_triton", "check_wheels"} <= run.sessions()
+    assert not run.store.exists()

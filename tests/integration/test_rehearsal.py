@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,74 +11,119 @@ import pytest
 from core import process
 from core.http import served_store
 from core.stores.location import open_store
-from tests.kit.clones import Clone, said
+from tests.kit.clones import Clone, printed_by
 from tests.kit.s3_servers import S3Server
 
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TORCH, VISION = "torch-2.10.0a0+cpu.sample", "torchvision==0.25.0a0+cpu.sample"
+SET_NAME = "torch-2.10.0a0+cpu.sample"
+VISION = "torchvision"
+VISION_VERSION = "0.25.0a0+cpu.sample"
+PIP_OPTIONS = ("--isolated", "--force-reinstall", "--no-deps", "--no-index", "--no-cache-dir")
 
 
-def commands(page: str) -> Iterator[tuple[str, list[str] | None]]:
-    """Read a page's commands; those of a console are refused, with the words that follow them."""
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of the page; one that is refused has the lines of the answer that follow it there."""
+
+    line: str
+    refusal: Sequence[str] | None = None
+
+
+def read_commands(page: str) -> Iterator[Command]:
+    """Read a page's commands in their order; those of a console block are refused."""
     for kind, block in BLOCK.findall(page):
         if kind == "bash":
-            yield from ((line, None) for line in block.splitlines())
+            yield from (Command(line=line) for line in block.splitlines())
             continue
-        for one in block.removeprefix("$ ").split("\n$ "):
-            command, *words = one.strip().splitlines()
-            yield command, words
+        for dialogue in block.removeprefix("$ ").split("\n$ "):
+            line, *refusal = dialogue.strip().splitlines()
+            yield Command(line=line, refusal=refusal)
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """Run every command of the page in a clone."""
-    clone = Clone.made(tmp_path_factory.mktemp("rehearsal") / "checkout")
-    path = f"{Path(sys.executable).parent}:{clone.env()['PATH']}"
-    for command, refused in commands((clone.path / "docs" / "rehearsal.md").read_text(encoding="utf-8")):
-        done = process.capture(["bash", "-c", command], cwd=clone.path, env=clone.env(PATH=path), check=False)
-        assert (done.returncode != 0) == (refused is not None), f"{command}\n{said(done)[-4000:]}"
-        assert all(line in said(done) for line in refused or ()), f"{command}\n{said(done)[-4000:]}"
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """Run every command of the page in a clone, and require of each what the page says."""
+    clone = Clone.create(tmp_path_factory.mktemp("rehearsal") / "checkout")
+    path = f"{Path(sys.executable).parent}:{clone.variables()['PATH']}"
+    page = (clone.path / "docs" / "rehearsal.md").read_text(encoding="utf-8")
+
+    for command in read_commands(page):
+        completed = process.capture(
+            ["bash", "-c", command.line], cwd=clone.path, env=clone.variables(PATH=path), check=False
+        )
+        printed = printed_by(completed)
+        is_refused = completed.returncode != 0
+        assert is_refused == (command.refusal is not None), f"{command.line}\n{printed[-4000:]}"
+        for line in command.refusal or ():
+            assert line in printed, f"{command.line}\n{printed[-4000:]}"
     return clone
 
 
-def test_every_command_of_the_page_does_what_it_says(checkout: Clone) -> None:
-    released = checkout.path / "out" / "rehearsal" / "v2" / "cpu"
-    assert len(list(released.glob("*.whl"))) == 5
-    assert VISION.partition("==")[0] in (released / "index.html").read_text(encoding="utf-8")
+def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
+    release = clone.path / "out" / "rehearsal" / "v2" / "cpu"
+
+    assert len(list(release.glob("*.whl"))) == 5
+    assert VISION in (release / "index.html").read_text(encoding="utf-8")
 
 
-def test_nox_passes_a_python_on_to_what_has_no_environment_of_its_own(checkout: Clone) -> None:
-    done = checkout.run("nox", "-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run")
-    assert done.returncode != 0
-    assert "no Python 2.7 on this machine" in said(done)
+def test_nox_passes_a_python_on_to_a_session_without_an_environment(clone: Clone) -> None:
+    completed = clone.nox("-s", "fetch_wheels", "-P", "2.7", "--", "--torch-ref=sample", "--dry-run")
+
+    assert completed.returncode != 0
+    assert "no Python 2.7" in printed_by(completed)
 
 
-def test_the_same_in_a_bucket(
-    checkout: Clone, rclone: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rclone.use(monkeypatch)
-    bucket = f"s3://{rclone.make_bucket()}"
-    user = checkout.path / "out" / "user" / "bin" / "python"
-    options = ["--isolated", "--force-reinstall", "--no-deps", "--no-index", "--no-cache-dir"]
+@dataclass(frozen=True, kw_only=True)
+class BucketRelease:
+    """A release index in a bucket, and a user's environment."""
 
-    def pip(*more: str) -> tuple[int, str]:
-        with served_store(open_store(bucket, root=tmp_path), {}) as url:
+    clone: Clone
+    bucket: str
+
+    def promote(self) -> None:
+        """Promote the clone's run into the bucket."""
+        for verb in ("stage", "promote"):
+            run = ("--run-id=local", "--gpu-family=cpu") if verb == "stage" else ()
+            options = ("--release-type=rehearsal", f"--distribution-store={self.bucket}", *run)
+            self.clone.run_checked("ci", verb, *options)
+
+    def change_index(self, *options: str) -> None:
+        """Check the bucket's pages, or change what they list."""
+        self.clone.run_checked("ci", "check-indexes", f"--store={self.bucket}", *options)
+
+    def pip_install(self, *requirements: str) -> process.Completed:
+        """Install from the bucket's flat page."""
+        python = self.clone.path / "out" / "user" / "bin" / "python"
+        with served_store(open_store(self.bucket, root=self.clone.path), {}) as url:
             page = f"--find-links={url}/v2/cpu/index.html"
-            done = process.capture([user, "-m", "pip", "install", *options, page, *more], check=False)
-        return done.returncode, said(done)
+            command: list[str | Path] = [python, "-m", "pip", "install", *PIP_OPTIONS, page, *requirements]
+            return process.capture(command, check=False)
 
-    def indexes(*words: str) -> str:
-        return checkout.passes("nox", "-s", "check_indexes", "--", f"--store={bucket}", *words)
+    def wheel_keys(self) -> list[str]:
+        """Return the keys of the wheels that the bucket holds."""
+        files = open_store(self.bucket, root=self.clone.path).list("")
+        return [file.key for file in files if file.key.endswith(".whl")]
 
-    promote = ("invoke", "promote", "--run-id=local", "--type=rehearsal", f"--distribution-store={bucket}")
-    checkout.passes(*promote)
-    assert pip(VISION)[0] == 0
-    indexes("--yank", VISION, "--reason", "wrong results", "--write")
-    assert "wrong results" in pip(VISION)[1]
-    assert "No matching distribution" in pip("--pre", "torchvision")[1]
-    indexes("--remove", TORCH, "--write")
-    assert pip(VISION)[0] != 0
-    assert not [one.key for one in open_store(bucket, root=tmp_path).list("") if one.key.endswith(".whl")]
-    checkout.passes(*promote)
-    indexes()
-    assert "wrong results" in pip(VISION)[1], "what was yanked is yanked when it comes again"
+
+@pytest.fixture
+def release(clone: Clone, rclone: S3Server) -> BucketRelease:
+    return BucketRelease(clone=clone, bucket=f"s3://{rclone.make_bucket()}")
+
+
+def test_a_bucket_yanks_removes_and_promotes_again(release: BucketRelease) -> None:
+    pinned = f"{VISION}=={VISION_VERSION}"
+    release.promote()
+    assert release.pip_install(pinned).returncode == 0
+
+    release.change_index("--yank", pinned, "--reason", "wrong results", "--write")
+    assert "wrong results" in printed_by(release.pip_install(pinned))
+    assert "No matching distribution" in printed_by(release.pip_install("--pre", VISION))
+
+    release.change_index("--remove", SET_NAME, "--write")
+    assert release.pip_install(pinned).returncode != 0
+    assert release.wheel_keys() == []
+
+    release.promote()
+    release.change_index()
+    # What was yanked is yanked when it comes again.
+    assert "wrong results" in printed_by(release.pip_install(pinned))

@@ -1,7 +1,6 @@
 """A release candidate of the sample becomes a release, and real installers take it."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,15 @@ from pytorch_build.refs.torch_refs import DISTRIBUTIONS
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ensure_artifacts
 from tests.kit.clones import FAMILY, Clone
+from tests.kit.environments import UV, Venv, create_environment, download_locked_wheel
+from tests.kit.sample import SampleRun
 from tests.kit.wheels import read_members
 
-UV = Path(sys.executable).parent / "uv"
-SAMPLE, CANDIDATE, FINAL = "7.99.0.dev0+sample", "7.99.0rc2", "7.99.0"
+SAMPLE = "7.99.0.dev0+sample"
+CANDIDATE = "7.99.0rc2"
+FINAL = "7.99.0"
 TORCH = f"2.10.0a0+rocm{FINAL}"
+SEEDS = ("pip", "setuptools", "wheel", "packaging")
 PROMISED = {
     name: Expectation(distribution=name, version="", gpu_targets=("gfx942",), local_label="sample")
     for name in DISTRIBUTIONS.values()
@@ -55,21 +58,19 @@ def as_candidate(wheel: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def torch_wheels(sample_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
-    """The sample's PyTorch wheels, built by the pipeline and relabelled as those of a candidate."""
-    clone = Clone(path=sample_run)
+def torch_wheels(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """Return the sample's PyTorch wheels, built by the pipeline and relabelled as those of a candidate."""
+    clone = Clone(path=sample_run.clone)
     folder = tmp_path_factory.mktemp("candidate")
     return [as_candidate(wheel, folder) for wheel in sorted(clone.wheels().glob("*devrocm*.whl"))]
 
 
-@pytest.fixture(scope="module")
-def rocm_packages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
-    return rocm_set(tmp_path_factory.mktemp("rocm"), CANDIDATE, split=True)
-
-
-def rocm_set(folder: Path, version: str, *, split: bool = False, one: bool = False) -> Sequence[Path]:
+def build_rocm_set(
+    folder: Path, version: str, *, split: bool = False, only_family: bool = False
+) -> Sequence[Path]:
+    """Build ROCm's packages of a version; split ones are for all targets, or for those of one family."""
     artifacts = ensure_artifacts(folder / "artifacts", split=split)
-    families = () if split and not one else tuple(name for name in FAMILIES if name == FAMILY)
+    families = () if split and not only_family else tuple(name for name in FAMILIES if name == FAMILY)
     request = BuildRequest(
         artifact_dir=artifacts, output_dir=folder / "packages", families=families, version=version
     )
@@ -77,98 +78,139 @@ def rocm_set(folder: Path, version: str, *, split: bool = False, one: bool = Fal
 
 
 @pytest.fixture(scope="module")
+def rocm_packages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """Return a candidate's split packages for all targets."""
+    return build_rocm_set(tmp_path_factory.mktemp("rocm"), CANDIDATE, split=True)
+
+
+@pytest.fixture(scope="module")
 def released(
     rocm_packages: Sequence[Path], torch_wheels: Sequence[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Sequence[Rewritten]:
-    built = {path.name.partition("-")[0] for path in torch_wheels if "_device_gfx" not in path.name}
-    assert built == set(DISTRIBUTIONS.values())
+    """Return the release that the candidate's whole set becomes."""
+    host_wheels = {path.name.partition("-")[0] for path in torch_wheels if "_device_gfx" not in path.name}
+    assert host_wheels == set(DISTRIBUTIONS.values())
     folder = tmp_path_factory.mktemp("released")
     return rewrite_set([*rocm_packages, *torch_wheels], folder, final_of(CANDIDATE), expected=PROMISED)
 
 
-@pytest.mark.parametrize(("split", "targets"), [(False, ()), (True, ()), (True, ("gfx942",))])
-def test_rocms_packages_hold_what_a_build_of_the_release_for_these_targets_holds(
-    tmp_path: Path, targets: Sequence[str], *, split: bool
+@pytest.mark.parametrize(
+    ("split", "targets"),
+    [(False, ()), (True, ()), (True, ("gfx942",))],
+    ids=["unsplit", "split", "split, one target"],
+)
+def test_rocms_packages_become_what_a_build_of_the_release_would_be(
+    tmp_path: Path, rocm_packages: Sequence[Path], targets: Sequence[str], *, split: bool
 ) -> None:
-    """The same goes for the packages of some targets and a build for these."""
-    candidate = rocm_set(tmp_path / "candidate", CANDIDATE, split=split)
-    final = rocm_set(tmp_path / "final", FINAL, split=split, one=bool(targets))
-    built, change = {path.name: path for path in final}, final_of(CANDIDATE, targets)
-    taken = [
+    candidate = rocm_packages if split else build_rocm_set(tmp_path / "candidate", CANDIDATE)
+    release = build_rocm_set(tmp_path / "release", FINAL, split=split, only_family=bool(targets))
+    change = final_of(CANDIDATE, targets)
+    kept = [
         path for path in candidate if change.keeps_package(canonicalize_name(path.name.partition("-")[0]))
     ]
-    assert (len(taken) < len(candidate)) is bool(targets)
-    done = rewrite_set(taken, tmp_path / "released", change)
-    assert {one.plan.target for one in done} == set(built)
-    for one in done:
-        if one.file.path.suffix == ".whl":
-            require_sound(one.file.path)
-            assert read_members(one.file.path) == read_members(built[one.plan.target])
+    assert (len(kept) < len(candidate)) is bool(targets)
+
+    rewritten_set = rewrite_set(kept, tmp_path / "released", change)
+
+    expected = {path.name: path for path in release}
+    assert {rewritten.plan.target for rewritten in rewritten_set} == set(expected)
+    for rewritten in rewritten_set:
+        path = rewritten.file.path
+        if path.suffix == ".whl":
+            require_sound(path)
+            assert read_members(path) == read_members(expected[rewritten.plan.target])
         else:
-            assert one.file.path.read_bytes() == built[one.plan.target].read_bytes()
+            assert path.read_bytes() == expected[rewritten.plan.target].read_bytes()
 
 
 def test_the_whole_set_depends_on_itself_alone(released: Sequence[Rewritten]) -> None:
-    versions = {one.plan.distribution: one.plan.new for one in released}
+    versions = {rewritten.plan.distribution: rewritten.plan.new for rewritten in released}
+    wheels = [rewritten.file.path for rewritten in released if rewritten.file.path.suffix == ".whl"]
+
+    pins = []
+    for wheel in wheels:
+        pins += [requirement for requirement in read_metadata(wheel).requires_dist if "==" in requirement]
+
     assert versions["torch"] == TORCH
-    pins = [
-        requirement
-        for one in released
-        if one.file.path.suffix == ".whl"
-        for requirement in read_metadata(one.file.path).requires_dist
-        if "==" in requirement
-    ]
-    assert f"rocm[libraries]=={FINAL}" in pins
-    assert f"triton=={versions['triton']}" in pins
-    assert f"torch=={TORCH}" in pins
+    assert {f"rocm[libraries]=={FINAL}", f"triton=={versions['triton']}", f"torch=={TORCH}"} <= {*pins}
     for pin in map(Requirement, pins):
         assert str(pin.specifier) == f"=={versions[canonicalize_name(pin.name)]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installer:
+    """pip or uv over an environment."""
+
     name: str
-    python: Path
-    packages: Path
+    environment: Venv
 
-    def run(self, *words: str | Path) -> process.Completed:
-        where: list[str | Path] = [self.python, "-m", "pip", "--disable-pip-version-check", words[0]]
+    def run(self, *words: str | Path) -> str:
+        """Run a command of the installer; return what it printed."""
+        command: list[str | Path] = [self.environment.python, "-m", "pip", words[0]]
         if self.name == "uv":
-            where = [UV, "pip", words[0], "--python", self.python]
-        return process.capture([*where, *words[1:]], env=process.inherited(ROCM_SDK_TARGET_FAMILY=FAMILY))
+            command = [UV, "pip", words[0], "--python", self.environment.python]
+        variables = process.inherited(ROCM_SDK_TARGET_FAMILY=FAMILY)
+        return process.capture([*command, *words[1:]], env=variables).stdout
 
-    def use(self, *words: str) -> str:
-        env = process.inherited(PYTHONDONTWRITEBYTECODE="1", ROCM_SDK_TARGET_FAMILY=None)
-        return process.capture([self.python, *words], env=env).stdout
+    def uninstall(self, *names: str) -> None:
+        """Uninstall distributions."""
+        confirmed = ["--yes"] if self.name == "pip" else []
+        self.run("uninstall", *confirmed, *names)
 
-    @property
-    def site(self) -> set[str]:
-        folder = next((self.python.parents[1] / "lib").glob("python*")) / "site-packages"
-        return {
-            path.name for path in folder.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"
-        }
+    def installed_names(self) -> list[str]:
+        """Return the distributions that the installer lists."""
+        lines = self.run("freeze").splitlines()
+        return [line.partition("==")[0].partition(" @")[0] for line in lines if line]
 
 
-@pytest.mark.parametrize("name", ["pip", "uv"])
-def test_real_installers_take_the_release(name: str, released: Sequence[Rewritten], tmp_path: Path) -> None:
-    process.capture([UV, "venv", "--seed", "--python", sys.executable, tmp_path / "venv"])
-    python = tmp_path / "venv" / "bin" / "python"
-    installer = Installer(name=name, python=python, packages=released[0].file.path.parent)
-    before = installer.site
-    wanted = [f"{one.plan.distribution}=={one.plan.new}" for one in released if one.plan.kind == "pytorch"]
-    installer.run("install", "--find-links", installer.packages, *wanted)
-    found = json.loads(installer.use("-c", USE))
-    versions = {one.plan.distribution: one.plan.new for one in released}
-    names = ("torch", "torchaudio", "torchvision", "apex", "rocm")
-    assert found["versions"] == [versions[name] for name in names]
-    assert len(found["commit"]) == 40
-    assert found["sum"] == [2.0, 4.0]
-    assert installer.use("-m", "rocm_sdk", "version").strip() == FINAL
-    frozen = installer.run("freeze").stdout
-    assert CANDIDATE not in frozen
-    assert f"torch=={TORCH}" in frozen
-    installed = [line.partition("==")[0].partition(" @")[0] for line in frozen.splitlines() if line]
-    yes = ["--yes"] if name == "pip" else []
-    kept = {"pip", "setuptools", "wheel"}
-    installer.run("uninstall", *yes, *(one for one in installed if one not in kept))
-    assert installer.site == before
+def run_python(environment: Venv, *words: str) -> str:
+    """Run the environment's Python without leaving byte code; return what it printed."""
+    variables = process.inherited(PYTHONDONTWRITEBYTECODE="1", ROCM_SDK_TARGET_FAMILY=None)
+    return process.capture([environment.python, *words], env=variables).stdout
+
+
+def installed_files(environment: Venv) -> set[str]:
+    """Return the names of an environment's files, without byte code."""
+    paths = environment.site.rglob("*")
+    return {path.name for path in paths if path.suffix != ".pyc" and path.name != "__pycache__"}
+
+
+@pytest.fixture(params=["pip", "uv"])
+def installer(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
+    """Return an installer over an environment with what rocm's sdist is built with."""
+    environment = create_environment(tmp_path / "environment", *SEEDS)
+    return Installer(name=request.param, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the one package of others that torch requires."""
+    folder = tmp_path_factory.mktemp("third-party")
+    download_locked_wheel("typing-extensions", folder)
+    return folder
+
+
+def test_real_installers_take_the_release_and_take_it_out_again(
+    installer: Installer, released: Sequence[Rewritten], third_party: Path
+) -> None:
+    files_before = installed_files(installer.environment)
+    versions = {rewritten.plan.distribution: rewritten.plan.new for rewritten in released}
+    wanted = [
+        f"{rewritten.plan.distribution}=={rewritten.plan.new}"
+        for rewritten in released
+        if rewritten.plan.kind == "pytorch"
+    ]
+
+    sources: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", third_party]
+    installer.run("install", *sources, "--find-links", released[0].file.path.parent, *wanted)
+
+    answers = json.loads(run_python(installer.environment, "-c", USE))
+    used = ("torch", "torchaudio", "torchvision", "apex", "rocm")
+    assert answers["versions"] == [versions[name] for name in used]
+    assert len(answers["commit"]) == 40
+    assert answers["sum"] == [2.0, 4.0]
+    assert run_python(installer.environment, "-m", "rocm_sdk", "version").strip() == FINAL
+    assert CANDIDATE not in installer.run("freeze")
+
+    installer.uninstall(*(name for name in installer.installed_names() if name not in SEEDS))
+    assert installed_files(installer.environment) == files_before

@@ -19,7 +19,7 @@ from rocm_packaging import selftest
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.layout import FAMILY_TARGETS
-from tests.kit.artifact_sets import PRELOADED
+from tests.kit.artifacts import PRELOADED
 from tests.kit.rocm_environments import RocmEnvironment
 
 FAMILY = "gfx94X-dcgpu"
@@ -40,7 +40,7 @@ def built(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> BuiltPac
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setuptools: Path) -> Environment:
     """A whole installation that tests only look at."""
-    made = Environment.made(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
+    made = Environment.create(tmp_path_factory.mktemp("shared") / "venv", built, setuptools)
     made.install(f"rocm[libraries,devel]=={ROCM_VERSION}")
     made.rocm_sdk("init")
     return made
@@ -48,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, built: BuiltPackages, setup
 
 @pytest.fixture
 def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    return Environment.made(tmp_path / "venv", built, setuptools)
+    return Environment.create(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_profiler_without_a_needed_library_is_packaged_and_fails(artifacts: Pa
     )
 
 
-def test_what_was_promised_and_is_not_there_fails_its_test(environment: Environment) -> None:
+def test_a_missing_file_that_was_promised_fails_its_check(environment: Environment) -> None:
     environment.install(f"rocm[libraries,devel,profiler]=={ROCM_VERSION}")
     core, profiler = environment.site / "_rocm_sdk_core", environment.site / "_rocm_profiler"
     program = profiler / "bin/rocprof-sys-run"
@@ -172,7 +172,7 @@ print([line.split()[-1] for line in open("/proc/self/maps") if "libamdhip64" in 
     assert Path(loaded) == shared.site / "_rocm_sdk_core" / "lib" / "libamdhip64.so.7"
 
 
-def test_errors_say_what_to_install(environment: Environment) -> None:
+def test_errors_name_what_to_install(environment: Environment) -> None:
     environment.install(f"rocm=={ROCM_VERSION}")
     missing = environment.run("-c", "import rocm_sdk; rocm_sdk.find_libraries('hipblas')", check=False)
     assert "ModuleNotFoundError" in missing.stderr
@@ -191,8 +191,8 @@ def test_errors_say_what_to_install(environment: Environment) -> None:
     assert "skip  devel: all checks (the development tree is not installed)" in tested.stdout
 
 
-def outcomes(environment: Environment, junit: Path, **env: str) -> dict[str, str]:
-    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **env)
+def outcomes(environment: Environment, junit: Path, **variables: str) -> dict[str, str]:
+    tested = environment.rocm_sdk("test", "--junit", str(junit), check=False, **variables)
     report = selftest.read(junit.read_bytes())
     assert tested.returncode == (1 if report.failing else 0), tested.stdout
     named = {case.test.removeprefix("rocm_sdk.").replace("::", ": "): case for case in report.cases}
@@ -296,19 +296,19 @@ def test_an_interrupted_expansion_is_finished_and_removable(installed: Environme
     blocked.rmdir()
     installed.rocm_sdk("path", "--root")
     assert blocked.is_file()
-    removed(installed)
+    uninstall_everything(installed)
 
 
-def removed(environment: Environment) -> None:
+def uninstall_everything(environment: Environment) -> None:
     environment.uninstall("rocm", "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries-gfx94x-dcgpu")
-    assert environment.left() == []
+    assert environment.rocm_files() == []
 
 
 @pytest.mark.parametrize("expanded", [False, True])
 def test_an_uninstall_leaves_nothing(installed: Environment, *, expanded: bool) -> None:
     if expanded:
         installed.rocm_sdk("init")
-    removed(installed)
+    uninstall_everything(installed)
 
 
 def test_the_sdist_follows_the_machine(environment: Environment) -> None:
@@ -322,7 +322,7 @@ def test_the_sdist_follows_the_machine(environment: Environment) -> None:
 KERNEL = Path(__file__).with_name("texts").joinpath("add.hip").read_text()
 
 
-def compiled(environment: Environment, folder: Path, *targets: str) -> Path:
+def compile_kernel(environment: Environment, folder: Path, *targets: str) -> Path:
     hipcc = Path(environment.rocm_sdk("path", "--bin").stdout.strip()) / "hipcc"
     (folder / "kernel.hip").write_text(KERNEL, encoding="utf-8")
     arches = [f"--offload-arch={target}" for target in targets]
@@ -337,7 +337,7 @@ def compiled(environment: Environment, folder: Path, *targets: str) -> Path:
 
 def test_hipcc_compiles_for_every_target(shared: Environment, tmp_path: Path) -> None:
     targets = FAMILY_TARGETS["gfx110X-all"]
-    library = compiled(shared, tmp_path, *targets)
+    library = compile_kernel(shared, tmp_path, *targets)
     facts = file_facts(library)
     assert facts is not None
     assert facts.targets == set(targets)

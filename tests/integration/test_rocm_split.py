@@ -41,7 +41,7 @@ def built(split_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Bu
 
 @pytest.fixture
 def environment(tmp_path: Path, built: BuiltPackages, setuptools: Path) -> Environment:
-    return Environment.made(tmp_path / "venv", built, setuptools)
+    return Environment.create(tmp_path / "venv", built, setuptools)
 
 
 @pytest.fixture
@@ -68,13 +68,13 @@ def test_a_compiler_without_device_libraries_fails(installed: Environment) -> No
     installed.rocm_sdk("init")
     for folder in ("_rocm_sdk_core", "_rocm_sdk_devel"):
         (installed.site / folder / bitcode).unlink()
-    said = installed.rocm_sdk("test", check=False).stdout
-    assert "ok    core: a kernel is compiled for gfx942" in said
-    assert "FAIL  core: a kernel is compiled for gfx1100" in said
-    assert "hipcc: error: cannot find ROCm device library for gfx1100" in said
+    printed = installed.rocm_sdk("test", check=False).stdout
+    assert "ok    core: a kernel is compiled for gfx942" in printed
+    assert "FAIL  core: a kernel is compiled for gfx1100" in printed
+    assert "hipcc: error: cannot find ROCm device library for gfx1100" in printed
 
 
-def nodes(folder: Path, *versions: int) -> str:
+def write_gpu_nodes(folder: Path, *versions: int) -> str:
     """The kernel's files about a processor without a GPU (0), and GPUs."""
     for number, version in enumerate(versions):
         properties = folder / str(number) / "properties"
@@ -83,7 +83,7 @@ def nodes(folder: Path, *versions: int) -> str:
     return str(folder)
 
 
-def test_missing_device_code_is_told_once_before_any_kernel(installed: Environment, tmp_path: Path) -> None:
+def test_warns_once_of_missing_device_code_before_any_kernel(installed: Environment, tmp_path: Path) -> None:
     code = """
 import sys
 from rocm_sdk import _gpus
@@ -93,25 +93,25 @@ for _ in range(2):
     rocm_sdk.initialize_process(preload_shortnames=["hipblas"])
 """
     # gfx942 is there, gfx1101 is not, and of gfx900 there is nothing to install
-    machine = nodes(tmp_path, 0, 90402, 110001, 90000)
-    said = installed.run("-c", code, machine).stderr
-    assert said.count("UserWarning") == 1
-    assert "The device code of gfx1101 is not installed, and its first kernel will fail" in said
-    assert f'pip install "rocm[device-gfx1101]=={ROCM_VERSION}"' in said
+    machine = write_gpu_nodes(tmp_path, 0, 90402, 110001, 90000)
+    printed = installed.run("-c", code, machine).stderr
+    assert printed.count("UserWarning") == 1
+    assert "The device code of gfx1101 is not installed, and its first kernel will fail" in printed
+    assert f'pip install "rocm[device-gfx1101]=={ROCM_VERSION}"' in printed
     installed.install(f"rocm[device-gfx1101]=={ROCM_VERSION}")
     assert installed.run("-c", code, machine).stderr == ""
-    other_version(installed, "7.0.0")
-    said = installed.run("-c", code, machine).stderr
-    assert "The device package of gfx942 has version 7.0.0" in said
-    other_version(installed, f"{ROCM_VERSION}.post1")
+    change_version(installed, "7.0.0")
+    printed = installed.run("-c", code, machine).stderr
+    assert "The device package of gfx942 has version 7.0.0" in printed
+    change_version(installed, f"{ROCM_VERSION}.post1")
     assert installed.run("-c", code, machine).stderr == ""
 
 
-def other_version(environment: Environment, version: str) -> None:
+def change_version(environment: Environment, version: str) -> None:
     listed = environment.site / PAYLOAD / ".devel_links" / "gfx942.json"
-    said = json.loads(listed.read_text(encoding="utf-8"))
+    listing = json.loads(listed.read_text(encoding="utf-8"))
     listed.unlink()  # hard-linked to the installer's cache
-    listed.write_text(json.dumps({**said, "version": version}), encoding="utf-8")
+    listed.write_text(json.dumps({**listing, "version": version}), encoding="utf-8")
 
 
 def test_every_rpath_leads_somewhere(installed: Environment) -> None:
@@ -152,18 +152,18 @@ def test_a_device_package_that_comes_later_joins_the_devel_tree(installed: Envir
 
 
 def test_a_device_package_of_another_version_stays_out(installed: Environment) -> None:
-    other_version(installed, "7.0.0")
+    change_version(installed, "7.0.0")
     done = installed.rocm_sdk("init")
     assert "The device package of gfx942 has version 7.0.0" in done.stderr
     assert f'pip install "rocm[device-gfx942]=={ROCM_VERSION}"; until then its files stay out' in done.stderr
     assert not (installed.tree / KPACK).exists()
     assert (installed.tree / "lib/libhipblas.so").exists()
-    other_version(installed, ROCM_VERSION)
+    change_version(installed, ROCM_VERSION)
     installed.rocm_sdk("init")
     assert (installed.tree / KPACK).exists()
 
 
-def test_devel_installed_again_beside_a_device_package_expands_again(installed: Environment) -> None:
+def test_reinstalled_devel_packages_expand_beside_device_packages(installed: Environment) -> None:
     installed.rocm_sdk("init")
     installed.uninstall("rocm-sdk-devel")
     assert not installed.tree.exists()
@@ -179,7 +179,7 @@ def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order:
     for name in order:
         installed.uninstall(name)
     installed.uninstall("rocm")
-    assert installed.left() == []
+    assert installed.rocm_files() == []
 
 
 def test_the_plan_is_printed_and_nothing_is_written(split_artifacts: Path, tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_the_plan_is_printed_and_nothing_is_written(split_artifacts: Path, tmp_p
     shown = process.capture([*command])
     text = shown.stdout + shown.stderr
     assert re.search(r"(?m)^package +as it is.*\n(.*\n)*rocm-sdk-device-gfx942 +\d", text)
-    said = json.loads(process.capture([*command, "--json"]).stdout)
-    files = {(one["package"], one["path"]): one for one in said["files"]}
+    plan = json.loads(process.capture([*command, "--json"]).stdout)
+    files = {(file["package"], file["path"]): file for file in plan["files"]}
     hipblas = files["rocm-sdk-libraries", "lib/libhipblas.so.3"]
     assert (hipblas["how"], hipblas["soname"]) == ("patched", "libhipblas.so.3")
     assert hipblas["aliases"] == ["lib/libhipblas.so", "lib/libhipblas.so.3.1.0"]

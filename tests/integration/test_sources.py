@@ -1,7 +1,7 @@
 """Checkouts of the sample's repositories, killed at many points, as people and machines kill them."""
 
+import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,8 @@ from pytorch_build.refs.torch_refs import torch_ref
 from pytorch_build.sample import ensure_repositories
 from pytorch_build.sources.checkout import CheckoutOptions, SourceTree, checkout
 from pytorch_build.sources.git import Origins
-
-Git = Callable[..., str]
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kit.clones import ROOT
+from tests.kit.repos import run_git
 
 # Runs one checkout in a process of its own, which the git below can kill.
 CHECKOUT = """
@@ -43,12 +41,15 @@ kill -9 "$PPID"
 
 @dataclass(frozen=True)
 class Sample:
+    """The sample's repositories, and their lock."""
+
     repositories: Path
     lock: SourceLock
     options: CheckoutOptions
 
-    def checkout(self, project: str, folder: Path) -> SourceTree:
-        return checkout(self.lock.project(project), folder, self.options)
+    def check_torch_out(self, folder: Path) -> SourceTree:
+        """Check torch out into a folder."""
+        return checkout(self.lock.project("torch"), folder, self.options)
 
 
 @pytest.fixture(scope="module")
@@ -64,31 +65,39 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
 
 
 @pytest.fixture(scope="module")
-def finished(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
-    return sample.checkout("torch", tmp_path_factory.mktemp("finished") / "torch")
+def undisturbed(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
+    """Return a tree whose checkout nobody killed."""
+    return sample.check_torch_out(tmp_path_factory.mktemp("undisturbed") / "torch")
 
 
-@pytest.mark.parametrize("at", [2, 7, 12, 15, 17, 20, 24, 29, 33, 38, 44, 50])
+def check_out_with_git(git: Path, sample: Sample, tree: Path) -> process.Completed:
+    """Check torch out in a process that finds this git first."""
+    variables = process.inherited(PYTHONPATH=str(ROOT))
+    variables["PATH"] = f"{git.parent}:{variables['PATH']}"
+    locked = sample.lock.project("torch").model_dump_json()
+    command: list[str | Path] = [sys.executable, "-c", CHECKOUT, locked, tree, sample.repositories]
+    return process.capture(command, env=variables, cwd=ROOT, check=False)
+
+
+@pytest.mark.parametrize("call_number", [2, 7, 15, 20, 29, 38, 44, 50])
 def test_a_killed_checkout_ends_in_the_same_state(
-    sample: Sample, finished: SourceTree, tmp_path: Path, git: Git, at: int
+    sample: Sample, undisturbed: SourceTree, tmp_path: Path, call_number: int
 ) -> None:
     tree = tmp_path / "src" / "torch"
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    wrapper = bin_folder / "git"
-    real = process.which("git")
-    wrapper.write_text(KILLING_GIT.format(counter=tmp_path / "counter", at=at, git=real))
-    wrapper.chmod(0o755)
-    env = process.inherited(PYTHONPATH=str(ROOT))
-    env["PATH"] = f"{bin_folder}:{env['PATH']}"
-    locked = sample.lock.project("torch").model_dump_json()
-    argv: list[str | Path] = [sys.executable, "-c", CHECKOUT, locked, tree, sample.repositories]
-    killed = process.capture(argv, env=env, cwd=ROOT, check=False)
-    assert killed.returncode == -9, killed.stderr
+    killing_git = tmp_path / "bin" / "git"
+    killing_git.parent.mkdir()
+    killing_git.write_text(
+        KILLING_GIT.format(counter=tmp_path / "counter", at=call_number, git=process.which("git"))
+    )
+    killing_git.chmod(0o755)
+    killed = check_out_with_git(killing_git, sample, tree)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
 
-    made = sample.checkout("torch", tree)
-    assert (made.head, made.stashed) == (finished.head, ())
+    completed = sample.check_torch_out(tree)
+
+    assert completed.head == undisturbed.head
+    assert completed.stashed == ()
     for folder in (tree, tree / "third_party/miniblas"):
-        assert git(folder, "stash", "list") == ""
-    assert git(tree, "status", "--porcelain", "--ignored", "--ignore-submodules=none") == ""
-    assert not sample.checkout("torch", tree).changed
+        assert run_git(folder, "stash", "list") == ""
+    assert run_git(tree, "status", "--porcelain", "--ignored", "--ignore-submodules=none") == ""
+    assert not sample.check_torch_out(tree).changed

@@ -1,6 +1,5 @@
 """Fat wheels of real libraries, split: loaded by the real loader, installed and taken out by pip and uv."""
 
-import hashlib
 import io
 import sys
 import zipfile
@@ -19,9 +18,11 @@ from pytorch_build.check.run import check_wheels, loader_libraries
 from pytorch_build.split.kernels import require_whole
 from pytorch_build.split.parts import plan, split
 from rocm_packaging.packages import kpack
-from tests.unit.pytorch_build.check.conftest import compressed_bundle, plain_bundle
+from tests.kit.binaries import compressed_bundle, offload_bundle
+from tests.kit.environments import create_environment
+from tests.kit.wheels import sha256
+from tests.kit.wheels import write_wheel as write_plain_wheel
 
-pytestmark = pytest.mark.processes
 VERSION = "2.10.0+rocm7.1"
 METADATA = f"""\
 Metadata-Version: 2.4
@@ -47,25 +48,27 @@ print(lib.after().decode())
 """
 
 
-def code_for(name: str, *targets: str) -> bytes:
-    bundle = bytearray(plain_bundle(*targets, code=b"\x7fELF" + name.encode().ljust(9000, b".")))
+def bundle_of(name: str, *targets: str) -> bytes:
+    """Return a bundle with code of its own for each target."""
+    bundle = bytearray(offload_bundle(*targets, code=b"\x7fELF" + name.encode().ljust(9000, b".")))
     for number, _ in enumerate(targets):
         bundle[4096 + 12288 * number + 8000] = number
     return bytes(bundle)
 
 
-@pytest.fixture(name="library", scope="module")
-def library_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a compiled library with two bundles of device code."""
     folder = tmp_path_factory.mktemp("library")
-    (folder / "first.hipfb").write_bytes(code_for("first", "gfx942:xnack+", "gfx942:xnack-", "gfx1100"))
-    (folder / "second.hipfb").write_bytes(compressed_bundle(code_for("second", "gfx942", "gfx1151")))
+    (folder / "first.hipfb").write_bytes(bundle_of("first", "gfx942:xnack+", "gfx942:xnack-", "gfx1100"))
+    (folder / "second.hipfb").write_bytes(compressed_bundle(bundle_of("second", "gfx942", "gfx1151")))
     (folder / "source.c").write_text(SOURCE)
     process.capture(["cc", "-shared", "-fPIC", "-O1", "source.c", "-o", "libtorch_hip.so"], cwd=folder)
     return folder / "libtorch_hip.so"
 
 
-@pytest.fixture(name="fat", scope="module")
-def fat_fixture(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def fat(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = WheelSpec(
         distribution="torch", version=VERSION, tag="py3-none-linux_x86_64", metadata=METADATA, purelib=False
     )
@@ -81,33 +84,35 @@ def fat_fixture(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return write_wheel(tmp_path_factory.mktemp("fat"), spec, members).path
 
 
-@pytest.fixture(name="parts", scope="module")
-def parts_fixture(fat: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+@pytest.fixture(scope="module")
+def parts(fat: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     return split(fat, tmp_path_factory.mktemp("parts"))
 
 
-def loaded(library: Path) -> list[str]:
+def load(library: Path) -> list[str]:
+    """Load a library in a process of its own; return what its wrappers say."""
     return process.capture([sys.executable, "-I", "-c", USE, library]).stdout.splitlines()
 
 
-def unpacked(wheel: Path, member: str, folder: Path) -> Path:
+def unpack(wheel: Path, member: str, folder: Path) -> Path:
+    """Unpack one member of a wheel; return its path."""
     with zipfile.ZipFile(wheel) as archive:
         (folder / "unpacked").write_bytes(archive.read(member))
     return folder / "unpacked"
 
 
 def test_the_loader_sees_references_instead(library: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
-    assert loaded(library) == [
+    assert load(library) == [
         *("0x48495046 0 43434f42", "0x48495046 0 5f5f434c", "0x48495046 0 5f5f434c"),
         "data that follows",
     ]
-    host = unpacked(parts[0], "torch/lib/libtorch_hip.so", tmp_path)
+    host = unpack(parts[0], "torch/lib/libtorch_hip.so", tmp_path)
     reference = kpack.reference("torch", "lib/libtorch_hip.so").packed()[:4].hex()
-    assert loaded(host) == [*(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)), "data that follows"]
+    assert load(host) == [*(f"0x4b504948 {index} {reference}" for index in (1, 0, 0)), "data that follows"]
     assert host.stat().st_size < library.stat().st_size - 30_000
 
 
-def test_each_wheel_holds_its_own(parts: tuple[Path, ...]) -> None:
+def test_each_wheel_holds_the_code_of_its_target(parts: tuple[Path, ...]) -> None:
     names = {}
     for wheel in parts:
         with zipfile.ZipFile(wheel) as archive:
@@ -126,91 +131,121 @@ def test_each_wheel_holds_its_own(parts: tuple[Path, ...]) -> None:
         stream = io.BytesIO(archive.read("torch/.kpack/torch_gfx942.kpack"))
         licence = next(name for name in archive.namelist() if name.endswith("licenses/LICENSE"))
         assert archive.read(licence) == b"BSD"
-    found = kpack.read(stream)
-    assert sorted((one.binary, one.target) for one in found.kernels) == [
+    table = kpack.read(stream)
+    assert sorted((kernel.binary, kernel.target) for kernel in table.kernels) == [
         ("lib/libtorch_hip.so#0", "gfx942:xnack+"),
         ("lib/libtorch_hip.so#0", "gfx942:xnack-"),
         *(("lib/libtorch_hip.so#1", target) for target in ("gfx942", "gfx942:xnack+", "gfx942:xnack-")),
     ]
-    assert len(set(found.kernels.values())) == 3
+    assert len(set(table.kernels.values())) == 3
 
 
-def test_the_wheels_pass_checks_and_are_the_same(fat: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
+def test_the_wheels_pass_checks_and_are_always_the_same(
+    fat: Path, parts: tuple[Path, ...], tmp_path: Path
+) -> None:
     findings = check_wheels(parts)
-    assert [one for one in findings if one.severity == "error" and one.check != "size"] == []
-    again = split(fat, tmp_path)
-    assert [one.name for one in again] == [one.name for one in parts]
-    for one, other in zip(again, parts, strict=True):
-        assert hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(one.name for one in parts)
+    assert [finding for finding in findings if finding.severity == "error" and finding.check != "size"] == []
+
+    second_parts = split(fat, tmp_path)
+
+    digests = {wheel.name: sha256(wheel) for wheel in parts}
+    assert {wheel.name: sha256(wheel) for wheel in second_parts} == digests
+    assert {wheel.name for wheel in tmp_path.iterdir()} == set(digests)
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, ...], tmp_path: Path) -> None:
-    root = tmp_path / "venv"
-    process.capture([sys.executable, "-m", "virtualenv", "--quiet", root])
-    python = root / "bin" / "python"
-    pip: list[str | Path] = (
-        [sys.executable, "-m", "pip", "--python", python] if installer == "pip" else [uv_program(), "pip"]
-    )
-    where: list[str | Path] = ["--python", python] if installer == "uv" else []
-    process.capture([*pip, "install", *where, "--no-deps", "--no-index", *parts])
-    site = next((root / "lib").glob("python*")) / "site-packages"
-    assert (site / "torch/.kpack/torch_gfx1151.kpack").is_file()
-    assert loaded(site / "torch/lib/libtorch_hip.so")[0].startswith("0x4b504948")
-    yes = ["--yes"] if installer == "pip" else []
-    devices = [read_metadata(one).name for one in parts[1:]]
-    process.capture([*pip, "uninstall", *where, *yes, *devices])
-    assert sorted(
-        path.name for path in (site / "torch").rglob("*") if path.is_file() and path.suffix != ".pyc"
-    ) == [*("__init__.py", "libtorch_hip.so", "x.aks2")]
-    process.capture([*pip, "uninstall", *where, *yes, "torch"])
-    assert not (site / "torch").exists()
+    environment = create_environment(tmp_path / "venv", "pip")
+    torch = environment.site / "torch"
+    device_distributions = [read_metadata(wheel).name for wheel in parts[1:]]
+
+    def run_installer(verb: str, *words: str | Path) -> None:
+        command: list[str | Path] = [environment.python, "-m", "pip", verb]
+        if installer == "uv":
+            command = [uv_program(), "pip", verb, "--python", environment.python]
+        process.capture([*command, *words])
+
+    run_installer("install", "--no-deps", "--no-index", *parts)
+    assert (torch / ".kpack/torch_gfx1151.kpack").is_file()
+    assert load(torch / "lib/libtorch_hip.so")[0].startswith("0x4b504948")
+
+    confirmed = ["--yes"] if installer == "pip" else []
+    run_installer("uninstall", *confirmed, *device_distributions)
+    files = [path.name for path in torch.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sorted(files) == ["__init__.py", "libtorch_hip.so", "x.aks2"]
+
+    run_installer("uninstall", *confirmed, "torch")
+    assert not torch.exists()
 
 
-def test_bad_input_is_named(fat: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
-    with pytest.raises(WheelError, match=r"is split already: the device code of torch/lib/libtorch_hip\.so"):
+def test_refuses_a_wheel_that_is_split_already(parts: tuple[Path, ...], tmp_path: Path) -> None:
+    with pytest.raises(WheelError, match="libtorch_hip"):
         split(parts[0], tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_a_broken_archive(fat: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken" / fat.name
     broken.parent.mkdir()
     broken.write_bytes(fat.read_bytes()[:-100])
-    with pytest.raises(WheelError, match="not a readable zip file"):
+
+    with pytest.raises(WheelError, match="zip file"):
         split(broken, tmp_path)
+
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
 
 
-def test_parts_that_are_not_the_whole_are_refused(fat: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("positions", "name"),
+    [
+        ((0, 1), "for gfx942:xnack-"),
+        ((1, 2, 3, 4), "libtorch_hip.so"),
+        ((0, 1, 2, 3, 4, 1), "in 2 wheels"),
+    ],
+    ids=["code is missing", "no host", "one twice"],
+)
+def test_refuses_parts_that_are_not_the_whole(
+    fat: Path, parts: tuple[Path, ...], tmp_path: Path, positions: tuple[int, ...], name: str
+) -> None:
     code = plan(fat, tmp_path).contents.code
     require_whole(fat, parts, code)
-    for left, words in (
-        (parts[:2], "The code of lib/libtorch_hip.so#0 for gfx942:xnack-"),
-        (parts[1:], "libtorch_hip.so does not say where its code is"),
-        ((*parts, parts[1]), "is in 2 wheels"),
-    ):
-        with pytest.raises(CheckError, match=words.replace("+", r"\+")):
-            require_whole(fat, left, code)
+
+    with pytest.raises(CheckError) as raised:
+        require_whole(fat, [parts[position] for position in positions], code)
+
+    assert name in raised.value.message
 
 
-def test_what_a_person_has_cut_off_is_said(parts: tuple[Path, ...], tmp_path: Path) -> None:
-    """A wheel whose archive ends early says so, and a host alone says what to install."""
-    spec = WheelSpec(
-        distribution="amd-torch-device-gfx942",
+def test_a_check_says_that_an_archive_of_kernels_is_cut_off(parts: tuple[Path, ...], tmp_path: Path) -> None:
+    member = "torch/.kpack/torch_gfx942.kpack"
+    with zipfile.ZipFile(parts[3]) as archive:
+        kernels = archive.read(member)
+    wheel = write_device_wheel(tmp_path, {member: kernels[:-9]})
+
+    (finding,) = [finding for finding in check_wheels([wheel]) if finding.check == "device_code"]
+
+    assert "cut off" in finding.message
+
+
+def write_device_wheel(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write a wheel of device code for one target."""
+    return write_plain_wheel(
+        folder,
+        name="amd-torch-device-gfx942",
         version=VERSION,
         tag="py3-none-linux_x86_64",
-        metadata=f"Metadata-Version: 2.1\nName: amd-torch-device-gfx942\nVersion: {VERSION}\n",
-        purelib=False,
+        files=files,
+        is_pure=False,
     )
-    with zipfile.ZipFile(parts[3]) as archive:
-        whole = archive.read("torch/.kpack/torch_gfx942.kpack")
-    cut = write_wheel(tmp_path, spec, [Member(name="torch/.kpack/torch_gfx942.kpack", source=whole[:-9])])
-    said = [one.message for one in check_wheels([cut.path]) if one.check == "device_code"]
-    assert len(said) == 1
-    assert said[0].startswith("Its device code cannot be read: its table is cut off")
-    (missing,) = [
-        one for one in check_wheels(parts[:1]) if one.check == "device_code" and one.severity != "note"
-    ]
-    assert "amd-torch-device-gfx942, not among these wheels" in missing.message
 
 
-def test_this_machines_loader_is_asked() -> None:
+def test_a_check_of_the_host_alone_names_its_device_code(parts: tuple[Path, ...]) -> None:
+    findings = [finding for finding in check_wheels(parts[:1]) if finding.check == "device_code"]
+
+    (finding,) = [finding for finding in findings if finding.severity != "note"]
+    assert "amd-torch-device-gfx942" in finding.message
+
+
+def test_knows_the_libraries_of_this_machines_loader() -> None:
     assert "libc.so.6" in loader_libraries()

@@ -1,7 +1,7 @@
 """Strangers' packages of our names, by every way that pip and uv would find them, and by every way in."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,39 +11,76 @@ from core.env import Interpreter, installer, interpreter
 from core.errors import CheckError, EnvironmentSetupError
 from core.packages.resolution import pinned_call
 from core.packages.sources import PackageSource
-from tests.conftest import MakeWheel
 from tests.kit.front_doors import run_ci
-from tests.kit.recorded_runs import rocm_sdist, sdist
+from tests.kit.recorded_runs import write_rocm_sdist, write_sdist_of_files
 from tests.kit.servers import served
-from tests.kit.wheels import add_record, write_members
+from tests.kit.wheels import add_record, write_members, write_wheel
 
-ROCM, TORCH = "7.99.0+sample", "2.10.0+rocm7.99.0.sample"
-SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM!r}, py_modules=[])\n"
-BACKENDS = pytest.mark.parametrize("backend", ["uv", "pip"])
-NAMES = ("rocm", "Rocm", "rocm_sdk_core", "rocm.sdk.core", "torch", "triton", "rocm-bootstrap", "rocm-sdk-x")
+ROCM_VERSION = "7.99.0+sample"
+TORCH_VERSION = "2.10.0+rocm7.99.0.sample"
+FAMILY = "gfx94X-dcgpu"
 LIBRARIES = "rocm-sdk-libraries-gfx94x-dcgpu"
-# what a stranger's sdist runs, wherever it is only looked at
-LOOKED_AT = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('ran').touch()\n"
+OUR_NAMES = (
+    "rocm",
+    "Rocm",
+    "rocm_sdk_core",
+    "rocm.sdk.core",
+    "torch",
+    "triton",
+    "rocm-bootstrap",
+    "rocm-sdk-x",
+    LIBRARIES,
+)
+ROCM_SETUP = f"from setuptools import setup\nsetup(name='rocm', version={ROCM_VERSION!r}, py_modules=[])\n"
+
+# What a stranger's sdist runs, wherever it is only looked at.
+TRACE = "import os, pathlib\npathlib.Path(os.environ['PIP_LOG']).with_name('ran').touch()\n"
+TRACE_FILE = "ran"
+
+# How a package of others, `helper`, brings a stranger's along -> what it requires.
+REQUIREMENTS = {
+    "a dependency": "rocm",
+    "a higher version": "rocm-sdk-core>=90",
+    "a pre-release": "triton>=100.dev0",
+    "another spelling": "ROCm.SDK_core>=90",
+    "an unknown name": "rocm-sdk-x",
+    "an sdist": "rocm-sdk-devel",
+    "an address": "triton @ {public}/triton-99.0-py3-none-any.whl",
+    "a dependency's dependency": "deeper",
+    "a build requirement": None,
+}
 
 
-def built(folder: Path, name: str, version: str, *requires: str, setup: str = "") -> None:
+def write_others_sdist(folder: Path, name: str, version: str, *requires: str, code: str = "") -> None:
+    """Write an sdist that needs packages to be built, and that runs code when it is looked at."""
     backend = f"[build-system]\nrequires = {json.dumps(requires)}\nbuild-backend = 'setuptools.build_meta'\n"
-    script = f"{setup}from setuptools import setup\nsetup(name={name!r}, version={version!r})\n"
-    sdist(folder, name, version, {"pyproject.toml": backend, "setup.py": script})
+    script = f"{code}from setuptools import setup\nsetup(name={name!r}, version={version!r})\n"
+    write_sdist_of_files(folder, name, version, {"pyproject.toml": backend, "setup.py": script})
 
 
-@pytest.fixture(name="public", autouse=True)
-def public_fixture(
-    tmp_path: Path, make_wheel: MakeWheel, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """The folder of the person's public packages, which every setting of pip and uv leads to."""
+def write_helper(public: Path, way: str) -> None:
+    """Put a package of others into the public folder that brings a stranger's along."""
+    requirement = REQUIREMENTS[way]
+    if requirement is None:
+        write_others_sdist(public, "helper", "1.0", "setuptools", "rocm")
+        return
+    required = requirement.format(public=public.as_uri())
+    write_wheel(public, name="deeper", version="1.0", requires=["torch>=90"])
+    write_wheel(public, name="helper", version="1.0", requires=[required])
+
+
+@pytest.fixture(autouse=True)
+def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the folder of the person's public packages, which every setting of pip and uv leads to."""
     folder = tmp_path / "public"
-    for name in (*NAMES, LIBRARIES):
-        for version in (ROCM if name.lower().startswith("rocm") else TORCH, "99.0", "100.0.dev1"):
-            make_wheel(folder, name, version, content="STRANGER = True")
-    built(folder, "rocm_sdk_devel", "99.0", "setuptools", setup=LOOKED_AT)
-    make_wheel(folder, "tinydep", "1.0")
+    for name in OUR_NAMES:
+        version = ROCM_VERSION if name.lower().startswith("rocm") else TORCH_VERSION
+        for offered_version in (version, "99.0", "100.0.dev1"):
+            files = {f"{name.replace('-', '_')}.py": "STRANGER = True\n"}
+            write_wheel(folder, name=name, version=offered_version, files=files)
+    write_others_sdist(folder, "rocm_sdk_devel", "99.0", "setuptools", code=TRACE)
     (folder / setuptools_wheel.name).write_bytes(setuptools_wheel.read_bytes())
+
     configuration = tmp_path / "pip.conf"
     configuration.write_text(f"[install]\nfind-links = {folder}\n[global]\nno-index = true\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
@@ -57,101 +94,116 @@ def public_fixture(
     installer.configured.cache_clear()
 
 
-@pytest.fixture(name="target")
-def target_fixture(tmp_path: Path) -> Interpreter:
+@pytest.fixture
+def target(tmp_path: Path) -> Interpreter:
+    """Return an empty environment's interpreter."""
     process.run([installer.uv_program(), "venv", "--no-config", "--quiet", tmp_path / "env"])
     return interpreter(tmp_path / "env" / "bin" / "python")
 
 
-@pytest.fixture(name="ours")
-def ours_fixture(tmp_path: Path, make_wheel: MakeWheel) -> Path:
-    """A folder with the run's own: torch, and a rocm whose sdist any wheel would win over."""
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """Return a folder with the run's own: torch, and a rocm whose sdist any wheel would win over."""
     folder = tmp_path / "ours"
-    make_wheel(folder, "torch", TORCH, fields=[("Requires-Dist", one) for one in ("helper", f"rocm=={ROCM}")])
-    make_wheel(folder, "rocm-sdk-core", ROCM)
-    rocm_sdist(folder, ROCM, SETUP)
+    write_wheel(folder, name="torch", version=TORCH_VERSION, requires=["helper", f"rocm=={ROCM_VERSION}"])
+    write_wheel(folder, name="rocm-sdk-core", version=ROCM_VERSION)
+    write_rocm_sdist(folder, ROCM_VERSION, ROCM_SETUP)
     return folder
 
 
-def helper(make_wheel: MakeWheel, public: Path, way: str) -> None:
-    """Put a package of others into the public folder that brings a stranger's along."""
-    lines = {
-        "a dependency": ["rocm"],
-        "a higher version": ["rocm-sdk-core>=90"],
-        "a pre-release": ["triton>=100.dev0"],
-        "another spelling": ["ROCm.SDK_core>=90"],
-        "an unknown name": ["rocm-sdk-x"],
-        "an sdist": ["rocm-sdk-devel"],
-        "an address": [f"triton @ {(public / 'triton-99.0-py3-none-any.whl').as_uri()}"],
-        "a dependency's dependency": ["deeper"],
-    }
-    if way == "a build requirement":
-        built(public, "helper", "1.0", "setuptools", "rocm")
-        return
-    make_wheel(public, "deeper", "1.0", fields=[("Requires-Dist", "torch>=90")])
-    make_wheel(public, "helper", "1.0", fields=[("Requires-Dist", one) for one in lines.get(way, ())])
+def strangers_in(python: Interpreter) -> list[Path]:
+    """Return the strangers' modules that an environment has."""
+    return [path for path in python.purelib.glob("*.py") if "STRANGER" in path.read_text()]
 
 
-WAYS = (
-    *("a dependency", "a higher version", "a pre-release", "another spelling", "an unknown name", "an sdist"),
-    *("an address", "a dependency's dependency", "a build requirement"),
-)
+def read_environment(tmp_path: Path) -> Interpreter:
+    """Return the interpreter of the environment that `setup-venv` has made."""
+    return interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
 
 
-def strangers(target: Interpreter) -> list[Path]:
-    return [path for path in target.purelib.glob("*.py") if "STRANGER" in path.read_text()]
-
-
-def ours_call(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
+def call_for_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
+    """Return the call that installs some of our packages, by their digests."""
     source = PackageSource(find_links=(str(folder),))
-    files = [source.sealed(one) for one in source.listed if one.distribution in names]
+    files = [source.sealed(file) for file in source.listed if file.distribution in names]
     return pinned_call(tmp_path / "locks", files, installer.Sources(find_links=(str(folder),), no_index=True))
 
 
-@BACKENDS
-@pytest.mark.parametrize(("way", "first"), [*((way, True) for way in WAYS), ("a higher version", False)])
+# Every way with both entrances and both installers; the order of calls with both installers.
+ENTERS_BUILD = pytest.mark.parametrize(
+    ("way", "backend", "helper_is_first"),
+    [
+        ("a dependency", "uv", True),
+        ("a higher version", "pip", False),
+        ("a pre-release", "uv", False),
+        ("another spelling", "pip", True),
+        ("an unknown name", "uv", True),
+        ("an sdist", "pip", True),
+        ("an address", "uv", True),
+        ("a dependency's dependency", "pip", True),
+        ("a build requirement", "uv", True),
+    ],
+)
+ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize(
+    ("way", "backend"),
+    [
+        ("a dependency", "pip"),
+        ("a higher version", "uv"),
+        ("a pre-release", "pip"),
+        ("another spelling", "uv"),
+        ("an unknown name", "pip"),
+        ("an sdist", "uv"),
+        ("an address", "pip"),
+        ("a dependency's dependency", "uv"),
+        ("a build requirement", "pip"),
+    ],
+)
+
+
+@ENTERS_BUILD
 def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     tmp_path: Path,
     target: Interpreter,
-    make_wheel: MakeWheel,
     public: Path,
     ours: Path,
-    backend: installer.Backend,
     way: str,
+    backend: installer.Backend,
     *,
-    first: bool,
+    helper_is_first: bool,
 ) -> None:
-    helper(make_wheel, public, way)
-    others, core = installer.Install(requirements=("helper",)), ours_call(tmp_path, ours, "rocm-sdk-core")
-    calls = [others, core] if first else [core, others]
+    write_helper(public, way)
+    others = installer.Install(requirements=("helper",))
+    core = call_for_ours(tmp_path, ours, "rocm-sdk-core")
+    calls = [others, core] if helper_is_first else [core, others]
+
     refusal = pytest.raises((EnvironmentSetupError, CheckError))
     with refusal, installer.prepared(target, calls, digest="1", backend=backend):
-        pytest.fail(f"{way} got in: {strangers(target)}")
-    assert not (tmp_path / "ran").exists(), "a stranger's code ran"
-    assert [path for path in strangers(target) if path.name != "rocm_sdk_x.py"] == []
+        pytest.fail(f"{way} got in: {strangers_in(target)}")
+
+    assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
+    assert [path for path in strangers_in(target) if path.name != "rocm_sdk_x.py"] == []
 
 
-@BACKENDS
-@pytest.mark.parametrize("way", WAYS)
+@ENTERS_USERS_ENVIRONMENT
 def test_setup_venv_refuses_whoever_brings_a_stranger(
-    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: installer.Backend, way: str
+    tmp_path: Path, public: Path, ours: Path, way: str, backend: installer.Backend
 ) -> None:
-    helper(make_wheel, public, way)
-    words = ("--packages", "torch", "--find-links", str(ours), "--gpu-family", "gfx94X-dcgpu")
-    code = run_ci("setup-venv", tmp_path / "env", *words, "--backend", backend)
-    # what was chosen is excluded from the others' resolution, so that requiring its version is harmless
-    harmless = way == "a dependency"
-    assert (code == 0) == harmless
-    assert not (tmp_path / "ran").exists(), "a stranger's code ran"
-    if harmless:
-        assert strangers(interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")) == []
+    write_helper(public, way)
+    source = ("--packages", "torch", "--find-links", ours, "--gpu-family", FAMILY)
+
+    exit_code = run_ci("setup-venv", tmp_path / "env", *source, "--backend", backend)
+
+    # Our own are excluded from the others' resolution, so that requiring a name of ours is harmless.
+    is_harmless = way == "a dependency"
+    assert (exit_code == 0) == is_harmless
+    assert not (tmp_path / TRACE_FILE).exists(), "a stranger's code ran"
+    if is_harmless:
+        assert strangers_in(read_environment(tmp_path)) == []
 
 
-@BACKENDS
-def test_what_others_alter_of_ours_is_found_after_the_installation(
-    tmp_path: Path, target: Interpreter, public: Path, ours: Path, backend: installer.Backend
+def test_notices_what_others_alter_of_ours(
+    tmp_path: Path, target: Interpreter, public: Path, ours: Path
 ) -> None:
-    core = ours_call(tmp_path, ours, "rocm-sdk-core")
+    core = call_for_ours(tmp_path, ours, "rocm-sdk-core")
     members = {
         "rocm_sdk_core.py": b"STRANGER = 1",
         "overlay-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: overlay\nVersion: 1.0\n",
@@ -159,26 +211,45 @@ def test_what_others_alter_of_ours_is_found_after_the_installation(
     }
     write_members(public / "overlay-1.0-py3-none-any.whl", add_record(members))
     overlay = installer.Install(requirements=("overlay",))
-    with (
-        pytest.raises(CheckError, match=r"rocm_sdk_core\.py is not the file of rocm-sdk-core"),
-        installer.prepared(target, [core, overlay], digest="1", backend=backend),
-    ):
+
+    refusal = pytest.raises(CheckError, match=r"rocm_sdk_core\.py")
+    with refusal, installer.prepared(target, [core, overlay], digest="1", backend="uv"):
         pytest.fail("it was used")
 
 
-@BACKENDS
-def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
-    tmp_path: Path, make_wheel: MakeWheel, public: Path, ours: Path, backend: installer.Backend
-) -> None:
-    make_wheel(public, "helper", "1.0")
-    words = ("--packages", "torch", "--find-links", str(ours), "--backend", backend)
-    front = ["setup-venv", str(tmp_path / "env"), *words]
-    assert run_ci(*front) == 0
-    target = interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
-    (target.purelib / "torch.py").unlink()  # uv's cache may have a link to it
-    (target.purelib / "torch.py").write_text("STRANGER = True")
-    assert run_ci(*front) == 0
-    assert strangers(target) == []
+def test_setup_venv_restores_what_was_altered_since(tmp_path: Path, public: Path, ours: Path) -> None:
+    write_wheel(public, name="helper", version="1.0")
+    command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
+    assert run_ci(*command, "--backend", "uv") == 0
+    python = read_environment(tmp_path)
+    # Not written in place: uv's cache may have a link to it.
+    (python.purelib / "torch.py").unlink()
+    (python.purelib / "torch.py").write_text("STRANGER = True")
+
+    assert run_ci(*command, "--backend", "uv") == 0
+
+    assert strangers_in(python) == []
+
+
+@pytest.fixture
+def configure_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Return what makes an index the person's own, by one of the settings of pip and uv, and by no other."""
+
+    def configure(setting: str, index: str) -> None:
+        for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+            monkeypatch.delenv(name)
+        # Not an empty file: without any index pip would ask the public one.
+        (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
+        if setting == "uv.toml":
+            (tmp_path / "uv").mkdir()
+            (tmp_path / "uv" / "uv.toml").write_text(f"index-url = '{index}'\nprerelease = 'allow'\n")
+            monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+            # The tests' own isolation switches files of uv off.
+            monkeypatch.delenv("UV_NO_CONFIG", raising=False)
+        elif setting != "pip.conf":
+            monkeypatch.setenv(setting, index)
+
+    return configure
 
 
 @pytest.mark.parametrize(
@@ -187,31 +258,42 @@ def test_setup_venv_puts_back_what_was_altered_or_replaced_since(
 )
 def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     tmp_path: Path,
-    make_wheel: MakeWheel,
     public: Path,
     ours: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    configure_index: Callable[[str, str], None],
     setting: str,
     backend: installer.Backend,
 ) -> None:
-    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
-        monkeypatch.delenv(name)
-    helper(make_wheel, public, "a dependency")
+    write_helper(public, "a dependency")
     assert run_ci("index", "--directory", public) == 0
+
     with served(tmp_path) as url:
-        index = f"{url}/public/simple/"
-        (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
-        if setting == "uv.toml":
-            (tmp_path / "uv").mkdir()
-            (tmp_path / "uv" / setting).write_text(f"index-url = '{index}'\nprerelease = 'allow'\n")
-            monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-        monkeypatch.setenv(setting, index)
-        words = ["setup-venv", str(tmp_path / "env"), "--find-links", str(ours), "--backend", backend]
-        assert run_ci(*words, "--packages", "torch") == 0
-        # a release that was taken back is no reason to take a stranger's
-        (ours / "yanked.json").write_text(f'{{"torch=={TORCH}": "bad"}}')
-        assert run_ci("index", "--directory", ours) == 0
-        page = [*words[:2], "--clean", "--index-url", f"{url}/ours/simple/", *words[4:]]
-        assert run_ci(*page, "--packages", "torch") != 0
-        assert run_ci(*page, "--packages", f"torch=={TORCH}") == 0
-    assert strangers(interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")) == []
+        configure_index(setting, f"{url}/public/simple/")
+        command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", ours)
+        assert run_ci(*command, "--backend", backend) == 0
+
+    assert strangers_in(read_environment(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("setting", "backend"), [("PIP_EXTRA_INDEX_URL", "uv"), ("pip.conf", "pip")])
+def test_setup_venv_takes_no_strangers_for_a_yanked_version(
+    tmp_path: Path,
+    public: Path,
+    ours: Path,
+    configure_index: Callable[[str, str], None],
+    setting: str,
+    backend: installer.Backend,
+) -> None:
+    write_helper(public, "a dependency")
+    (ours / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "bad"}}')
+    for folder in (public, ours):
+        assert run_ci("index", "--directory", folder) == 0
+
+    with served(tmp_path) as url:
+        configure_index(setting, f"{url}/public/simple/")
+        source = ("--index-url", f"{url}/ours/simple/", "--backend", backend)
+        command = ("setup-venv", tmp_path / "env", *source, "--packages")
+        assert run_ci(*command, "torch") != 0
+        assert run_ci(*command, f"torch=={TORCH_VERSION}") == 0
+
+    assert strangers_in(read_environment(tmp_path)) == []

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,29 @@ from core.stores.directory import DirectoryStore
 from core.stores.s3_client import PROBE
 from tests.kit.s3_proxy import proxied
 from tests.kit.s3_servers import S3Server
+from tests.kit.wheels import write_wheel
 
 GROUP = "gfx90a-dcgpu"
 PREFIX = "123-linux"
 DROP_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+# Leaves half of a file, and dies.
+KILLING_COPY = """
+import os, runpy, shutil
+from pathlib import Path
+def copy(_source, target):
+    Path(target).write_bytes(b"half")
+    os.kill(os.getpid(), 9)
+shutil.copyfile = copy
+"""
 FULL_DISK = ["prlimit", "--fsize=2"]
 
 
-@pytest.fixture(name="folder")
-def folder_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with wheels, logs and artifacts, as builds leave them."""
     for number in range(6):
-        make_wheel(tmp_path / "dist", f"demo-{number}", "1.0+rocm7.1", content=f"X = {number}\n" * 1000)
+        files = {f"demo_{number}.py": f"X = {number}\n" * 1000}
+        write_wheel(tmp_path / "dist", name=f"demo-{number}", version="1.0+rocm7.1", files=files)
     (tmp_path / "dist" / ".kpack_staging").mkdir()
     (tmp_path / "dist" / ".kpack_staging" / "half.whl").write_bytes(b"half")
     (tmp_path / "logs").mkdir()
@@ -37,6 +49,7 @@ def folder_fixture(tmp_path: Path, make_wheel: Callable[..., Path]) -> Path:
 
 
 def upload(folder: Path, bucket: str, env: Mapping[str, str]) -> str:
+    """Upload the folder to a bucket; return what was printed."""
     words = ["--run-id=123", f"--artifact-group={GROUP}", f"--store=s3://{bucket}"]
     folders = [
         f"--input-dir={folder}",
@@ -47,50 +60,67 @@ def upload(folder: Path, bucket: str, env: Mapping[str, str]) -> str:
     return process.capture(argv, cwd=ROOT, env=env).stderr
 
 
-def state(server: S3Server, bucket: str) -> dict[str, int]:
+def sizes_in(server: S3Server, bucket: str) -> dict[str, int]:
+    """Return the keys of a bucket's objects with their sizes."""
     pages = server.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", ())}
+    sizes: dict[str, int] = {}
+    for page in pages:
+        sizes |= {entry["Key"]: entry["Size"] for entry in page.get("Contents", ())}
+    return sizes
 
 
-def test_everything_arrives_once(rclone: S3Server, folder: Path) -> None:
-    bucket, env = rclone.make_bucket(), process.inherited(**rclone.variables)
-    said = upload(folder, bucket, env)
+def test_everything_arrives(rclone: S3Server, folder: Path) -> None:
+    bucket = rclone.make_bucket()
+
+    printed = upload(folder, bucket, process.inherited(**rclone.variables))
+
     page = f"{rclone.endpoint}/{bucket}/{PREFIX}/python/{GROUP}/index.html"
-    assert f"package_find_links_url: {page}" in said
-    found = state(rclone, bucket)
-    assert sum(key.endswith(".whl") for key in found) == 6
-    assert sum(key.endswith(".whl.metadata") for key in found) == 6
-    assert found[f"{PREFIX}/blas_lib_gfx90a-dcgpu.tar.zst"] == 20 << 20
-    assert found[f"{PREFIX}/logs/{GROUP}/large.log.gz"] < 100_000
-    assert not [key for key in found if "staging" in key]
+    assert f"package_find_links_url: {page}" in printed
+    sizes = sizes_in(rclone, bucket)
+    assert len([key for key in sizes if key.endswith(".whl")]) == 6
+    assert len([key for key in sizes if key.endswith(".whl.metadata")]) == 6
+    assert sizes[f"{PREFIX}/blas_lib_gfx90a-dcgpu.tar.zst"] == 20 << 20
+    # Logs are compressed; what a tool only keeps for itself stays here.
+    assert sizes[f"{PREFIX}/logs/{GROUP}/large.log.gz"] < 100_000
+    assert not [key for key in sizes if "staging" in key]
+
+
+def test_a_second_upload_writes_nothing(rclone: S3Server, folder: Path) -> None:
+    bucket = rclone.make_bucket()
+    upload(folder, bucket, process.inherited(**rclone.variables))
+    sizes = sizes_in(rclone, bucket)
+
     with proxied(rclone.endpoint) as proxy:
-        again = upload(folder, bucket, process.inherited(**rclone.at(proxy.endpoint).variables))
-        assert "unchanged, 6 files" in again
-        # and what asks the server whether it holds pages of folders: this one does not
-        writes = [one for one in proxy.requests if one.method not in {"GET", "HEAD"}]
-        assert all(PROBE in one.path for one in writes)
-        assert len(proxy.requests) < 25
-    assert state(rclone, bucket) == found
+        printed = upload(folder, bucket, process.inherited(**rclone.at(proxy.endpoint).variables))
+
+    assert "unchanged, 6 files" in printed
+    assert sizes_in(rclone, bucket) == sizes
+    # But for what asks the server whether it holds pages of folders: this one does not.
+    writes = [request for request in proxy.requests if request.method not in {"GET", "HEAD"}]
+    assert [request for request in writes if PROBE not in request.path] == []
+    assert len(proxy.requests) < 25
 
 
-def test_what_a_killed_upload_left_in_a_folder_goes_with_the_next_stage(folder: Path) -> None:
+def test_the_next_stage_removes_what_a_killed_upload_left(folder: Path) -> None:
     store = DirectoryStore(folder / "out")
     words = ["--run-id=123", f"--artifact-group={GROUP}", f"--store={store.root}"]
-    dies = "shutil.copyfile = lambda _, half: Path(half).write_bytes(b'half') and os.kill(os.getpid(), 9)"
+    killing_copy = (
+        "shutil.copyfile = lambda _, half: Path(half).write_bytes(b'half') and os.kill(os.getpid(), 9)"
+    )
     code = "import os, runpy, shutil\nfrom pathlib import Path\n"
-    code += f"{dies}\nrunpy.run_module('ci', {{}}, '__main__')"
+    code += f"{killing_copy}\nrunpy.run_module('ci', {{}}, '__main__')"
 
-    def parts() -> set[str]:
+    def unfinished_files() -> set[str]:
         return {path.name for path in store.parts.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
-    with files.workspace(store.parts) as others:
-        (others / "goes on").touch()
+    with files.workspace(store.parts) as other_upload:
+        (other_upload / "goes on").touch()
         argv: list[str | Path] = [sys.executable, "-c", code, "upload", f"--input-dir={folder}", *words]
         assert process.capture(argv, cwd=ROOT, check=False).returncode == -9
-        assert parts() > {"goes on"}
+        assert unfinished_files() > {"goes on"}
         argv = [sys.executable, "-m", "ci", "index", *words]
         assert process.capture(argv, cwd=ROOT, check=False).returncode == MissingInputError.exit_code
-        assert parts() == {"goes on"}
+        assert unfinished_files() == {"goes on"}
     assert list(store.parts.iterdir()) == []
 
 
@@ -105,29 +135,30 @@ def make_odd(name: str, logs: Path, store: Path) -> None:
     elif name == "not UTF-8":
         (logs / os.fsdecode(b"\xff.log")).touch()
     elif name == "deep":
-        at = os.open(logs, os.O_RDONLY)
-        for _ in range(1500):
-            os.mkdir("d", dir_fd=at)
-            above, at = at, os.open("d", os.O_RDONLY, dir_fd=at)
-            os.close(above)
-        os.close(os.open("a.log", os.O_CREAT, dir_fd=at))
-        os.close(at)
+        folder = os.open(logs, os.O_RDONLY)
+        for _level in range(1500):
+            os.mkdir("d", dir_fd=folder)
+            parent = folder
+            folder = os.open("d", os.O_RDONLY, dir_fd=parent)
+            os.close(parent)
+        os.close(os.open("a.log", os.O_CREAT, dir_fd=folder))
+        os.close(folder)
 
 
 @pytest.mark.parametrize(
     "name", ["read-only store", "unreadable file", "full disk", "not UTF-8", "surrogate", "deep", "long name"]
 )
-def test_what_a_machine_refuses_is_an_ordinary_error(tmp_path: Path, name: str) -> None:
+def test_reports_what_a_machine_refuses_as_an_ordinary_error(tmp_path: Path, name: str) -> None:
     store = tmp_path / ("n" * 300 if name == "long name" else "out")
     make_odd(name, tmp_path / "logs", store)
-    # the superuser may do everything, unless it gives that up
+    # The superuser may do everything, unless it gives that up.
     argv = [*(DROP_RIGHTS if os.getuid() == 0 else []), *(FULL_DISK if name == "full disk" else [])]
     group = "g\udcff" if name == "surrogate" else "g"
     argv += [sys.executable, "-m", "ci", "upload", "--run-id=123", f"--artifact-group={group}"]
-    done = process.capture(
+    completed = process.capture(
         [*argv, f"--logs-dir={tmp_path / 'logs'}", f"--store={store}"], cwd=ROOT, check=False
     )
-    process.run(["rm", "-rf", tmp_path / "logs", tmp_path / "out"])  # what Python finds too deep
-    assert done.returncode == MachineError.exit_code, done.stderr
-    assert done.stderr.count("error: ") == 1
-    assert "internal error" not in done.stderr
+    process.run(["rm", "-rf", tmp_path / "logs", tmp_path / "out"])  # What Python finds too deep.
+    assert completed.returncode == MachineError.exit_code, completed.stderr
+    assert completed.stderr.count("error: ") == 1
+    assert "internal error" not in completed.stderr

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from core import process
 from core.process import Completed
+from tests.kit import sample
 
 ROOT = Path(__file__).parents[2]
 FAMILY = "gfx94X-dcgpu"
@@ -15,8 +16,9 @@ SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
-def said(done: Completed) -> str:
-    return done.stdout + done.stderr
+def printed_by(completed: Completed) -> str:
+    """Return what a process printed, on both of its streams."""
+    return completed.stdout + completed.stderr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,39 +28,46 @@ class Clone:
     path: Path
 
     @classmethod
-    def made(cls, path: Path) -> Self:
-        process.capture(["git", "clone", "--quiet", ROOT, path])
+    def create(cls, path: Path) -> Self:
+        """Clone this checkout to a folder."""
+        sample.clone_repository(ROOT, path)
         return cls(path=path)
 
-    def env(self, **more: str | None) -> dict[str, str]:
-        own = {"NO_COLOR": "1", "GITHUB_ACTIONS": None, "MATRIX": None, "SOURCE_LOCK": None, **more}
-        return process.inherited(**own)
+    def variables(self, **changes: str | None) -> dict[str, str]:
+        """Return the variables of a process in the clone; None takes one out."""
+        return process.inherited(**{**sample.NEUTRAL, **changes})
 
-    def run(self, *words: str | Path, **env: str | None) -> Completed:
+    def run(self, *words: str | Path, **variables: str | None) -> Completed:
+        """Run a module of this interpreter in the clone."""
         return process.capture(
-            [sys.executable, "-m", *words], cwd=self.path, env=self.env(**env), check=False
+            [sys.executable, "-m", *words], cwd=self.path, env=self.variables(**variables), check=False
         )
 
-    def nox(self, *words: str | Path, **env: str | None) -> Completed:
-        return self.run("nox", *words, **env)
+    def nox(self, *words: str | Path, **variables: str | None) -> Completed:
+        """Run nox in the clone."""
+        return self.run("nox", *words, **variables)
 
-    def passes(self, *words: str | Path, **env: str | None) -> str:
-        """Run what has to succeed, and return what it said."""
-        done = self.run(*words, **env)
-        assert done.returncode == 0, said(done)[-4000:]
-        return said(done)
+    def run_checked(self, *words: str | Path, **variables: str | None) -> str:
+        """Run a module that has to succeed, and return what it printed."""
+        completed = self.run(*words, **variables)
+        assert completed.returncode == 0, printed_by(completed)[-4000:]
+        return printed_by(completed)
 
     def manifest(self, name: str, group: str = FAMILY, run: str = "local") -> Path:
+        """Return where a record of a run lies."""
         return self.path / "out" / f"{run}-linux" / "manifests" / group / f"{name}.json"
 
     def record(self, name: str, group: str = FAMILY) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.manifest(name, group).read_text(encoding="utf-8"))
-        return found
+        """Read a record of the local run."""
+        record: dict[str, Any] = json.loads(self.manifest(name, group).read_text(encoding="utf-8"))
+        return record
 
-    def lock(self, run: str = "local") -> dict[str, Any]:
+    def locked_projects(self, run: str = "local") -> dict[str, Any]:
+        """Read the projects of a run's source lock."""
         path = self.path / "out" / f"{run}-linux" / "manifests" / "source-lock-sample.json"
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["projects"]
-        return found
+        projects: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["projects"]
+        return projects
 
     def wheels(self, group: str = FAMILY) -> Path:
+        """Return the folder with the local run's wheels."""
         return self.path / "out" / "local-linux" / "python" / group

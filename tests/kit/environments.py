@@ -1,5 +1,8 @@
 """Virtual environments that tests install into, on Linux."""
 
+import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,3 +31,52 @@ class Venv:
     def site(self) -> Path:
         """Where packages lie."""
         return next((self.root / "lib").glob("python*")) / "site-packages"
+
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).parent / "uv"
+SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+# Every package is in one of these, with the digests of its files: no test depends on what an index has today.
+LOCKS = (ROOT / "requirements" / f"target-linux-{SERIES}.txt", ROOT / "requirements" / "test.txt")
+
+
+def locked_requirement(name: str) -> str:
+    """Return the lines of a lock that pin a package."""
+    for lock in LOCKS:
+        for lines in re.split(r"(?m)^(?=\S)", lock.read_text(encoding="utf-8")):
+            if lines.startswith(f"{name}=="):
+                return lines
+    raise AssertionError(f"No lock has {name}.")
+
+
+def write_locked_requirements(folder: Path, *names: str) -> Path:
+    """Write a file of requirements with the pins of some packages; return its path."""
+    path = folder / "locked.txt"
+    path.write_text("".join(map(locked_requirement, names)), encoding="utf-8")
+    return path
+
+
+def download_locked_wheel(name: str, folder: Path) -> Path:
+    """Download a package's wheel, of the version that a lock has; return its path."""
+    options: list[str | Path] = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    options += ["--dest", folder, "--requirement", write_locked_requirements(folder, name)]
+    process.capture([sys.executable, "-m", "pip", "download", *options])
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def install_locked(target: Sequence[str | Path], folder: Path, *names: str) -> None:
+    """Install packages that the locks have; `target` is uv's option for the place, `folder` for scratch."""
+    requirements = write_locked_requirements(folder, *names)
+    options: list[str | Path] = ["--quiet", "--no-deps", "--require-hashes", "--requirement", requirements]
+    process.capture([UV, "pip", "install", *target, *options])
+
+
+def create_environment(root: Path, *names: str) -> Venv:
+    """Create an environment of this interpreter with packages that the locks have, and no others."""
+    process.capture([UV, "venv", "--quiet", "--python", sys.executable, root])
+    environment = Venv(root=root)
+    if names:
+        install_locked(["--python", environment.python], root, *names)
+    return environment

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -42,3 +42,23 @@ def use_checkout(monkeypatch: pytest.MonkeyPatch, verb: ModuleType, root: Path) 
         return replace(common_from(arguments), root=root)
 
     monkeypatch.setattr(verb, "common_from", common_in_checkout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontDoorResult:
+    """How a front door ended: its exit code, its standard output, and what it reported beside."""
+
+    exit_code: int
+    output: str
+    report: str
+
+    @property
+    def errors(self) -> list[str]:
+        """Return the lines that report errors."""
+        return [line for line in self.report.splitlines() if line.startswith("error: ")]
+
+
+def run_pytorch_build(*words: object) -> int:
+    """Run a verb of `pytorch_build` with its options; return the exit code."""
+    verb, *options = words
+    return run_verb("pytorch_build", str(verb), *options)

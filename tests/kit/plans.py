@@ -1,6 +1,7 @@
 """Plans of a few jobs, for tests of what is made of plans."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.run import Platform
 from core.run.plan import Cell, Decision, Plan, PlanEvent, Stage
@@ -59,6 +60,9 @@ def make_plan(*cells: Cell, promote: Decision = YES) -> Plan:
     )
 
 
-# Their names until every test says `make_cell` and `make_plan`.
-cell: Callable[..., Cell] = make_cell
-plan = make_plan
+def pytorch_cell(
+    stage: Stage = "build_pytorch", *, torch_ref: str = "nightly", sessions: Sequence[str] = (), **facts: Any
+) -> Cell:
+    """Return a job of PyTorch, by default one that builds torch and vision of ``nightly``."""
+    names = tuple(sessions) or ("build_torch", "build_vision", "check_wheels")
+    return make_cell(stage, torch_ref=torch_ref, sessions=names, **facts)

@@ -1,13 +1,11 @@
 """Runs of wheels that no stage built."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ci.verbs import index
-from core import process
 from core.archive import Member
 from core.files import made
 from core.run import RunOutputs, records
@@ -15,38 +13,46 @@ from core.run.records import Record
 from core.stores import Store
 from core.wheel import distributions
 from core.wheel.writer import write_sdist
+from tests.kit.environments import download_locked_wheel
 
 
-def recorded(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:
-    run = {"run_id": outputs.run_id, "platform": outputs.platform, "started": records.now(), "seconds": 0}
+def publish_with_records(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> None:
+    """Put files into a run, each with a record of its own."""
     for path in paths:
-        one = distributions.publish(store, outputs, group, path)
-        record = Record.model_validate({"stage": path.name, "files": (one,), **run})
+        file = distributions.publish(store, outputs, group, path)
+        record = Record(
+            stage=path.name,
+            run_id=outputs.run_id,
+            platform=outputs.platform,
+            started=records.now(),
+            seconds=0,
+            files=(file,),
+        )
         records.write(store, outputs, group, record)
 
 
-def indexed(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
+def publish_with_pages(store: Store, outputs: RunOutputs, group: str, *paths: Path) -> str:
     """Put files into a run with their records, and write its pages; return the folder of these."""
-    recorded(store, outputs, group, *paths)
+    publish_with_records(store, outputs, group, *paths)
     index.write_pages(store, outputs, group)
     return outputs.python_prefix(group)
 
 
-def sdist(folder: Path, name: str, version: str, texts: Mapping[str, str], kind: str = "2.1") -> Path:
+def write_sdist_of_files(
+    folder: Path, name: str, version: str, files: Mapping[str, str], metadata_version: str = "2.1"
+) -> Path:
     """Write an sdist whose requirements are known where it is built."""
-    members = [Member(name=path, source=text.encode()) for path, text in texts.items()]
-    metadata = f"Metadata-Version: {kind}\nName: {name}\nVersion: {version}\n"
+    members = [Member(name=path, source=text.encode()) for path, text in files.items()]
+    metadata = f"Metadata-Version: {metadata_version}\nName: {name}\nVersion: {version}\n"
     return write_sdist(made(folder), name, version, members, metadata=metadata).path
 
 
-def rocm_sdist(folder: Path, version: str, setup: str) -> Path:
-    return sdist(folder, "rocm", version, {"setup.py": setup}, "2.2\nDynamic: Requires-Dist")
+def write_rocm_sdist(folder: Path, version: str, setup: str) -> Path:
+    """Write an sdist of rocm, whose requirements its setup.py decides."""
+    return write_sdist_of_files(folder, "rocm", version, {"setup.py": setup}, "2.2\nDynamic: Requires-Dist")
 
 
 @pytest.fixture(scope="session")
 def setuptools_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of setuptools, from the public index: what the sdist builds with."""
-    folder = tmp_path_factory.mktemp("setuptools")
-    download: list[str | Path] = ["pip", "download", "--quiet", "--no-deps", "--dest", folder]
-    process.capture([sys.executable, "-m", *download, "setuptools>=70.2"])
-    return next(folder.glob("*.whl"))
+    """Return a wheel of setuptools: what the sdist builds with."""
+    return download_locked_wheel("setuptools", tmp_path_factory.mktemp("setuptools"))

@@ -9,9 +9,7 @@ import pytest
 
 from core import process
 from rocm_packaging.packages.build import BuiltPackages
-from tests.kit.environments import Venv
-
-UV = Path(sys.executable).parent / "uv"
+from tests.kit.environments import UV, Venv, install_locked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,41 +24,46 @@ class RocmEnvironment(Venv):
     setting: ClassVar[str]
 
     @classmethod
-    def made(cls, root: Path, built: BuiltPackages, setuptools: Path) -> Self:
-        """Make one that has setuptools, which that sdist is built with."""
+    def create(cls, root: Path, built: BuiltPackages, setuptools: Path) -> Self:
+        """Create one that sees setuptools, which that sdist is built with."""
         process.capture([UV, "venv", "--python", sys.executable, root])
-        made = cls(root=root, packages=built.files[0].path.parent)
-        (made.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
-        return made
+        environment = cls(root=root, packages=built.files[0].path.parent)
+        (environment.site / "setuptools.pth").write_text(f"{setuptools}\n", encoding="utf-8")
+        return environment
 
     def install(self, *requirements: str, family: str = "") -> None:
-        chosen = family or self.family
+        """Install from the folder of packages alone, for a family."""
+        chosen_family = family or self.family
         arguments: list[str | Path] = ["--no-index", "--no-build-isolation", "--find-links", self.packages]
-        arguments += ["--config-settings-package", f"rocm:{self.setting}={chosen}"]
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen)
+        arguments += ["--config-settings-package", f"rocm:{self.setting}={chosen_family}"]
+        env = process.inherited(ROCM_SDK_TARGET_FAMILY=chosen_family)
         process.capture([UV, "pip", "install", "--python", self.python, *arguments, *requirements], env=env)
 
     def uninstall(self, *names: str) -> None:
+        """Uninstall distributions."""
         process.capture([UV, "pip", "uninstall", "--python", self.python, *names])
 
-    def run(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
-        clean = {"ROCM_SDK_TARGET_FAMILY": None, "PYTHONDONTWRITEBYTECODE": "1"}
-        full = process.inherited(**{**clean, **env})
-        return process.capture([self.python, *arguments], env=full, check=check)
+    def run(self, *arguments: str, check: bool = True, **variables: str) -> process.Completed:
+        """Run the environment's Python, which leaves no byte code there."""
+        settings = {"ROCM_SDK_TARGET_FAMILY": None, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+        return process.capture([self.python, *arguments], env=process.inherited(**settings), check=check)
 
-    def rocm_sdk(self, *arguments: str, check: bool = True, **env: str) -> process.Completed:
-        return self.run("-m", "rocm_sdk", *arguments, check=check, **env)
+    def rocm_sdk(self, *arguments: str, check: bool = True, **variables: str) -> process.Completed:
+        """Run ROCm's own command line."""
+        return self.run("-m", "rocm_sdk", *arguments, check=check, **variables)
 
     def devel_root(self) -> Path:
+        """Return where the development files lie."""
         return Path(self.rocm_sdk("path", "--root").stdout.strip())
 
-    def left(self) -> list[Path]:
+    def rocm_files(self) -> list[Path]:
+        """Return what is installed of ROCm."""
         return [path for path in self.site.rglob("*") if "rocm" in path.name.lower()]
 
 
 @pytest.fixture(scope="session")
 def setuptools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment's worth of setuptools, from the public index: what the sdist builds with."""
+    """Return a folder with setuptools, for any environment: what the sdist builds with."""
     folder = tmp_path_factory.mktemp("setuptools")
-    process.capture([UV, "pip", "install", "--target", folder, "setuptools>=70.2"])
-    return folder
+    install_locked(["--target", folder / "site"], folder, "setuptools")
+    return folder / "site"

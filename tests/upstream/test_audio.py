@@ -25,7 +25,7 @@ env = {{ BUILD_SOX = "0", USE_FFMPEG = "0" }}
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    return Clone.made(tmp_path_factory.mktemp("checkout") / "clone")
+    return Clone.create(tmp_path_factory.mktemp("checkout") / "clone")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def nox(clone: Clone, tmp_path: Path, upstream_sources: dict[str, Path]) -> Call
     def call(session: str, *words: str | Path) -> str:
         options = ["--gpu-family", "cpu", "--torch-ref", "mine", "--config-file", str(refs)]
         own = () if words and session == "check_wheels" else options
-        return clone.passes("nox", "-s", session, "-P", "3.11", "--", *words, *own)
+        return clone.run_checked("nox", "-s", session, "-P", "3.11", "--", *words, *own)
 
     return call
 

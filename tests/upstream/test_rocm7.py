@@ -25,7 +25,7 @@ from pytorch_build.split.parts import split
 from rocm_packaging.artifacts import build_info, scan
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.packages.plan import make_plan
-from tests.kit.environments import Venv
+from tests.kit.environments import Venv, create_environment
 from tests.upstream.test_split import HIP, NAMES, wheel_around
 
 Layout = Literal["unsplit", "split"]
@@ -72,18 +72,17 @@ def _request(artifacts: Path, folder: Path, jobs: int | None = None) -> BuildReq
 
 
 def environment(root: Path, packages: Packages, backend: str = "uv") -> Venv:
-    uv = installer.uv_program()
-    process.capture([uv, "venv", "--no-config", "--quiet", "--python", sys.executable, root])
-    made = Venv(root=root)
-    process.capture([uv, "pip", "install", "--quiet", "--python", made.python, "setuptools>=70.2"])
-    front: list[str | Path] = [uv, "pip", "install", "--no-config", "--python", made.python]
+    """Create an environment with everything that a user of one target installs."""
+    created = create_environment(root, "setuptools")
+    front: list[str | Path] = [installer.uv_program(), "pip", "install", "--no-config"]
+    front += ["--python", created.python]
     if backend == "pip":
-        front = [sys.executable, "-m", "pip", "--isolated", "--python", made.python, "install"]
+        front = [sys.executable, "-m", "pip", "--isolated", "--python", created.python, "install"]
         front += ["--no-cache-dir"]
     where = ("--no-index", "--no-build-isolation", "--find-links", packages.folder)
-    done = process.capture([*front, *where, packages.everything], env=process.inherited(**CLEAN))
-    assert "does not provide the extra" not in done.stdout + done.stderr
-    return made
+    completed = process.capture([*front, *where, packages.everything], env=process.inherited(**CLEAN))
+    assert "does not provide the extra" not in completed.stdout + completed.stderr
+    return created
 
 
 def run(venv: Venv, program: str, *words: str) -> str:
@@ -162,7 +161,7 @@ def test_one_job_gives_the_same_bytes_as_many(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pip_installs_it_and_nothing_is_left(
+def test_pip_installs_everything_and_uninstalls_it_whole(
     packages: Mapping[str, Packages], layout: Layout, tmp_path: Path
 ) -> None:
     made = environment(tmp_path / "venv", packages[layout], "pip")
@@ -286,6 +285,25 @@ def test_hipcc_links_libraries_into_a_program_for_two_targets(in_root: InRoot) -
     ours = [path for path in loaded if path.name in held]
     assert {path.name.partition(".")[0] for path in ours} >= {"librocblas", "libamdhip64", "libhsa-runtime64"}
     assert not [path for path in ours if not path.is_relative_to(in_root.folder)]
+
+
+MAPS = Path(__file__).with_name("texts").joinpath("maps.cpp").read_text()
+
+
+def test_a_program_of_the_systems_compiler_finds_the_wheels_libraries(in_root: InRoot) -> None:
+    """Linked as any program is, it loads the wheels' libraries, and none of their names from elsewhere."""
+    root = in_root.run(in_root.program("rocm-sdk"), "path", "--root")
+    (in_root.path / "maps.cpp").write_text(MAPS)
+    link = (f"-L{root}/lib", f"-Wl,-rpath,{root}/lib", "-lrocblas", "-lamdhip64")
+    in_root.run("c++", "maps.cpp", "-o", "maps", *link, where=in_root.folder)
+
+    loaded = {Path(line) for line in in_root.run(f"{in_root.folder}/maps").splitlines()}
+
+    wheels_libraries = {path.name for path in (in_root.root / root.lstrip("/") / "lib").rglob("*.so*")}
+    named_alike = [path for path in loaded if path.name in wheels_libraries]
+    names = {path.name.partition(".")[0] for path in named_alike}
+    assert names >= {"librocblas", "libamdhip64", "libhsa-runtime64"}
+    assert [path for path in named_alike if not path.is_relative_to(in_root.folder)] == []
 
 
 @pytest.mark.parametrize("compressed", [False, True])

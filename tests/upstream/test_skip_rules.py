@@ -48,7 +48,9 @@ def test_every_real_id_is_an_exact_one_and_a_pattern_for_itself(collected: Seque
         assert TestId.parse(test).names
 
 
-def test_what_is_gone_is_found(collected: Sequence[Session], decisions: Sequence[Decision]) -> None:
+def test_finds_the_rules_whose_tests_are_gone(
+    collected: Sequence[Session], decisions: Sequence[Decision]
+) -> None:
     found = skip_review.review(decisions, skip_review.evidence(collected))
     assert [one.rule.name for one in found.stale] == ["mine.gone"]
     assert (found.judged, found.unjudged) == (4, 0)

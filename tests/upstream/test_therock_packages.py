@@ -35,7 +35,7 @@ class Checkout(Clone):
     libraries: str
 
     def stages(self, *words: str | Path, **env: str) -> None:
-        self.passes("nox", "-s", *words, "--gpu-family", FAMILY, **env)
+        self.run_checked("nox", "-s", *words, "--gpu-family", FAMILY, **env)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def checkout(
     for place in (folder / "made/dist", folder / "made/dist" / FAMILY):
         for file in place.glob("rocm*") if place.is_dir() else ():
             shutil.copy2(file, packages)
-    Clone.made(folder / "checkout")
+    Clone.create(folder / "checkout")
     libraries = "rocm_sdk_libraries" if split else "rocm_sdk_libraries_gfx94x_dcgpu"
     yield Checkout(path=folder / "checkout", packages=packages, libraries=libraries)
     shutil.rmtree(folder)

@@ -85,7 +85,7 @@ def require_tested(debian: Machine, *files: str) -> None:
     debian.nox("test_torch", *OPTIONS, *OWN, *included)
 
 
-def test_a_mistake_in_the_tree_is_told_with_the_compilers_line(debian: Machine, mistake: int) -> None:
+def test_a_mistake_in_the_tree_ends_with_the_compilers_line(debian: Machine, mistake: int) -> None:
     done = debian.nox(*SOME, env={**SETTINGS, **PREBUILT, **CLANG}, check=False)
     assert done.returncode != 0
     assert f"error: {EDITED}:{mistake}:" in done.stderr, done.stderr

@@ -1,13 +1,13 @@
 #include <fstream>
 #include <iostream>
 #include <string>
-struct Engine;
-extern "C" int rocrand_create_generator(Engine**, int);
+struct Handle;
+extern "C" int rocblas_create_handle(Handle**);
 extern "C" int hipGetDeviceCount(int*);
 int main() {
-  Engine* engine = nullptr;
+  Handle* handle = nullptr;
   int devices = 0;
-  rocrand_create_generator(&engine, 401);
+  rocblas_create_handle(&handle);
   hipGetDeviceCount(&devices);
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
