@@ -384,8 +384,3 @@ def make_run(
 
     locks = {ref: source_lock(ref, torch_seed=seed) for ref in refs}
     return RunFacts(run_id=run_id, platform="linux", groups=tuple(groups), locks=locks)
-
-
-# Their names until every test says `make_run` and `broken_run`.
-run = make_run
-broken = broken_run
