@@ -23,9 +23,9 @@ from core.run.plan import Plan
 from core.stores.directory import DirectoryStore
 from pytorch_build.build.build import built
 from pytorch_build.refs.torch_refs import OWN_TREES
+from tests.kit.builds import LocalRun
 from tests.kit.job_plans import PULL_REQUEST, stages_of
 from tests.kit.repos import commit_files
-from tests.unit.pytorch_build.conftest import Run
 
 
 def job(name: str, *needs: str, **facts: Any) -> Job:
@@ -399,7 +399,7 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_an_edited_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
     tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
-    run, changed = Run(root=tmp_path), Changed(trees={"torch": tree})
+    run, changed = LocalRun(root=tmp_path), Changed(trees={"torch": tree})
     chosen = run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
     flow.run_trees(chosen, changed, python=python)
     said = capsys.readouterr()
@@ -439,7 +439,7 @@ def test_an_edited_tree_has_a_run_of_its_own_that_borrows_what_it_lacks(
 def test_takes_rocm_from_where_the_torch_of_the_lending_run_had_it(
     tmp_path: Path, tree: Path, capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
-    run, changed = Run(root=tmp_path), Changed(trees={"audio": tree}, lender="77")
+    run, changed = LocalRun(root=tmp_path), Changed(trees={"audio": tree}, lender="77")
     chosen = run.common(gpu_family="gfx94X-dcgpu", dry_run=True)
     with pytest.raises(MissingInputError, match="Run 77 has nothing of gfx94X-dcgpu to lend"):
         flow.run_trees(chosen, changed, python=python)
