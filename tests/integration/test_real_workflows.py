@@ -236,17 +236,47 @@ def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, built: Run) 
 # Other kinds of runs
 
 
-def test_a_variant_is_built_and_stored_apart(site: Site) -> None:
+def run_variant(site: Site) -> Run:
+    """Run CI for a pull request that asks for ROCm with the address sanitizer, and not for PyTorch."""
     # The sample brings artifacts of its own, of every variant.
-    run = site.pull_request("2301", "ci:asan", request={"pytorch_git_refs": "sample"})
+    return site.pull_request("2301", "ci:asan", request={"pytorch_git_refs": "sample"})
 
-    groups = {name.split("/")[1] for name in run.files() if name.startswith("python/")}
+
+@pytest.fixture(scope="module")
+def variant(site: Site) -> Run:
+    return run_variant(site)
+
+
+def test_a_variant_is_built_and_stored_apart(variant: Run) -> None:
+    groups = {name.split("/")[1] for name in variant.files() if name.startswith("python/")}
     assert groups == {FAMILY, f"{FAMILY}-asan"}
+
     variants = []
     for group in sorted(groups):
-        record = json.loads((run.folder / "manifests" / group / "build_rocm.json").read_text())
+        record = json.loads((variant.folder / "manifests" / group / "build_rocm.json").read_text())
         variants.append(record["cell"].get("build_variant", ""))
     assert variants == ["", "asan"]
+
+
+def test_a_pull_request_without_the_label_builds_no_pytorch(variant: Run) -> None:
+    assert "build_rocm" in variant.sessions()
+    assert "build_torch" not in variant.sessions()
+    assert variant.record(f"test_rocm-{TAG}")["status"] == "ok"
+
+
+def packages_with_times(run: Run) -> dict[str, int]:
+    """Return the wheels and sdists of a run, with when each was written."""
+    names = [name for name in run.files() if name.endswith((".whl", ".tar.gz"))]
+    return {name: (run.folder / name).stat().st_mtime_ns for name in names}
+
+
+def test_a_repeated_run_builds_nothing(site: Site, variant: Run) -> None:
+    before = packages_with_times(variant)
+
+    repeated = run_variant(site)
+
+    assert packages_with_times(repeated) == before
+    assert repeated.log.count("build_rocm: unchanged") == 2
 
 
 def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Run) -> None:
